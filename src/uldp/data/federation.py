@@ -1,0 +1,130 @@
+"""What every method sees of the data: silos that hold (features, label, user), and a public number of users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.errors import DataError
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+LabelArray = npt.NDArray[np.int64] | npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned: ``classes`` labels (0 .. classes-1), or a number when ``classes`` is 0.
+
+    ``label_scale`` and ``label_offset`` are public constants: label in original units = offset + scale * label.
+    """
+
+    classes: int
+    label_scale: float = 1.0
+    label_offset: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        return "classification" if self.classes else "regression"
+
+
+@dataclass(frozen=True)
+class Records:
+    """Rows of features with their labels. Features are (records, ...) and already preprocessed."""
+
+    features: FloatArray
+    labels: LabelArray
+
+    def __post_init__(self) -> None:
+        if len(self.features) != len(self.labels):
+            raise DataError(f"{len(self.features)} rows of features but {len(self.labels)} labels")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class SiloData:
+    """One silo's records; ``users[i]`` in 0 .. |U|-1 says whose record i is."""
+
+    name: str
+    features: FloatArray
+    labels: LabelArray
+    users: IntArray
+
+    def __post_init__(self) -> None:
+        if not len(self.features) == len(self.labels) == len(self.users):
+            raise DataError(
+                f"{len(self.features)} rows of features, {len(self.labels)} labels and {len(self.users)} user indices",
+                place=f"silo {self.name}",
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def counts(self, users: int) -> IntArray:
+        """n_su: how many records each of the ``users`` users has here."""
+        return np.bincount(self.users, minlength=users).astype(np.int64)
+
+    def take(self, rows: npt.NDArray[np.bool_] | IntArray) -> SiloData:
+        """The same silo with only these rows."""
+        return replace(self, features=self.features[rows], labels=self.labels[rows], users=self.users[rows])
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Silos that train one model together. ``users`` is |U|, public, and may exceed the users that have records.
+
+    ``caveats`` are sentences about the data that a privacy statement must carry (for instance that the features were
+    scaled by statistics of the data).
+    """
+
+    name: str
+    silos: tuple[SiloData, ...]
+    users: int
+    task: Task
+    test: Records
+    caveats: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not self.silos:
+            raise DataError("a federation needs at least one silo", place="data.silos")
+        names = [silo.name for silo in self.silos]
+        if len(set(names)) != len(names):
+            raise DataError(f"two silos have the same name: {', '.join(names)}", place="data.silos")
+        if self.users < 2:
+            raise DataError(
+                f"{self.users} user(s): user-level privacy hides one person among others, at least two are needed",
+                place="data.users",
+                value=self.users,
+            )
+        for silo in self.silos:
+            if len(silo) and not (silo.users.min() >= 0 and silo.users.max() < self.users):
+                raise DataError(
+                    f"user index {int(silo.users.max())} does not fit |U| = {self.users}; raise data.users",
+                    place=f"silo {silo.name}",
+                    value=int(silo.users.max()),
+                )
+            if silo.features.shape[1:] != self.test.features.shape[1:] and len(self.test):
+                raise DataError(
+                    f"features of shape {silo.features.shape[1:]}, the test set has {self.test.features.shape[1:]}",
+                    place=f"silo {silo.name}",
+                )
+
+    def __iter__(self) -> Iterator[SiloData]:
+        return iter(self.silos)
+
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        return tuple(self.silos[0].features.shape[1:])
+
+    def counts(self) -> IntArray:
+        """n_su as a (silos, users) matrix. For tests and descriptions: no party of a federation knows it."""
+        return np.stack([silo.counts(self.users) for silo in self.silos])
+
+    def without(self, user: int) -> Federation:
+        """The neighbouring federation: all records of ``user`` removed from all silos, |U| unchanged."""
+        return replace(self, silos=tuple(silo.take(silo.users != user) for silo in self.silos))

@@ -1,0 +1,66 @@
+"""Errors, drawn as a tree. The class says whose fault it is; the text names the place, the value and the remedy.
+
+::
+
+    UldpError
+     +-- InputError          what you gave us: exit code 2
+     |    +-- ConfigError    an experiment file, an option or an argument
+     |    +-- DataError      a table, a schema, a roster
+     |    +-- ModelError     a model that cannot be trained here, or that returned NaN
+     |    +-- RunError       a run directory or a checkpoint
+     +-- MessageRefused      what another party sent: nothing was changed by it
+     +-- BudgetExhausted     the next release would exceed the privacy budget
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class UldpError(Exception):
+    """Base class of all errors raised on purpose by this package."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, place: str = "", value: Any = None) -> None:
+        self.message = message
+        self.place = place
+        self.value = value
+        super().__init__(f"{place}: {message}" if place else message)
+
+    def to_json(self) -> dict[str, Any]:
+        """The error as the JSON document that every command prints with ``--json``."""
+        value = self.value
+        if not isinstance(value, str | int | float | bool | None):
+            value = repr(value)
+        return {"error": {"place": self.place, "value": value, "message": self.message}}
+
+
+class InputError(UldpError):
+    """Something that the caller gave us is wrong."""
+
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    """An experiment file, an option or an argument is wrong."""
+
+
+class DataError(InputError):
+    """A table, a schema or a roster is wrong."""
+
+
+class ModelError(InputError):
+    """A model cannot be trained here, or returned something that is not a number."""
+
+
+class RunError(InputError):
+    """A run directory or a checkpoint cannot be used."""
+
+
+class MessageRefused(UldpError):
+    """Another party's message was malformed, out of turn or foreign; nothing was changed by it."""
+
+
+class BudgetExhausted(UldpError):
+    """The next release would exceed the privacy budget; it was not made."""

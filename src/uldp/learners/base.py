@@ -1,0 +1,89 @@
+"""What a method asks of a learner. Methods know this interface only, never PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.data.federation import IntArray, Records, SiloData
+from uldp.errors import ConfigError
+from uldp.rng import Streams
+
+Vector = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.float64] | npt.NDArray[np.float32]
+
+OPTIMIZERS = ("sgd", "adam")
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How one user's model is trained inside a silo: Q epochs of mini-batches, each epoch in a new order."""
+
+    epochs: int = 1
+    lr: float = 0.01
+    batch_size: int = 64
+    optimizer: str = "sgd"
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ConfigError(f"at least 1, not {self.epochs}", place="method.local_epochs", value=self.epochs)
+        if not 0 < self.lr < float("inf"):
+            raise ConfigError(f"a positive number, not {self.lr}", place="method.local_lr", value=self.lr)
+        if self.batch_size < 1:
+            raise ConfigError(f"at least 1, not {self.batch_size}", place="method.batch_size", value=self.batch_size)
+        if self.optimizer not in OPTIMIZERS:
+            raise ConfigError(
+                f"unknown optimizer {self.optimizer!r}. Known: {', '.join(OPTIMIZERS)}",
+                place="method.optimizer",
+                value=self.optimizer,
+            )
+        if not 0 <= self.weight_decay < float("inf"):
+            raise ConfigError(
+                f"zero or a positive number, not {self.weight_decay}",
+                place="method.weight_decay",
+                value=self.weight_decay,
+            )
+
+
+class Learner(Protocol):
+    """Trains a model that is given as one flat vector of parameters.
+
+    Randomness is addressed by user, epoch, step and layer below ``streams``: how users are grouped into chunks changes
+    rounding only. A user's row depends on that user's records, on x and on ``streams``, on nothing else.
+    """
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of trainable parameters."""
+        ...
+
+    def initial(self, streams: Streams) -> Vector:
+        """x_0."""
+        ...
+
+    def user_deltas(
+        self, x: Vector, data: SiloData, local: LocalTraining, streams: Streams
+    ) -> Iterator[tuple[IntArray, Rows]]:
+        """For every user with records: (users, rows x_su - x), in chunks; each user occurs once."""
+        ...
+
+    def user_gradients(self, x: Vector, data: SiloData, streams: Streams) -> Iterator[tuple[IntArray, Rows]]:
+        """For every user with records: (users, rows g_su), the gradient of the mean loss over all their records."""
+        ...
+
+    def silo_delta(self, x: Vector, data: SiloData, local: LocalTraining, streams: Streams) -> Vector:
+        """Ordinary local training on all records of the silo: x_s - x (zero for an empty silo)."""
+        ...
+
+    def evaluate(self, x: Vector, records: Records) -> Mapping[str, float]:
+        """Test metrics by name: loss and accuracy, roc_auc, r2, mae as they apply."""
+        ...
+
+    def predict(self, x: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """Class probabilities (records, classes), or predicted labels (records,) in the model's units."""
+        ...
