@@ -1,0 +1,266 @@
+"""The columns of a schema: each turns its cells into numbers by public constants, and tells what it could not read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.data import values
+from uldp.data.federation import LabelArray, Task
+from uldp.data.values import MISSING, UNKNOWN, Value
+from uldp.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Matrix = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Tree = Mapping[str, Any]
+
+UNREADABLE: Final = "unreadable"
+ABSENT: Final = "missing"
+OUTSIDE: Final = "outside"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with some cells of one column: how many, and the first of them.
+
+    The text names a value of somebody's record. That is fine here: it is shown where the table lies, to those who
+    hold the table anyway, and never leaves the silo.
+    """
+
+    kind: str
+    column: str
+    count: int
+    text: str
+
+
+def find(kind: str, column: pd.Series, wrong: Mask, expected: str) -> list[Finding]:
+    """One finding for the cells marked in ``wrong``, none if there are none."""
+    count = int(wrong.sum())
+    if not count:
+        return []
+    row = int(np.argmax(wrong))
+    what = "" if kind == ABSENT else f"{column.iloc[row]!r} in "
+    text = f"{count} {expected} in column {column.name!r} (first: {what}row {row + 1})"
+    return [Finding(kind, str(column.name), count, text)]
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A number, scaled to [-1, 1] by an agreed range; ``missing`` stands in for a missing value."""
+
+    name: str
+    low: float
+    high: float
+    missing: float | None = None
+
+    def feature_names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def encode(self, column: pd.Series) -> tuple[Matrix, list[Finding]]:
+        """(rows, 1), clipped to the range, and what was wrong."""
+        numbers, findings = _read_numbers(column, self.low, self.high, impute=self.missing)
+        return _scale(numbers, self.low, self.high)[:, None], findings
+
+    @classmethod
+    def from_dict(cls, name: str, tree: Tree, place: str) -> NumberColumn:
+        check_keys(tree, ("kind", "range", "missing"), place)
+        low, high = _range(tree, place)
+        missing = tree.get("missing")
+        if missing is not None and not (_is_number(missing) and low <= missing <= high):
+            raise ConfigError(
+                f"a number within the range [{low:g}, {high:g}], not {missing!r}",
+                place=f"{place}.missing",
+                value=missing,
+            )
+        return cls(name, low, high, None if missing is None else float(missing))
+
+    def to_dict(self) -> dict[str, Any]:
+        tree: dict[str, Any] = {"kind": "number", "range": [self.low, self.high]}
+        return tree if self.missing is None else tree | {"missing": self.missing}
+
+
+@dataclass(frozen=True)
+class CategoryColumn:
+    """One of an agreed list, one-hot; ``missing`` names the category that stands in for a missing value."""
+
+    name: str
+    categories: tuple[Value, ...]
+    missing: Value | None = None
+
+    def feature_names(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}={category}" for category in self.categories)
+
+    def encode(self, column: pd.Series) -> tuple[Matrix, list[Finding]]:
+        """(rows, categories), all zero for a value that is not on the list, and what was wrong."""
+        index = _index(self.categories)
+        codes = values.codes(column, index)
+        findings = find(OUTSIDE, column, codes == UNKNOWN, "not among the agreed categories")
+        if self.missing is None:
+            findings += find(ABSENT, column, codes == MISSING, "missing")
+        else:
+            codes[codes == MISSING] = index[values.canonical(self.missing)]
+        return (codes[:, None] == np.arange(len(self.categories))).astype(np.float64), findings
+
+    @classmethod
+    def from_dict(cls, name: str, tree: Tree, place: str) -> CategoryColumn:
+        check_keys(tree, ("kind", "categories", "missing"), place)
+        categories = _value_list(tree, "categories", place)
+        missing = tree.get("missing")
+        if missing is not None and values.canonical(missing) not in _index(categories):
+            raise ConfigError(
+                f"{missing!r} is not among the categories; name one of them or add it",
+                place=f"{place}.missing",
+                value=missing,
+            )
+        return cls(name, categories, missing)
+
+    def to_dict(self) -> dict[str, Any]:
+        tree: dict[str, Any] = {"kind": "category", "categories": list(self.categories)}
+        return tree if self.missing is None else tree | {"missing": self.missing}
+
+
+@dataclass(frozen=True)
+class ClassLabel:
+    """A label out of an agreed list of classes; it becomes its position on the list."""
+
+    name: str
+    classes: tuple[Value, ...]
+
+    @property
+    def task(self) -> Task:
+        return Task(classes=len(self.classes))
+
+    def encode(self, column: pd.Series) -> tuple[LabelArray, list[Finding]]:
+        codes = values.codes(column, _index(self.classes))
+        # Unlike a feature, a class has no neutral stand-in: an unknown one is unreadable, never clipped.
+        findings = find(UNREADABLE, column, codes == UNKNOWN, "not among the agreed classes")
+        return codes, findings + find(ABSENT, column, codes == MISSING, "missing")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"column": self.name, "kind": "class", "classes": list(self.classes)}
+
+
+@dataclass(frozen=True)
+class NumberLabel:
+    """A numeric label, scaled to [-1, 1] by an agreed range; the task remembers the original units."""
+
+    name: str
+    low: float
+    high: float
+
+    @property
+    def task(self) -> Task:
+        return Task(0, label_scale=(self.high - self.low) / 2, label_offset=(self.high + self.low) / 2)
+
+    def encode(self, column: pd.Series) -> tuple[LabelArray, list[Finding]]:
+        numbers, findings = _read_numbers(column, self.low, self.high, impute=None)
+        return _scale(numbers, self.low, self.high).astype(np.float32), findings
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"column": self.name, "kind": "number", "range": [self.low, self.high]}
+
+
+Column = NumberColumn | CategoryColumn
+Label = ClassLabel | NumberLabel
+
+
+def column_from_dict(name: str, tree: Any, place: str) -> Column:
+    """The column that ``[data.schema.columns.NAME]`` describes."""
+    kind = _kind(tree, ("number", "category"), place)
+    return (NumberColumn if kind == "number" else CategoryColumn).from_dict(name, tree, place)
+
+
+def label_from_dict(name: str, tree: Any, place: str) -> Label:
+    """The label that ``[data.schema.label]`` describes."""
+    if _kind(tree, ("class", "number"), place) == "number":
+        check_keys(tree, ("column", "kind", "range"), place)
+        return NumberLabel(name, *_range(tree, place))
+    check_keys(tree, ("column", "kind", "classes"), place)
+    classes = _value_list(tree, "classes", place)
+    if len(classes) < 2:
+        raise ConfigError("at least two classes are needed", place=f"{place}.classes", value=list(classes))
+    return ClassLabel(name, classes)
+
+
+def check_keys(tree: Any, known: Collection[str], place: str) -> None:
+    """Refuse anything but a table with only ``known`` keys."""
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"a table with the keys {', '.join(known)}, not {tree!r}", place=place, value=tree)
+    for key in tree:
+        if key not in known:
+            raise ConfigError(f"unknown key {key!r}. Known keys: {', '.join(known)}", place=place, value=key)
+
+
+def _read_numbers(
+    column: pd.Series, low: float, high: float, impute: float | None
+) -> tuple[Matrix, list[Finding]]:
+    numbers, unreadable = values.numbers(column)
+    missing = np.isnan(numbers)
+    outside = ~missing & ~unreadable & ((numbers < low) | (numbers > high))
+    findings = find(UNREADABLE, column, unreadable, "not a finite number")
+    findings += find(OUTSIDE, column, outside, f"outside the agreed range [{low:g}, {high:g}]")
+    if impute is None:
+        return numbers, findings + find(ABSENT, column, missing, "missing")
+    return np.where(missing, impute, numbers), findings
+
+
+def _scale(numbers: Matrix, low: float, high: float) -> Matrix:
+    return 2 * (np.clip(numbers, low, high) - low) / (high - low) - 1
+
+
+def _index(listed: tuple[Value, ...]) -> dict[str, int]:
+    return {values.canonical(value): position for position, value in enumerate(listed)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _kind(tree: Any, known: tuple[str, str], place: str) -> str:
+    kind = tree.get("kind") if isinstance(tree, Mapping) else None
+    if kind not in known:
+        raise ConfigError(
+            f'kind = "{known[0]}" or kind = "{known[1]}" is needed, not {kind!r}', place=place, value=kind
+        )
+    return str(kind)
+
+
+def _range(tree: Tree, place: str) -> tuple[float, float]:
+    place = f"{place}.range"
+    limits = tree.get("range", [])
+    if limits in ([], ()):
+        raise ConfigError(
+            "still empty; write the lowest and the highest value that the parties agree on, e.g. range = [0, 100]",
+            place=place,
+            value=limits,
+        )
+    if not (isinstance(limits, list | tuple) and len(limits) == 2 and all(map(_is_number, limits))):
+        raise ConfigError(f"two finite numbers [lowest, highest], not {limits!r}", place=place, value=limits)
+    low, high = float(limits[0]), float(limits[1])
+    if not (low < high and math.isfinite(high - low)):
+        raise ConfigError(f"the lowest value comes first, not {limits!r}", place=place, value=limits)
+    return low, high
+
+
+def _value_list(tree: Tree, key: str, place: str) -> tuple[Value, ...]:
+    place = f"{place}.{key}"
+    listed = tree.get(key, [])
+    if listed in ([], ()):
+        raise ConfigError(
+            f'still empty; list the {key} that the parties agree on, e.g. {key} = ["no", "yes"]',
+            place=place,
+            value=listed,
+        )
+    if not isinstance(listed, list | tuple) or not all(isinstance(value, Value) for value in listed):
+        raise ConfigError(f"a list of texts, numbers or true/false, not {listed!r}", place=place, value=listed)
+    if len(_index(tuple(listed))) < len(listed):
+        raise ConfigError(f"two entries mean the same in {listed!r}", place=place, value=listed)
+    return tuple(listed)

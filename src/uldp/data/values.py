@@ -1,0 +1,115 @@
+"""Cells of a table, one by one. What a cell means depends on that cell alone.
+
+This matters for privacy, not only for tidiness: a parser that infers a column's type from all rows would let one
+person's record change how everybody else's is read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Hashable, Mapping
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.data.federation import IntArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Value = str | int | float | bool
+
+MISSING_WORDS: Final = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "?"})
+MISSING: Final = -1
+UNKNOWN: Final = -2
+
+_DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
+
+
+def canonical(value: object) -> str:
+    """One spelling for what is the same value: 7, 7.0, "7", " 7 " and "007" agree, and so do True and "true".
+
+    Leading zeros go, because spreadsheets lose them. For user ids that is the safe side: to take two people for one
+    costs a little utility, to take one person for two would break the guarantee.
+
+    >>> {canonical(value) for value in (7, 7.0, "7", " 7.0", "007")}
+    {'7'}
+    """
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, Integral):
+        return str(int(value))
+    if isinstance(value, Real | Decimal):
+        return _canonical_float(float(value))
+    text = unicodedata.normalize("NFC", str(value)).strip()
+    if _DECIMAL.fullmatch(text):
+        whole, _, rest = text.partition(".")
+        # Whole numbers stay exact: an id of twenty digits does not survive a float.
+        return str(int(whole)) if whole.strip("+-") and not rest.strip("0") else _canonical_float(float(text))
+    return text.lower() if text.lower() in ("true", "false") else text
+
+
+def is_missing(value: object) -> bool:
+    """Whether a cell is empty or holds one of the usual words for "no value"."""
+    return value is None or (isinstance(value, str) and value.strip().lower() in MISSING_WORDS)
+
+
+def cells(column: pd.Series) -> list[object]:
+    """The column as Python values, with None for what pandas or Arrow mark as missing."""
+    values: list[object] = column.astype(object).where(column.notna(), None).tolist()
+    return values
+
+
+def numbers(column: pd.Series) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """The column as numbers, NaN where a value is missing; and a mask of cells that are no finite number."""
+    from pandas.api.types import is_numeric_dtype
+
+    if is_numeric_dtype(column.dtype):
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    else:
+        values = np.array([_number(cell) for cell in cells(column)], dtype=np.float64)
+    return values, np.isinf(values)
+
+
+def codes(column: pd.Series, index: Mapping[str, int]) -> IntArray:
+    """The position of each cell's value in ``index`` (by canonical spelling), or MISSING, or UNKNOWN.
+
+    A listed value is never missing: a category may be called "none".
+    """
+    seen: dict[tuple[type, object], int] = {}
+    found = np.empty(len(column), dtype=np.int64)
+    for row, cell in enumerate(cells(column)):
+        plain = cell if isinstance(cell, Hashable) else str(cell)
+        key = (type(plain), plain)  # 1 and True are equal keys, but not the same category
+        if key not in seen:
+            seen[key] = _code(plain, index)
+        found[row] = seen[key]
+    return found
+
+
+def _code(cell: object, index: Mapping[str, int]) -> int:
+    if cell is None:
+        return MISSING
+    return index.get(canonical(cell), MISSING if is_missing(cell) else UNKNOWN)
+
+
+def _number(cell: object) -> float:
+    """NaN for a missing cell, infinity for one that is no finite number."""
+    if isinstance(cell, Real | Decimal | np.bool_):
+        return float(cell)
+    if is_missing(cell):
+        return math.nan
+    text = str(cell)
+    try:
+        return math.inf if "_" in text else float(text)  # Python reads "1_000"; a table means something else by it
+    except ValueError:
+        return math.inf
+
+
+def _canonical_float(value: float) -> str:
+    return str(int(value)) if value.is_integer() else repr(value)

@@ -1,0 +1,56 @@
+"""Names for people. A name is looked up once, at the rim; a variant is a field of its method."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from uldp.errors import ConfigError
+from uldp.methods.base import Method
+from uldp.methods.fedavg import FedAvg
+from uldp.methods.uldp_avg import UldpAvg
+from uldp.methods.uldp_sgd import UldpSgd
+
+
+@dataclass(frozen=True)
+class Named:
+    """A method under a name, with the fields that the name fixes."""
+
+    method: type[Method]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def summary(self) -> str:
+        return self.method.summary + (f"; {self.note}" if self.note else "")
+
+
+METHODS: Final[Mapping[str, Named]] = {
+    "default": Named(FedAvg),
+    "uldp-sgd": Named(UldpSgd),
+    "uldp-sgd-w": Named(UldpSgd, {"weighting": "records"}, "silos weigh by record counts"),
+    "uldp-avg": Named(UldpAvg),
+    "uldp-avg-w": Named(UldpAvg, {"weighting": "records"}, "silos weigh by record counts"),
+}
+
+
+def lookup(name: str) -> Named:
+    """The method called ``name``: one of ours, or ``package.module:Class`` for anyone's."""
+    if name in METHODS:
+        return METHODS[name]
+    if ":" not in name:
+        raise ConfigError(
+            f"unknown method {name!r}. Known methods: {', '.join(METHODS)}; your own: 'package.module:Class'",
+            place="method.name",
+            value=name,
+        )
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"cannot import {name!r}: {error}", place="method.name", value=name) from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise ConfigError(f"{name!r} is not a subclass of uldp.Method", place="method.name", value=name)
+    return Named(found)

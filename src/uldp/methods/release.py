@@ -1,0 +1,65 @@
+"""From rows to what leaves a silo: weight, encode, add integers, add noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from uldp.errors import ConfigError, ModelError
+from uldp.mechanisms.discrete_gaussian import sample_discrete_gaussian
+from uldp.methods.base import Contribution
+from uldp.rng import SecretStream
+from uldp.vectors import FixedPoint, Integers, Vector
+
+SMOOTHING: Final = 3.0
+"""s in the argument of :func:`continuous_multiplier`; 2 exp(-2 pi^2 s^2) is about 1e-77."""
+
+SMALLEST_SHARE: Final = 64.0
+"""The smallest deviation, in units, of one silo's share of the noise."""
+
+
+def silo_sum(
+    contributions: Iterable[Contribution], weights: Vector | None, encoding: FixedPoint, dimension: int
+) -> tuple[Integers, int]:
+    """The exact integer sum of all encoded rows, and how many coordinates were saturated."""
+    total = np.zeros(dimension, dtype=np.int64)
+    saturated = 0
+    for users, rows in contributions:
+        if users is None and not np.isfinite(rows).all():
+            raise ModelError("local training diverged (NaN or infinite); lower the learning rate", place="method.local_lr")
+        part, cut = encoding.encode_sum(rows, None if weights is None or users is None else weights[users])
+        total += part
+        saturated += cut
+    return total, saturated
+
+
+def add_noise(total: Integers, scale: float, stream: SecretStream) -> Integers:
+    """``total`` plus exact discrete Gaussian noise of deviation ``scale`` units."""
+    if scale == 0:
+        return total
+    return total + sample_discrete_gaussian(scale, len(total), stream)
+
+
+def check_share(scale: float) -> None:
+    """Refuse a share of noise that is too small for the sum of the shares to count as one Gaussian."""
+    if 0 < scale < SMALLEST_SHARE:
+        raise ConfigError(
+            f"a silo's share of the noise would have a deviation of {scale:.3g} units; the sum of discrete shares "
+            f"counts as one Gaussian from {SMALLEST_SHARE:g} units up; use more noise (or 0 for none)",
+            place="privacy.noise_multiplier",
+            value=scale,
+        )
+
+
+def continuous_multiplier(scale: float, shares: int, units: int) -> float:
+    """The multiplier of a continuous Gaussian that is no more private than ``shares`` discrete ones of ``scale``.
+
+    Round a continuous N(0, scale^2 - s^2) at random to the integers, by a discrete Gaussian of deviation s centred at
+    it. By Poisson summation the result is a discrete Gaussian of deviation ``scale``, up to a factor
+    1 +- 2 exp(-2 pi^2 s^2) on every probability. So a discrete share is a post-processing of a continuous one of
+    variance scale^2 - s^2, integer shifts included, and a sum of shares one of ``shares`` times that variance.
+    """
+    return math.sqrt(shares * (scale**2 - SMOOTHING**2)) / units

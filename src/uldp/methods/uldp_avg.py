@@ -1,0 +1,51 @@
+"""ULDP-AVG: each user's model is trained inside each silo, and its change is clipped (ULDP-FL, Algorithm 3).
+
+Silo s, for every user u with records here::
+
+    x_su = x_t;  Q epochs of SGD on the user's records;  delta_su = x_su - x_t
+    send  sum_u w_su delta_su min(1, C / |delta_su|) + N(0, sigma^2 C^2 / |S|)
+
+Server::
+
+    x_(t+1) = x_t + eta_g / (q |U| |S|) sum_s received
+
+The guarantee is that of :mod:`uldp.methods.user_sum`. With ``weighting = "records"`` this is ULDP-AVG-w.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from uldp.data.federation import SiloData
+from uldp.learners.base import Learner, LocalTraining
+from uldp.methods.base import Contribution
+from uldp.methods.user_sum import UserSum
+from uldp.rng import Streams
+from uldp.vectors import Vector, clip_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class UldpAvg(UserSum):
+    """Per-user training in every silo, clipped model changes."""
+
+    local_epochs: int = 10
+    local_lr: float = 0.1
+    batch_size: int = 64
+    optimizer: str = "sgd"
+    weight_decay: float = 0.0
+
+    summary: ClassVar[str] = "trains one model per user and silo, clips each change"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.local
+
+    @property
+    def local(self) -> LocalTraining:
+        return LocalTraining(self.local_epochs, self.local_lr, self.batch_size, self.optimizer, self.weight_decay)
+
+    def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
+        for users, deltas in learner.user_deltas(x, data, self.local, streams):
+            yield users, clip_rows(deltas, self.clip)

@@ -1,0 +1,113 @@
+"""What ULDP-AVG and ULDP-SGD share: clipped, weighted rows of users, summed over silos, with noise shared by the silos.
+
+Kato, Xiong, Takagi, Cao, Yoshikawa: "ULDP-FL: Federated Learning with Across Silo User-Level Differential Privacy",
+PVLDB 17(11), 2024; Algorithms 3 and 4, Theorem 3.
+
+Guarantee. One user moves the total by at most C, because each row is clipped to C and sum_s w_su <= 1. Each of the |S|
+silos adds N(0, sigma^2 C^2 / |S|), so the total carries N(0, sigma^2 C^2): a Gaussian of multiplier sigma per round.
+With user-level sub-sampling (Algorithm 4) it is Poisson-sampled at q, for those who do not know the sample.
+
+Symbols: C ``clip``, sigma ``noise_multiplier``, T ``rounds``, eta_g ``global_lr``, q ``sample_rate``, w_su ``weights``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from uldp.data.federation import IntArray
+from uldp.methods.base import Facts, Method, State, require
+from uldp.methods.release import check_share, continuous_multiplier
+from uldp.methods.weights import WEIGHTINGS, count_cap, record_weights, uniform_weights
+from uldp.privacy.events import Event, NonPrivate, sampled_gaussian
+from uldp.vectors import FixedPoint, Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserSum(Method):
+    """A method whose release is sum_s sum_u w_su clip(row_su, C) + noise."""
+
+    clip: float = 1.0
+    global_lr: float = 1.0
+    weighting: str = "uniform"
+    max_records: int = 480
+
+    paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithms 3 and 4"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.clip < math.inf, "clip", self.clip, "a positive number")
+        require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
+        require(self.weighting in WEIGHTINGS, "weighting", self.weighting, f"one of {', '.join(WEIGHTINGS)}")
+        require(self.max_records >= 1, "max_records", self.max_records, "at least 1")
+
+    @property
+    def needs_counts(self) -> bool:
+        return self.weighting == "records"
+
+    def count_cap(self, facts: Facts) -> int:
+        return count_cap(self.max_records, facts.silos)
+
+    def weights(self, facts: Facts, counts: IntArray, totals: IntArray | None) -> Vector:
+        if totals is None:
+            return uniform_weights(facts.users, facts.silos)
+        return record_weights(counts, totals)
+
+    def encoding(self, facts: Facts) -> FixedPoint:
+        return FixedPoint(limit=self.clip)
+
+    def noise_scale(self, facts: Facts) -> float:
+        # Algorithm 3, lines 17 and 24: variance sigma^2 C^2 / |S| in each silo
+        return self.noise_multiplier * self.encoding(facts).units / math.sqrt(facts.silos)
+
+    def server(self, state: State, total: Vector, facts: Facts) -> State:
+        # Algorithm 3, line 6; Algorithm 4, line 10
+        step = self.global_lr / (self.sample_rate * facts.users * facts.silos)
+        return State(state.x + step * total)
+
+    def event(self, facts: Facts, silos_heard: int) -> Event:
+        # Theorem 3: sensitivity C. A silent silo takes its share of the noise with it.
+        return self._gaussian(facts, silos_heard, 1.0, self.sample_rate)
+
+    def seen_by_server(self, facts: Facts) -> Event:
+        # Each silo's sum has noise sigma C / sqrt(|S|); together they cost mu^2 = |S| sum_s w_su^2 / sigma^2.
+        # Uniform weights: sum_s w_su^2 = 1/|S|. By records it is 1 for a user whose records are all in one silo.
+        silos = facts.silos
+        loss = math.sqrt(silos) if self.weighting == "records" else 1.0
+        return self._gaussian(facts, silos, loss, 1.0)
+
+    def seen_by_silo(self, facts: Facts) -> Event:
+        if facts.silos == 1:
+            return NonPrivate()
+        return self._gaussian(facts, facts.silos - 1, 1.0, 1.0)
+
+    def _gaussian(self, facts: Facts, shares: int, sensitivity: float, sample_rate: float) -> Event:
+        """The sampled Gaussian of ``shares`` shares of noise against ``sensitivity`` clips."""
+        scale = self.noise_scale(facts)
+        if scale == 0 or shares == 0:
+            return NonPrivate()
+        multiplier = continuous_multiplier(scale, shares, self.encoding(facts).units)
+        return sampled_gaussian(multiplier / sensitivity, sample_rate)
+
+    def check(self, facts: Facts) -> None:
+        check_share(self.noise_scale(facts))
+        super().check(facts)
+        if self.needs_counts and self.count_cap(facts) < 1:
+            require(
+                False, "max_records", self.max_records, f"at least the number of silos ({facts.silos}), so that each may count one"
+            )
+
+    def caveats(self, facts: Facts) -> tuple[str, ...]:
+        lines = []
+        if self.needs_counts:
+            lines.append(
+                "Weighting by records without the private protocol: the server sees every user's record counts "
+                "in each silo and the silos see their totals. No epsilon covers that."
+            )
+        if self.sample_rate < 1:
+            lines.append(
+                "The server and the silos know which users were sampled, so sub-sampling lowers epsilon for the "
+                "outside world only."
+            )
+        return tuple(lines)

@@ -1,0 +1,44 @@
+"""Weights w_su >= 0 with sum_s w_su <= 1, from the user's own counts only (ULDP-FL, Section 4, Eq. 3, made safe).
+
+Eq. 3 sets w_su = n_su / N_u. Two things must be settled before that can run, in the clear or under encryption alike:
+how large N_u may be, and what a user without records is. Here
+
+* a silo reports at most c_su = min(n_su, floor(N_max / |S|)) records of a user, so that N_u = sum_s c_su <= N_max;
+* a user counts a sixteenth of a record that nobody holds: w_su = 16 c_su / (16 N_u + 1).
+
+So a user without records has weight 0 by the same formula as all others, nothing is divided by zero, and whoever
+inverts 16 N_u + 1 under encryption cannot tell an absent user from a present one. The price is a factor
+16 N_u / (16 N_u + 1): 6 % for a user with one record, 0.6 % for one with ten.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from uldp.data.federation import IntArray
+from uldp.vectors import Vector
+
+WEIGHTINGS: Final = ("uniform", "records")
+GHOST: Final = 16
+"""One over the dummy record that every user has."""
+
+
+def uniform_weights(users: int, silos: int) -> Vector:
+    """w_su = 1 / |S|."""
+    return np.full(users, 1.0 / silos)
+
+
+def count_cap(max_records: int, silos: int) -> int:
+    """The largest count of one user that one silo reports."""
+    return max_records // silos
+
+
+def record_weights(counts: IntArray, totals: IntArray) -> Vector:
+    """w_su from one silo's capped counts c_su and the totals N_u.
+
+    >>> record_weights(np.array([3, 0]), np.array([4, 0])).round(3)
+    array([0.738, 0.   ])
+    """
+    return GHOST * counts.astype(np.float64) / (GHOST * totals.astype(np.float64) + 1)

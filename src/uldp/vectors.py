@@ -1,0 +1,126 @@
+"""The one numeric path of every sum: clip in float64, encode each row as integers, add integers.
+
+Why integers. A user's clipped and weighted row is truncated toward zero to whole multiples of a public unit, and only
+integers are added. Truncation never enlarges a norm, integer sums are exact, and sums modulo 2^64 are the same in
+whatever order they are taken. So removing a user moves the sum by at most ``clip`` *exactly*, not up to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.errors import ConfigError
+
+Vector = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.float64] | npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+FRACTION_BITS: Final = 24
+"""The clip is 2^24 units: truncation costs a user at most 2^-24 of the clip in each coordinate."""
+
+NOISE_DEVIATIONS: Final = 40.0
+"""Noise beyond 40 standard deviations has probability below 1e-340: room enough in every range check."""
+
+_BLOCK: Final = 1 << 22  # elements of float64 work space: bounds memory whatever the number of users
+
+
+def rounding_margin(dimension: int) -> float:
+    """A relative margin that covers all float64 rounding between a row and its integers.
+
+    With u = 2^-53: the computed norm of d numbers is off by at most (d/2 + 2) u relative, the quotient, the weight, the
+    products and the scale by a few u more. (d + 16) 2^-52 is more than twice their sum.
+    """
+    return (dimension + 16) * 2.0**-52
+
+
+def clip_rows(rows: Rows, clip: float) -> Vector:
+    """Every row scaled down to L2 norm at most ``clip``, in float64 and from the safe side of rounding.
+
+    A row that is not finite becomes zero. It has to become *something* of norm at most ``clip`` that depends on that
+    user alone: an error here would tell the world about one user's records.
+
+    >>> clip_rows(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0).round(6)
+    array([[0.6, 0.8],
+           [0.3, 0.4]])
+    """
+    clipped = rows.astype(np.float64)  # always a copy
+    limit = clip * (1.0 - rounding_margin(clipped.shape[1]))
+    norms = np.sqrt(np.einsum("ij,ij->i", clipped, clipped))
+    bad = ~np.isfinite(norms)
+    clipped[bad] = 0.0
+    norms[bad] = 0.0
+    factors = np.divide(limit, norms, out=np.ones_like(norms), where=norms > limit)
+    clipped *= factors[:, None]
+    return clipped
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """Numbers as whole multiples of ``limit / 2^bits``.
+
+    ``limit`` bounds the L2 norm of a clipped row, or (``saturate``) every coordinate of a row that has no clip; those
+    are cut off at the limit.
+    """
+
+    limit: float
+    bits: int = FRACTION_BITS
+    saturate: bool = False
+
+    @property
+    def units(self) -> int:
+        """The limit in units."""
+        return 1 << self.bits
+
+    def check_range(self, terms: float, noise_scale: float = 0.0) -> None:
+        """Refuse a sum of ``terms`` rows with noise of standard deviation ``noise_scale`` units that could overflow."""
+        largest = terms * self.units + NOISE_DEVIATIONS * noise_scale
+        if not largest < 2.0**63:
+            raise ConfigError(
+                f"a sum of {terms:.0f} terms with noise of {noise_scale:.3g} units needs "
+                f"{math.log2(largest):.1f} bits, 63 are there; use less noise or fewer users",
+                place="privacy.noise_multiplier",
+                value=noise_scale,
+            )
+
+    def encode_sum(self, rows: Vector, weights: Vector | None = None) -> tuple[Integers, int]:
+        """The sum over rows of trunc(weight * row / unit), and how many coordinates were saturated."""
+        count, dimension = rows.shape
+        total = np.zeros(dimension, dtype=np.int64)
+        saturated = 0
+        scale = self.units / self.limit
+        block = max(1, _BLOCK // max(1, dimension))
+        for start in range(0, count, block):
+            part = rows[start : start + block]
+            if weights is None:
+                scaled = part * scale
+            else:
+                scaled = part * (weights[start : start + block] * scale)[:, None]
+            if self.saturate:
+                saturated += int((np.abs(scaled) > self.units).sum())
+                np.clip(scaled, -self.units, self.units, out=scaled)
+            np.trunc(scaled, out=scaled)
+            total += scaled.astype(np.int64).sum(axis=0)
+        return total, saturated
+
+    def decode(self, total: Integers) -> Vector:
+        """Units back to numbers."""
+        return total.astype(np.float64) * (self.limit / self.units)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"limit": self.limit, "bits": self.bits, "saturate": self.saturate}
+
+
+def to_words(total: Integers) -> Words:
+    """Signed integers as residues modulo 2^64."""
+    return total.view(np.uint64)
+
+
+def from_words(words: Words) -> Integers:
+    """Residues modulo 2^64 as signed integers, right for every total within the checked range."""
+    return words.view(np.int64)
