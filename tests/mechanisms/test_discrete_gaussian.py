@@ -66,7 +66,7 @@ def kolmogorov_smirnov(samples: np.ndarray, scale: float) -> float:
 
 
 def moments(samples: np.ndarray, scale: float) -> float:
-    """Mean, variance and the share beyond 3 scales, at scales where the discrete moments are the normal ones."""
+    """Mean, variance and share beyond 3 scales, at scales where the discrete moments are the normal ones."""
     unit = samples / scale
     tail = 2 * stats.norm.sf(3)
     scores = [

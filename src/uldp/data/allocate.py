@@ -64,7 +64,9 @@ def _check(
 ) -> None:
     if kind not in ALLOCATIONS:
         raise ConfigError(
-            f"unknown allocation {kind!r}. Known: {', '.join(ALLOCATIONS)}", place="data.allocation", value=kind
+            f"unknown allocation {kind!r}. Known: {', '.join(ALLOCATIONS)}",
+            place="data.allocation",
+            value=kind,
         )
     if kind == "as-is":
         raise ConfigError(

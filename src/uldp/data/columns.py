@@ -47,7 +47,8 @@ def find(kind: str, column: pd.Series, wrong: Mask, expected: str) -> list[Findi
     if not count:
         return []
     row = int(np.argmax(wrong))
-    what = "" if kind == ABSENT else f"{column.iloc[row]!r} in "
+    cell = column.iloc[row]
+    what = "" if kind == ABSENT else f"{cell.item() if isinstance(cell, np.generic) else cell!r} in "
     text = f"{count} {expected} in column {column.name!r} (first: {what}row {row + 1})"
     return [Finding(kind, str(column.name), count, text)]
 
@@ -260,7 +261,9 @@ def _value_list(tree: Tree, key: str, place: str) -> tuple[Value, ...]:
             value=listed,
         )
     if not isinstance(listed, list | tuple) or not all(isinstance(value, Value) for value in listed):
-        raise ConfigError(f"a list of texts, numbers or true/false, not {listed!r}", place=place, value=listed)
+        raise ConfigError(
+            f"a list of texts, numbers or true/false, not {listed!r}", place=place, value=listed
+        )
     if len(_index(tuple(listed))) < len(listed):
         raise ConfigError(f"two entries mean the same in {listed!r}", place=place, value=listed)
     return tuple(listed)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from uldp.errors import DataError
+
+if TYPE_CHECKING:
+    from uldp.data.schema import Schema
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -79,7 +83,8 @@ class Federation:
     """Silos that train one model together. ``users`` is |U|, public, and may exceed the users that have records.
 
     ``caveats`` are sentences about the data that a privacy statement must carry (for instance that the features were
-    scaled by statistics of the data).
+    scaled by statistics of the data). ``notes`` are for whoever holds the data and go nowhere else (for instance how
+    many values were clipped). ``schema``, where there is one, applies the same preprocessing to new tables.
     """
 
     name: str
@@ -88,6 +93,8 @@ class Federation:
     task: Task
     test: Records
     caveats: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         if not self.silos:

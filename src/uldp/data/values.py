@@ -106,7 +106,9 @@ def _number(cell: object) -> float:
         return math.nan
     text = str(cell)
     try:
-        return math.inf if "_" in text else float(text)  # Python reads "1_000"; a table means something else by it
+        return (
+            math.inf if "_" in text else float(text)
+        )  # Python reads "1_000"; a table means something else by it
     except ValueError:
         return math.inf
 

@@ -1,0 +1,181 @@
+"""From user ids to indices 0 .. |U|-1, so that no id ever leaves a silo.
+
+Either the parties share a public *roster*, a list of ids, or each id is hashed with a key into |U| buckets. A collision
+merges two people into one unit of privacy: both stay protected, it only costs a little utility. The key belongs to the
+silos; the server sees neither ids nor key, else it could try all ids and name the indices.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.data.federation import IntArray
+from uldp.data.files import read_table
+from uldp.data.values import canonical, cells, is_missing
+from uldp.errors import ConfigError, DataError
+from uldp.rng import Secrets, Streams
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEY_BYTES: Final = 32
+
+
+class UserIndex(Protocol):
+    """Maps normalised ids to indices; each index depends on its id alone."""
+
+    @property
+    def users(self) -> int:
+        """|U|, public."""
+        ...
+
+    def indices(self, ids: Sequence[str], place: str) -> IntArray: ...
+
+
+@dataclass(frozen=True)
+class Roster:
+    """A public list of normalised ids; an id's index is its position."""
+
+    ids: tuple[str, ...]
+    place: str = "roster"
+    _position: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        position = {user: index for index, user in enumerate(self.ids)}
+        if len(position) < len(self.ids):
+            raise DataError(
+                f"{len(self.ids) - len(position)} ids occur more than once (7, 7.0 and 007 are one id);"
+                " list every person once",
+                place=self.place,
+            )
+        object.__setattr__(self, "_position", position)
+
+    @classmethod
+    def from_file(cls, path: Path | str, user: str | None = None) -> Roster:
+        """A text file with one id per line; or a CSV or Parquet file with the ids in column ``user``, or in its only column."""
+        path = Path(path)
+        if path.suffix.lower() in (".txt", ""):
+            lines = _read_bytes(path, "roster").decode("utf-8-sig", errors="replace").splitlines()
+            return cls(tuple(canonical(line) for line in lines if line.strip()), place=str(path))
+        frame = read_table(path, "data.roster")
+        column = user if user in frame.columns or len(frame.columns) != 1 else frame.columns[0]
+        return cls(tuple(normalised_ids(frame, str(column), str(path))), place=str(path))
+
+    @property
+    def users(self) -> int:
+        return len(self.ids)
+
+    def indices(self, ids: Sequence[str], place: str) -> IntArray:
+        found = np.array([self._position.get(user, -1) for user in ids], dtype=np.int64)
+        strangers = {user for user, index in zip(ids, found, strict=True) if index < 0}
+        if strangers:
+            raise DataError(
+                f"{len(strangers)} user ids ({int((found < 0).sum())} rows) are not on the roster {self.place};"
+                " add them to the roster or leave their rows out",
+                place=place,
+                value=len(strangers),
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class HashedIds:
+    """HMAC-SHA256 of the id under the silos' key, into ``users`` buckets."""
+
+    users: int
+    key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.users, bool) or not isinstance(self.users, int) or self.users < 2:
+            raise ConfigError(
+                f"a whole number from 2 up, not {self.users!r}", place="data.users", value=self.users
+            )
+        if len(self.key) < KEY_BYTES:
+            raise ConfigError(f"a key has {KEY_BYTES} bytes, not {len(self.key)}", place="data.id_key")
+
+    @classmethod
+    def with_key_file(cls, users: int, path: Path | str) -> HashedIds:
+        """The key is a file of 64 hexadecimal digits that all silos share and the server never gets."""
+        text = _read_bytes(Path(path), "id_key").decode("ascii", errors="replace").strip()
+        try:
+            key = bytes.fromhex(text)
+        except ValueError:
+            key = b""
+        if len(key) < KEY_BYTES:
+            # The contents are a secret: they are not part of the message.
+            raise DataError(
+                f"not a key of {2 * KEY_BYTES} hexadecimal digits; make one with `openssl rand -hex {KEY_BYTES}`",
+                place=str(path),
+            )
+        return cls(users, key)
+
+    @classmethod
+    def simulated(cls, users: int, secrets: Secrets) -> HashedIds:
+        """All silos on one machine: the key comes from the run's own secrets."""
+        return cls(users, secrets.child("data", "id-key").key)
+
+    def indices(self, ids: Sequence[str], place: str) -> IntArray:
+        distinct = set(ids)
+        check_room(len(distinct), self.users, place)
+        bucket = {user: _hash(self.key, user) % self.users for user in distinct}
+        return np.array([bucket[user] for user in ids], dtype=np.int64)
+
+
+def check_room(distinct: int, users: int, place: str) -> None:
+    """More ids than buckets is a mistake in |U|, not a collision."""
+    if distinct > users:
+        raise DataError(
+            f"|U| is smaller than the ids seen: data.users = {users}, but there are {distinct} user ids;"
+            f" raise data.users to at least {distinct}, better to twice as many, or give a roster",
+            place=place,
+            value=users,
+        )
+
+
+def normalised_ids(frame: pd.DataFrame, user: str, place: str) -> list[str]:
+    """The id of every row in one spelling, so that a person has one index in all silos."""
+    if user not in frame.columns:
+        there = ", ".join(map(str, frame.columns))
+        raise DataError(f"no user column {user!r}; the table has: {there}", place=place, value=user)
+    raw = cells(frame[user])
+    missing = [row for row, value in enumerate(raw, start=1) if is_missing(value)]
+    if missing:
+        raise DataError(
+            f"{len(missing)} rows have no user id in column {user!r} (first: row {missing[0]});"
+            " a record that belongs to nobody cannot be protected, so fill in the id or leave the row out",
+            place=place,
+            value=len(missing),
+        )
+    return [canonical(value) for value in raw]
+
+
+def held_out(ids: Sequence[str], fraction: float, streams: Streams) -> npt.NDArray[np.bool_]:
+    """Which rows belong to users of the test set: about ``fraction`` of the users, each decided by a hash of its own id.
+
+    So adding or removing one user never moves another one between training and test. The choice is public in
+    substance (anyone with the seed can repeat it); no privacy claim rests on it.
+    """
+    key = streams.child("data", "held-out users").key
+    limit = int(fraction * 2**64)
+    test = {user: _hash(key, user) < limit for user in set(ids)}
+    return np.array([test[user] for user in ids], dtype=np.bool_)
+
+
+def _hash(key: bytes, user: str) -> int:
+    return int.from_bytes(hmac.digest(key, user.encode(), "sha256")[:8], "little")
+
+
+def _read_bytes(path: Path, key: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"cannot read {str(path)!r} ({error.strerror})", place=f"data.{key}", value=str(path)
+        ) from None

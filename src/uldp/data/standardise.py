@@ -1,0 +1,50 @@
+"""Opt-in standardisation by a silo's own statistics. User-level DP does not hold with it; the schema says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.errors import ConfigError
+
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Mean and deviation of each numeric feature."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def of(cls, features: npt.NDArray[np.floating[Any]], positions: Sequence[int]) -> Statistics:
+        """Of the features at ``positions``; without rows they change nothing, a constant feature is only centred."""
+        if not len(features):
+            return cls((0.0,) * len(positions), (1.0,) * len(positions))
+        numbers = features[:, list(positions)].astype(np.float64)
+        deviation = numbers.std(axis=0)
+        mean: list[float] = numbers.mean(axis=0).tolist()
+        spread: list[float] = np.where(deviation > 0, deviation, 1.0).tolist()
+        return cls(tuple(mean), tuple(spread))
+
+    def apply(self, features: npt.NDArray[np.floating[Any]], positions: Sequence[int]) -> Matrix:
+        """The features with those at ``positions`` standardised."""
+        changed = features.astype(np.float64)
+        changed[:, list(positions)] = (changed[:, list(positions)] - self.mean) / self.deviation
+        return changed
+
+    @classmethod
+    def from_dict(cls, tree: Any, place: str) -> Statistics:
+        try:
+            mean, deviation = (tuple(float(value) for value in tree[key]) for key in ("mean", "deviation"))
+        except (KeyError, TypeError, ValueError):
+            raise ConfigError("two lists of numbers, mean and deviation", place=place, value=tree) from None
+        return cls(mean, deviation)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"mean": list(self.mean), "deviation": list(self.deviation)}

@@ -1,0 +1,178 @@
+"""Messages between server and silos: typed, versioned, size-limited, checked on arrival. Never pickled.
+
+A message travels in an envelope that names the protocol version, the experiment (by digest) and the silo it belongs
+to. Vectors are little-endian arrays in ``bytes`` fields; whoever reads one says how long it must be.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from uldp.errors import MessageRefused
+
+PROTOCOL_VERSION: Final = 1
+OVERHEAD_BYTES: Final = 1 << 16
+"""Room for everything in a message that is not a vector."""
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Base class of all bodies."""
+
+
+class Hello(Message, frozen=True):
+    """Server: this is the experiment. Do you hold the same?"""
+
+    silos: int
+    users: int
+    dimension: int
+
+
+class Welcome(Message, frozen=True):
+    """Silo: yes, these are my numbers too."""
+
+    silos: int
+    users: int
+    dimension: int
+
+
+class AskCounts(Message, frozen=True):
+    """Server: how many records of each user do you hold?"""
+
+
+class Counts(Message, frozen=True):
+    """Silo: capped record counts c_su, int64."""
+
+    counts: bytes
+
+
+class TellTotals(Message, frozen=True):
+    """Server: N_u over all silos, int64."""
+
+    totals: bytes
+
+
+class Accepted(Message, frozen=True):
+    """Silo: the totals agree with what I sent."""
+
+
+class AskUpdate(Message, frozen=True):
+    """Server: train from this model (float64). ``sample`` has one bit per user; empty means everybody."""
+
+    round: int
+    model: bytes
+    sample: bytes
+
+
+class Update(Message, frozen=True):
+    """Silo: my protected sum (uint64). ``saturated`` is reported by methods without a guarantee only."""
+
+    round: int
+    vector: bytes
+    saturated: int
+
+
+class Finish(Message, frozen=True):
+    """Server: that was the last round."""
+
+
+class Goodbye(Message, frozen=True):
+    """Silo: understood."""
+
+
+Body = Hello | Welcome | AskCounts | Counts | TellTotals | Accepted | AskUpdate | Update | Finish | Goodbye
+
+
+class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What goes over the wire."""
+
+    version: int
+    experiment: str
+    silo: str
+    body: Body
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(Envelope)
+
+
+def encode(experiment: str, silo: str, body: Body) -> bytes:
+    """A message as bytes."""
+    return _ENCODER.encode(Envelope(PROTOCOL_VERSION, experiment, silo, body))
+
+
+def decode(data: bytes, *, experiment: str, silo: str, limit: int) -> Body:
+    """The body of a message that must belong to this experiment and silo and have at most ``limit`` bytes."""
+    if len(data) > limit:
+        raise MessageRefused(f"{len(data)} bytes, at most {limit} are expected", place=f"silo {silo}", value=len(data))
+    try:
+        envelope = _DECODER.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MessageRefused(f"not a message of this protocol: {error}", place=f"silo {silo}") from error
+    if envelope.version != PROTOCOL_VERSION:
+        raise MessageRefused(
+            f"protocol version {envelope.version}, here it is {PROTOCOL_VERSION}; install the same uldp on all sides",
+            place=f"silo {silo}",
+            value=envelope.version,
+        )
+    if envelope.experiment != experiment:
+        raise MessageRefused(
+            f"belongs to experiment {envelope.experiment[:12]}, this is {experiment[:12]}; compare the experiment files",
+            place=f"silo {silo}",
+            value=envelope.experiment,
+        )
+    if envelope.silo != silo:
+        raise MessageRefused(f"is signed for silo {envelope.silo!r}", place=f"silo {silo}", value=envelope.silo)
+    return envelope.body
+
+
+def size_limit(users: int, dimension: int) -> int:
+    """The largest message of a federation with these numbers."""
+    return OVERHEAD_BYTES + 8 * max(users, dimension) + users
+
+
+def pack(array: npt.NDArray[np.generic]) -> bytes:
+    """An array as little-endian bytes."""
+    return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def unpack_floats(data: bytes, length: int, place: str) -> npt.NDArray[np.float64]:
+    """``length`` finite float64 numbers."""
+    _check_length(data, 8 * length, place)
+    values = np.frombuffer(data, dtype="<f8").astype(np.float64)
+    if not np.isfinite(values).all():
+        raise MessageRefused("the vector holds NaN or infinity", place=place)
+    return values
+
+
+def unpack_words(data: bytes, length: int, place: str) -> npt.NDArray[np.uint64]:
+    """``length`` residues modulo 2^64."""
+    _check_length(data, 8 * length, place)
+    return np.frombuffer(data, dtype="<u8").astype(np.uint64)
+
+
+def unpack_counts(data: bytes, length: int, largest: int, place: str) -> npt.NDArray[np.int64]:
+    """``length`` counts from 0 to ``largest``."""
+    _check_length(data, 8 * length, place)
+    counts = np.frombuffer(data, dtype="<i8").astype(np.int64)
+    if length and (counts.min() < 0 or counts.max() > largest):
+        raise MessageRefused(f"a count lies outside 0 .. {largest}", place=place)
+    return counts
+
+
+def pack_bits(mask: npt.NDArray[np.bool_]) -> bytes:
+    return np.packbits(mask).tobytes()
+
+
+def unpack_bits(data: bytes, length: int, place: str) -> npt.NDArray[np.bool_]:
+    """``length`` bits."""
+    _check_length(data, (length + 7) // 8, place)
+    return np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=length).astype(np.bool_)
+
+
+def _check_length(data: bytes, expected: int, place: str) -> None:
+    if len(data) != expected:
+        raise MessageRefused(f"a vector of {len(data)} bytes, {expected} are expected", place=place, value=len(data))

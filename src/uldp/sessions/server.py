@@ -1,0 +1,233 @@
+"""The server's side of an experiment. It does no I/O and holds no data: it asks, adds up, charges and steps.
+
+::
+
+    while requests := server.requests():
+        for name, request in requests.items():
+            server.receive(name, silos[name].reply(request))
+        entry = server.charge()      # write it down before ...
+        server.advance()             # ... the model changes
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from uldp.data.federation import IntArray
+from uldp.errors import MessageRefused, ModelError, RunError
+from uldp.methods.base import State
+from uldp.privacy.ledger import Entry, Ledger
+from uldp.protocol import messages as m
+from uldp.protocol.turns import Phase, turn
+from uldp.rng import Secrets
+from uldp.sessions.plan import Plan
+from uldp.vectors import Vector, Words, from_words
+
+
+class _Saved(msgspec.Struct, forbid_unknown_fields=True):
+    """What the server must remember between rounds."""
+
+    phase: str
+    round: int
+    x: bytes
+    memory: dict[str, bytes]
+    totals: bytes | None
+    saturated: int
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """One exchange with all silos: the question, the answer's type, and the phase after it."""
+
+    question: m.Body
+    answer: type[m.Message]
+    after: Phase
+
+
+class ServerSession:
+    """Drives the silos through the turn table."""
+
+    def __init__(self, plan: Plan, x: Vector, ledger: Ledger, secrets: Secrets) -> None:
+        self._plan = plan
+        self._state = State(np.array(x, dtype=np.float64))
+        self._ledger = ledger
+        self._secrets = secrets.child("server")
+        self._phase = Phase.NEW
+        self._round = 0
+        self._totals: IntArray | None = None
+        self._turn: _Turn | None = None
+        self._answers: dict[str, m.Body] = {}
+        self._sum: Words | None = None
+        self.saturated = 0
+
+    @property
+    def model(self) -> Vector:
+        """x_t."""
+        return self._state.x
+
+    @property
+    def round(self) -> int:
+        """How many rounds have changed the model."""
+        return self._round
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger
+
+    @property
+    def budget_ended(self) -> bool:
+        """Whether the budget does not afford another round."""
+        return self._round < self._plan.method.rounds and not self._affords_next()
+
+    def requests(self) -> dict[str, bytes]:
+        """What to send to whom now; empty when the experiment is over."""
+        if self._turn is None:
+            question = self._next_question()
+            if question is None:
+                return {}
+            answer, after = turn(self._phase, question, "server")
+            self._turn = _Turn(question, answer, after)
+            self._answers = {}
+        body = self._turn.question
+        waiting = [name for name in self._plan.silos if name not in self._answers]
+        return {name: m.encode(self._plan.digest, name, body) for name in waiting}
+
+    def receive(self, name: str, reply: bytes) -> None:
+        """Take one silo's answer. A refused answer changes nothing."""
+        if name not in self._plan.silos:
+            raise MessageRefused(f"there is no silo {name!r} in this experiment", place="server", value=name)
+        if self._turn is None or name in self._answers:
+            raise MessageRefused("answered without being asked", place=f"silo {name}")
+        body = m.decode(reply, experiment=self._plan.digest, silo=name, limit=self._plan.message_limit)
+        if not isinstance(body, self._turn.answer):
+            raise MessageRefused(
+                f"answered {type(body).__name__}, {self._turn.answer.__name__} is expected", place=f"silo {name}"
+            )
+        self._check_answer(name, body)
+        self._answers[name] = body
+
+    def charge(self) -> Entry | None:
+        """Charge the ledger for what :meth:`advance` is about to release; None if nothing is, or it was before."""
+        self._all_answered()
+        if not isinstance(next(iter(self._answers.values())), m.Update):
+            return None
+        facts = self._plan.facts
+        vectors = (
+            m.unpack_words(body.vector, facts.dimension, name)
+            for name, body in self._answers.items()
+            if isinstance(body, m.Update)
+        )
+        total = self._plan.aggregation.combine(vectors, facts.dimension)
+        event = self._plan.method.event(facts, len(self._answers))
+        entry = Entry(self._round + 1, event, hashlib.sha256(m.pack(total)).hexdigest())
+        charged = self._ledger.charge(entry)
+        self._sum = total
+        return entry if charged else None
+
+    def advance(self) -> None:
+        """Use the answers: the model changes here, and only after :meth:`charge`."""
+        self._all_answered()
+        assert self._turn is not None
+        facts = self._plan.facts
+        if self._turn.answer is m.Counts:
+            counts = (m.unpack_counts(a.counts, facts.users, self._cap, n) for n, a in self._answers.items() if isinstance(a, m.Counts))
+            self._totals = np.sum(list(counts), axis=0, dtype=np.int64)
+        elif self._turn.answer is m.Update:
+            if self._sum is None:
+                raise RunError("a round was not charged before the model changed", place="ledger")
+            total = self._plan.method.encoding(facts).decode(from_words(self._sum))
+            state = self._plan.method.server(self._state, total, facts)
+            if not np.isfinite(state.x).all():
+                raise ModelError(
+                    f"the model is no longer finite after round {self._round + 1}; lower method.global_lr",
+                    place="method.global_lr",
+                )
+            self._state, self._round, self._sum = state, self._round + 1, None
+            self.saturated += sum(a.saturated for a in self._answers.values() if isinstance(a, m.Update))
+        self._phase, self._turn, self._answers = self._turn.after, None, {}
+
+    @property
+    def _cap(self) -> int:
+        return self._plan.method.count_cap(self._plan.facts)
+
+    def _next_question(self) -> m.Body | None:
+        facts, method = self._plan.facts, self._plan.method
+        if self._phase is Phase.NEW:
+            return m.Hello(facts.silos, facts.users, facts.dimension)
+        if self._phase is Phase.GREETED and method.needs_counts:
+            return m.AskCounts()
+        if self._phase is Phase.COUNTED:
+            assert self._totals is not None
+            return m.TellTotals(m.pack(self._totals))
+        if self._phase is Phase.CLOSED:
+            return None
+        if self._round < method.rounds and self._affords_next():
+            return m.AskUpdate(self._round + 1, m.pack(self._state.x), self._sample(self._round + 1))
+        return m.Finish() if self._phase is Phase.READY else None
+
+    def _affords_next(self) -> bool:
+        """The budget is a hard stop: a round that does not fit is not even asked for."""
+        done = {entry.round for entry in self._ledger.entries}
+        if self._round + 1 in done:  # charged before a crash; doing it again releases the same bytes
+            return True
+        return self._ledger.affords(self._plan.method.event(self._plan.facts, self._plan.facts.silos))
+
+    def _sample(self, round_: int) -> bytes:
+        """The round's Poisson sample of users (Algorithm 4), one bit each; empty for everybody."""
+        rate = self._plan.method.sample_rate
+        if rate == 1:
+            return b""
+        words = self._secrets.child("sample", "round", round_).stream().words(self._plan.facts.users)
+        # P(word < floor(q 2^64)) is q up to 2^-64, and never above it.
+        return m.pack_bits(words < np.uint64(min(math.floor(rate * 2.0**64), 2**64 - 1)))
+
+    def _check_answer(self, name: str, body: m.Body) -> None:
+        facts = self._plan.facts
+        match body:
+            case m.Welcome(silos, users, dimension):
+                theirs = (silos, users, dimension)
+                ours = (facts.silos, facts.users, facts.dimension)
+                if theirs != ours:
+                    raise MessageRefused(f"holds (silos, users, d) = {theirs}, here it is {ours}", place=f"silo {name}")
+            case m.Counts(counts):
+                m.unpack_counts(counts, facts.users, self._cap, f"silo {name}")
+            case m.Update(round_, vector, saturated):
+                if round_ != self._round + 1:
+                    raise MessageRefused(f"answered for round {round_}, not {self._round + 1}", place=f"silo {name}")
+                m.unpack_words(vector, facts.dimension, f"silo {name}")
+                if saturated < 0:
+                    raise MessageRefused("a negative number of saturated coordinates", place=f"silo {name}")
+
+    def _all_answered(self) -> None:
+        missing = [name for name in self._plan.silos if name not in self._answers]
+        if self._turn is None or missing:
+            raise RunError(f"no answer yet from {', '.join(missing) or 'anybody'}", place="server")
+
+    def save(self) -> bytes:
+        """The session's state between two exchanges."""
+        if self._turn is not None:
+            raise RunError("a session is saved between exchanges, not within one", place="server")
+        memory = {name: m.pack(vector) for name, vector in self._state.memory.items()}
+        totals = None if self._totals is None else m.pack(self._totals)
+        saved = _Saved(self._phase.value, self._round, m.pack(self._state.x), memory, totals, self.saturated)
+        return msgspec.msgpack.encode(saved)
+
+    def restore(self, state: bytes) -> None:
+        """Continue from what :meth:`save` gave."""
+        facts = self._plan.facts
+        try:
+            saved = msgspec.msgpack.decode(state, type=_Saved)
+            phase = Phase(saved.phase)
+            x = m.unpack_floats(saved.x, facts.dimension, "checkpoint")
+            memory = {name: np.frombuffer(data, dtype="<f8").astype(np.float64) for name, data in saved.memory.items()}
+        except (msgspec.DecodeError, ValueError, MessageRefused) as error:
+            raise RunError(f"the server's saved state is unreadable: {error}", place="checkpoint") from error
+        self._state = State(x, memory)
+        if saved.totals is not None:
+            self._totals = m.unpack_counts(saved.totals, facts.users, self._cap * facts.silos, "checkpoint")
+        self._phase, self._round, self.saturated = phase, saved.round, saved.saturated

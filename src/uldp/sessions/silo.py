@@ -1,0 +1,135 @@
+"""A silo's side of an experiment. It does no I/O: bytes in, bytes out, and a state that can be saved."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+import numpy as np
+
+from uldp.data.federation import IntArray, SiloData
+from uldp.errors import MessageRefused, RunError
+from uldp.learners.base import Learner
+from uldp.methods.release import add_noise, silo_sum
+from uldp.protocol import messages as m
+from uldp.protocol.turns import Phase, turn
+from uldp.rng import Secrets, Streams
+from uldp.sessions.plan import Plan
+from uldp.vectors import to_words
+
+
+class _Saved(msgspec.Struct, forbid_unknown_fields=True):
+    """What a silo must remember between messages."""
+
+    phase: str
+    round: int
+    totals: bytes | None
+    question: str
+    answer: bytes
+
+
+class SiloSession:
+    """Answers the server's questions, one at a time, in the order that the turn table allows."""
+
+    def __init__(self, plan: Plan, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets) -> None:
+        self._plan = plan
+        self._data = data
+        self._learner = learner
+        self._index = plan.silos.index(data.name)
+        self._streams = streams.child("silo", self._index)
+        self._secrets = secrets.child("silo", self._index)
+        self._counts = np.minimum(data.counts(plan.facts.users), plan.method.count_cap(plan.facts))
+        self._totals: IntArray | None = None
+        self._phase = Phase.NEW
+        self._round = 0
+        self._question = ""
+        self._answer = b""
+
+    @property
+    def name(self) -> str:
+        return self._data.name
+
+    def reply(self, request: bytes) -> bytes:
+        """The answer to ``request``. A refused request changes nothing.
+
+        The last request again, byte for byte, gets the same answer again: nothing is computed or released twice.
+        """
+        question = hashlib.sha256(request).hexdigest()
+        if question == self._question:
+            return self._answer
+        body = m.decode(request, experiment=self._plan.digest, silo=self.name, limit=self._plan.message_limit)
+        _, after = turn(self._phase, body, self.name)
+        answer, totals, round_ = self._answer_to(body)
+        self._answer = m.encode(self._plan.digest, self.name, answer)
+        self._question, self._phase, self._totals, self._round = question, after, totals, round_
+        return self._answer
+
+    def _answer_to(self, body: m.Body) -> tuple[m.Body, IntArray | None, int]:
+        """The answer, and the totals and the round that hold from then on."""
+        facts = self._plan.facts
+        match body:
+            case m.Hello(silos, users, dimension):
+                self._agree({"silos": silos, "users": users, "dimension": dimension})
+                return m.Welcome(facts.silos, facts.users, facts.dimension), None, 0
+            case m.AskCounts():
+                if not self._plan.method.needs_counts:
+                    raise MessageRefused("this method needs no record counts; they stay here", place=self.name)
+                return m.Counts(m.pack(self._counts)), None, 0
+            case m.TellTotals(totals):
+                return m.Accepted(), self._checked_totals(totals), 0
+            case m.AskUpdate(round_, model, sample):
+                return self._update(round_, model, sample), self._totals, round_
+            case _:  # the turn table lets nothing else through
+                return m.Goodbye(), self._totals, self._round
+
+    def _agree(self, theirs: dict[str, int]) -> None:
+        for name, value in theirs.items():
+            ours = getattr(self._plan.facts, name)
+            if value != ours:
+                raise MessageRefused(f"the server says {name} = {value}, here it is {ours}", place=self.name, value=value)
+
+    def _checked_totals(self, data: bytes) -> IntArray:
+        facts = self._plan.facts
+        largest = self._plan.method.count_cap(facts) * facts.silos
+        totals = m.unpack_counts(data, facts.users, largest, self.name)
+        if (totals < self._counts).any():
+            # Such totals would give weights above 1, and with them a larger sensitivity than the noise is made for.
+            raise MessageRefused("a total is smaller than this silo's own count", place=self.name)
+        return totals
+
+    def _update(self, round_: int, model: bytes, sample: bytes) -> m.Update:
+        plan, facts = self._plan, self._plan.facts
+        if round_ != self._round + 1:
+            # Noise is addressed by round: two vectors of one round would carry the same noise.
+            raise MessageRefused(f"round {round_} is not the next one ({self._round + 1})", place=self.name, value=round_)
+        if plan.method.needs_counts and self._totals is None:
+            raise MessageRefused("no totals were exchanged for weighting by records", place=self.name)
+        if (sample == b"") != (plan.method.sample_rate == 1):
+            raise MessageRefused("the sample does not fit method.sample_rate", place=self.name)
+        x = m.unpack_floats(model, facts.dimension, self.name)
+        data = self._data
+        if sample:
+            data = data.take(m.unpack_bits(sample, facts.users, self.name)[data.users])
+        path = ("round", round_)
+        rows = plan.method.silo(x, data, self._learner, self._streams.child(*path))
+        weights = plan.method.weights(facts, self._counts, self._totals)
+        total, saturated = silo_sum(rows, weights, plan.method.encoding(facts), facts.dimension)
+        total = add_noise(total, plan.method.noise_scale(facts), self._secrets.child("noise", *path).stream())
+        protected = plan.aggregation.protect(to_words(total), self._index, round_)
+        return m.Update(round_, m.pack(protected), saturated if plan.method.unit is None else 0)
+
+    def save(self) -> bytes:
+        """The session's state. It holds what was sent last, and so noise: keep it as safe as the data."""
+        totals = None if self._totals is None else m.pack(self._totals)
+        return msgspec.msgpack.encode(_Saved(self._phase.value, self._round, totals, self._question, self._answer))
+
+    def restore(self, state: bytes) -> None:
+        """Continue from what :meth:`save` gave."""
+        try:
+            saved = msgspec.msgpack.decode(state, type=_Saved)
+            phase = Phase(saved.phase)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise RunError(f"the saved state of silo {self.name} is unreadable: {error}", place="checkpoint") from error
+        self._totals = None if saved.totals is None else self._checked_totals(saved.totals)
+        self._phase, self._round = phase, saved.round
+        self._question, self._answer = saved.question, saved.answer
