@@ -1,7 +1,7 @@
 """Who owns which record, and in which silo it lies: allocations for data that does not say.
 
-The patterns are those of the ULDP-FL paper (section 5.1). A *bounded Zipf* distribution with exponent a over n ranks
-has P(rank i) proportional to i^-a, i = 1 .. n; exponent 0 is the uniform distribution.
+The patterns are those of the ULDP-FL paper (section 5.1). A *bounded Zipf* distribution with exponent a over n
+ranks has P(rank i) proportional to i^-a, i = 1 .. n; exponent 0 is the uniform distribution.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def allocate(
     """The user index and the silo index of every record.
 
     - ``uniform``: each record to a uniformly random user and a uniformly random silo.
-    - ``zipf``: records per user by a bounded Zipf over the users; then each user's records by a bounded Zipf over the
-      silos, in that user's own random order. With 5 silos the shares are .68/.17/.08/.04/.03.
+    - ``zipf``: records per user by a bounded Zipf over the users; then each user's records by a bounded Zipf over
+      the silos, in that user's own random order. With 5 silos the shares are .68/.17/.08/.04/.03.
     - ``non-iid``: as ``zipf``, and each user holds at most two labels (exponents 0 give the uniform variant).
     """
     _check(labels, users, silos, kind, user_exponent, silo_exponent)
@@ -55,8 +55,8 @@ def bounded_zipf(ranks: int, exponent: float) -> Weights:
     >>> bounded_zipf(5, 2.0).round(2).tolist()
     [0.68, 0.17, 0.08, 0.04, 0.03]
     """
-    weights = np.arange(1, ranks + 1, dtype=np.float64) ** -exponent
-    return weights / weights.sum()
+    weights: Weights = np.arange(1, ranks + 1, dtype=np.float64) ** -exponent
+    return np.divide(weights, weights.sum())
 
 
 def _check(
@@ -70,7 +70,7 @@ def _check(
         )
     if kind == "as-is":
         raise ConfigError(
-            "'as-is' needs data that says which user and silo a record belongs to; choose uniform, zipf or non-iid",
+            "'as-is' needs data that says whose a record is and where it lies; choose uniform, zipf or non-iid",
             place="data.allocation",
             value=kind,
         )
@@ -105,7 +105,7 @@ def _check_labels(labels: LabelArray, users: int) -> None:
 
 
 def _popularity(users: int, exponent: float, streams: Streams) -> Weights:
-    """Each user's share of the records. Ranks are shuffled, so that an index says nothing about a user's size."""
+    """Each user's share of the records. Ranks are shuffled, so that an index says nothing about a size."""
     order = streams.child("rank").generator().permutation(users)
     return bounded_zipf(users, exponent)[order]
 
@@ -118,8 +118,8 @@ def _draw(shares: Weights, count: int, streams: Streams) -> IntArray:
 def _invert(shares: Weights, uniform: Weights) -> IntArray:
     edges = np.cumsum(shares)
     # Scaled by the last edge, so that rounding in the sum can never yield an index beyond the end.
-    drawn = np.searchsorted(edges, uniform * edges[-1], side="right")
-    return np.minimum(drawn, len(shares) - 1).astype(np.int64)
+    drawn = np.searchsorted(edges, uniform * edges[-1], side="right").astype(np.int64)
+    return np.minimum(drawn, len(shares) - 1)
 
 
 def _silos_of(user: IntArray, users: int, silos: int, exponent: float, streams: Streams) -> IntArray:
@@ -131,8 +131,8 @@ def _silos_of(user: IntArray, users: int, silos: int, exponent: float, streams: 
 def _users_with_two_labels(labels: LabelArray, popularity: Weights, streams: Streams) -> IntArray:
     """Every user gets two slots, each for one label; a record goes to a user with a slot for its label.
 
-    The slots are dealt out in proportion to how common a label is, so that sizes of users keep following their
-    popularity. Both slots of a user may be for one label: so binary data, too, becomes unlike between users.
+    The slots are dealt out in proportion to how common a label is, so that sizes of users keep following
+    their popularity. Both slots may be for one label: so binary data, too, becomes unlike between users.
     """
     found, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
     slots = _slots_per_label(counts, LABELS_PER_USER * len(popularity))
@@ -150,7 +150,7 @@ def _slots_per_label(counts: IntArray, slots: int) -> IntArray:
     """One slot for every label, the others in proportion to the counts, by largest remainder."""
     spare = slots - len(counts)
     exact = counts / max(1, counts.sum()) * spare
-    share = np.floor(exact).astype(np.int64)
+    share: IntArray = np.floor(exact).astype(np.int64)
     largest = np.argsort(share - exact, kind="stable")[: spare - int(share.sum())]
     share[largest] += 1
-    return share + 1
+    return np.add(share, 1)

@@ -1,4 +1,4 @@
-"""The columns of a schema: each turns its cells into numbers by public constants, and tells what it could not read."""
+"""The columns of a schema: each turns cells into numbers by public constants and tells what it could not read."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ OUTSIDE: Final = "outside"
 class Finding:
     """What is wrong with some cells of one column: how many, and the first of them.
 
-    The text names a value of somebody's record. That is fine here: it is shown where the table lies, to those who
-    hold the table anyway, and never leaves the silo.
+    The text names a value of somebody's record. That is fine here: it is shown where the table lies, to those
+    who hold the table anyway, and never leaves the silo.
     """
 
     kind: str
@@ -239,7 +239,7 @@ def _range(tree: Tree, place: str) -> tuple[float, float]:
     limits = tree.get("range", [])
     if limits in ([], ()):
         raise ConfigError(
-            "still empty; write the lowest and the highest value that the parties agree on, e.g. range = [0, 100]",
+            "still empty; write the lowest and highest value that the parties agree on, e.g. range = [0, 100]",
             place=place,
             value=limits,
         )

@@ -1,4 +1,4 @@
-"""What every method sees of the data: silos that hold (features, label, user), and a public number of users."""
+"""What a method sees of the data: silos that hold (features, label, user), and a public number of users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LabelArray = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 class Task:
     """What is learned: ``classes`` labels (0 .. classes-1), or a number when ``classes`` is 0.
 
-    ``label_scale`` and ``label_offset`` are public constants: label in original units = offset + scale * label.
+    ``label_scale`` and ``label_offset`` are public: label in original units = offset + scale * label.
     """
 
     classes: int
@@ -62,7 +62,7 @@ class SiloData:
     def __post_init__(self) -> None:
         if not len(self.features) == len(self.labels) == len(self.users):
             raise DataError(
-                f"{len(self.features)} rows of features, {len(self.labels)} labels and {len(self.users)} user indices",
+                f"{len(self.features)} rows of features, {len(self.labels)} labels, {len(self.users)} user indices",
                 place=f"silo {self.name}",
             )
 
@@ -80,11 +80,12 @@ class SiloData:
 
 @dataclass(frozen=True)
 class Federation:
-    """Silos that train one model together. ``users`` is |U|, public, and may exceed the users that have records.
+    """Silos that train one model together. ``users`` is |U|, public, and may exceed the users with records.
 
-    ``caveats`` are sentences about the data that a privacy statement must carry (for instance that the features were
-    scaled by statistics of the data). ``notes`` are for whoever holds the data and go nowhere else (for instance how
-    many values were clipped). ``schema``, where there is one, applies the same preprocessing to new tables.
+    ``caveats`` are sentences about the data that a privacy statement must carry (for instance that the features
+    were scaled by statistics of the data). ``notes`` are for whoever holds the data and go nowhere else (for
+    instance how many values were clipped). ``schema``, where there is one, applies the same preprocessing to new
+    tables.
     """
 
     name: str
@@ -104,7 +105,7 @@ class Federation:
             raise DataError(f"two silos have the same name: {', '.join(names)}", place="data.silos")
         if self.users < 2:
             raise DataError(
-                f"{self.users} user(s): user-level privacy hides one person among others, at least two are needed",
+                f"{self.users} user(s): user-level privacy hides one person among others, so two are needed",
                 place="data.users",
                 value=self.users,
             )
@@ -117,7 +118,7 @@ class Federation:
                 )
             if silo.features.shape[1:] != self.test.features.shape[1:] and len(self.test):
                 raise DataError(
-                    f"features of shape {silo.features.shape[1:]}, the test set has {self.test.features.shape[1:]}",
+                    f"features of shape {silo.features.shape[1:]}, but {self.test.features.shape[1:]} in the test set",
                     place=f"silo {silo.name}",
                 )
 

@@ -23,7 +23,7 @@ def table_stem(path: Path) -> str:
 
 
 def read_table(path: Path | str, place: str) -> pd.DataFrame:
-    """The table in a file. CSV cells stay text: a column's type, inferred from all rows, would be one row's to change."""
+    """The table in a file. CSV cells stay text: a type inferred from all rows would be one row's to change."""
     path = Path(path)
     if not path.name.lower().endswith(TABLE_ENDINGS):
         raise DataError(
@@ -59,10 +59,9 @@ def _read_csv(path: Path) -> pd.DataFrame:
         )
         names = [str(name).strip() for name in header.iloc[0]]
         _check_names(names)
-        frame = pd.read_csv(
+        return pd.read_csv(
             path, header=0, names=names, index_col=False, dtype=str, na_filter=False, encoding="utf-8-sig"
         )
-    return frame
 
 
 def _check_names(names: list[str]) -> None:

@@ -1,8 +1,8 @@
 """From user ids to indices 0 .. |U|-1, so that no id ever leaves a silo.
 
-Either the parties share a public *roster*, a list of ids, or each id is hashed with a key into |U| buckets. A collision
-merges two people into one unit of privacy: both stay protected, it only costs a little utility. The key belongs to the
-silos; the server sees neither ids nor key, else it could try all ids and name the indices.
+Either the parties share a public *roster*, a list of ids, or each id is hashed with a key into |U| buckets. A
+collision merges two people into one unit of privacy: both stay protected, it only costs a little utility. The key
+belongs to the silos; the server sees neither ids nor key, else it could try all ids and name the indices.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Roster:
 
     @classmethod
     def from_file(cls, path: Path | str, user: str | None = None) -> Roster:
-        """A text file with one id per line; or a CSV or Parquet file with the ids in column ``user``, or in its only column."""
+        """A text file with an id per line; or a table with the ids in column ``user`` or in its only column."""
         path = Path(path)
         if path.suffix.lower() in (".txt", ""):
             lines = _read_bytes(path, "roster").decode("utf-8-sig", errors="replace").splitlines()
@@ -77,8 +77,8 @@ class Roster:
         strangers = {user for user, index in zip(ids, found, strict=True) if index < 0}
         if strangers:
             raise DataError(
-                f"{len(strangers)} user ids ({int((found < 0).sum())} rows) are not on the roster {self.place};"
-                " add them to the roster or leave their rows out",
+                f"{len(strangers)} user ids ({int((found < 0).sum())} rows) are not on the roster"
+                f" {self.place}; add them to the roster or leave their rows out",
                 place=place,
                 value=len(strangers),
             )
@@ -111,7 +111,7 @@ class HashedIds:
         if len(key) < KEY_BYTES:
             # The contents are a secret: they are not part of the message.
             raise DataError(
-                f"not a key of {2 * KEY_BYTES} hexadecimal digits; make one with `openssl rand -hex {KEY_BYTES}`",
+                f"not a key of {2 * KEY_BYTES} hexadecimal digits; `openssl rand -hex {KEY_BYTES}` makes one",
                 place=str(path),
             )
         return cls(users, key)
@@ -157,10 +157,10 @@ def normalised_ids(frame: pd.DataFrame, user: str, place: str) -> list[str]:
 
 
 def held_out(ids: Sequence[str], fraction: float, streams: Streams) -> npt.NDArray[np.bool_]:
-    """Which rows belong to users of the test set: about ``fraction`` of the users, each decided by a hash of its own id.
+    """Which rows belong to users of the test set: about ``fraction`` of the users.
 
-    So adding or removing one user never moves another one between training and test. The choice is public in
-    substance (anyone with the seed can repeat it); no privacy claim rests on it.
+    Each user is decided by a hash of the own id, so adding or removing one user never moves another between
+    training and test. Anyone with the seed can repeat the choice; no privacy claim rests on it.
     """
     key = streams.child("data", "held-out users").key
     limit = int(fraction * 2**64)

@@ -1,8 +1,8 @@
 """The agreed preprocessing of tables: public constants only.
 
-A mean, a range or a list of categories taken from the data would let one person move everybody's features, and the
-sensitivity bound would be gone. So the parties agree on a schema, write it into the experiment file, and every cell
-becomes a number by that schema alone::
+A mean, a range or a list of categories taken from the data would let one person move everybody's features, and
+the sensitivity bound would be gone. So the parties agree on a schema, write it into the experiment file, and every
+cell becomes a number by that schema alone::
 
     [data.schema]
     outside = "error"        # a value outside its range or categories: "error", or "clip" (and count)
@@ -56,18 +56,18 @@ SOURCES: Final = ("public", "data")
 _KEYS: Final = ("label", "columns", "outside", "standardise", "source", "statistics")
 
 STANDARDISE_CAVEAT: Final = (
-    'user-level DP does not hold: standardise = "silo" scales features by means and deviations of a silo\'s records, '
-    'so that one user moves the features of all others; the guarantee needs standardise = "none"'
+    'user-level DP does not hold: standardise = "silo" scales features by means and deviations of the records, so '
+    'that one user moves the features of all others; the guarantee needs standardise = "none"'
 )
 SOURCE_CAVEAT: Final = (
-    "the guarantee assumes public constants, but ranges and categories of the schema were proposed from the data "
-    '(source = "data"); it holds once the parties agree on them and set source = "public"'
+    "the guarantee assumes public constants, but the ranges and categories of the schema were proposed from the "
+    'data (source = "data"); it holds once the parties agree on them and set source = "public"'
 )
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Feature columns, label, and the rules for them. ``statistics`` are set by a loader that standardises."""
+    """Feature columns, label and rules. ``statistics`` are set by a loader that standardises."""
 
     columns: tuple[Column, ...]
     label: Label
@@ -82,8 +82,8 @@ class Schema:
     ) -> Schema:
         """Read the tree of an experiment file or a run directory.
 
-        ``label`` is the label's column, needed where the tree does not name it itself; ``user`` is the id column, which
-        must not be a feature.
+        ``label`` is the label's column, needed where the tree does not name it itself; ``user`` is the id column,
+        which must not be a feature.
         """
         check_keys(tree, _KEYS, place)
         target = _label(tree, label, place)
@@ -168,7 +168,7 @@ class Schema:
         """Raise for the gravest kind of finding, naming every column that has it."""
         remedies = {
             UNREADABLE: "correct these cells, or change the column's kind or list in data.schema",
-            ABSENT: "set missing = <an agreed constant> for the column in data.schema, or leave these rows out",
+            ABSENT: "set missing = <an agreed constant> for the column in data.schema or leave the rows out",
             OUTSIDE: 'correct these cells, widen data.schema, or set data.schema.outside = "clip"',
         }
         if self.outside == "clip":

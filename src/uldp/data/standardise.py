@@ -1,4 +1,4 @@
-"""Opt-in standardisation by a silo's own statistics. User-level DP does not hold with it; the schema says so."""
+"""Opt-in standardisation by a silo's own statistics. User-level DP does not hold then; the schema says so."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Statistics:
 
     @classmethod
     def of(cls, features: npt.NDArray[np.floating[Any]], positions: Sequence[int]) -> Statistics:
-        """Of the features at ``positions``; without rows they change nothing, a constant feature is only centred."""
+        """Of the features at ``positions``; no rows change nothing, a constant feature is only centred."""
         if not len(features):
             return cls((0.0,) * len(positions), (1.0,) * len(positions))
         numbers = features[:, list(positions)].astype(np.float64)

@@ -1,7 +1,7 @@
-"""Your own tables as a federation: one CSV or Parquet file per silo, a user column, a schema of public constants.
+"""Your own tables as a federation: a CSV or Parquet file per silo, a user column, a schema of public constants.
 
-Rows keep their order and each becomes numbers by itself, so removing one user's rows leaves all other rows' features,
-labels, indices and places in training or test exactly as they are.
+Rows keep their order and each becomes numbers by itself, so removing one user's rows leaves all other rows'
+features, labels, indices and places in training or test exactly as they are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Files = Sequence[Path | str] | Mapping[str, Path | str]
 
 @dataclass(frozen=True)
 class LoadedSilo:
-    """A silo's training records; the rows of its held-out users, not yet encoded; and what the schema clipped."""
+    """A silo's training records; its held-out users' rows, not yet encoded; and what the schema clipped."""
 
     data: SiloData
     ids: frozenset[str]
@@ -49,7 +49,7 @@ def load_tables(
     test_fraction: float | None = None,
     name: str = "tables",
 ) -> Federation:
-    """The federation of these files. Test records come from the file ``test``, or are those of a share of the users."""
+    """The federation of these files. The test set is the file ``test``, or the records of a share of the users."""
     if (test is None) == (test_fraction is None):
         raise ConfigError(
             "give exactly one of test (a file) and test_fraction", place="data.test", value=test
@@ -94,7 +94,7 @@ def load_silo(
     user: str,
     test_fraction: float = 0.0,
 ) -> LoadedSilo:
-    """One silo from its file; this is all that a silo of a real federation needs. Features are not yet standardised."""
+    """One silo from its file: all that a silo of a real federation needs. Nothing is standardised yet."""
     place = str(path)
     frame = _rows(read_table(path, "data.silos"), place)
     _check_not_feature(schema, user)
@@ -156,8 +156,8 @@ def _check_not_feature(schema: Schema, user: str) -> None:
 def _check_users(ids: frozenset[str], index: UserIndex) -> None:
     if len(ids) < 2:
         raise DataError(
-            "there is one user only; user-level privacy hides one person among others, at least two are needed"
-            " (is data.user the right column?)",
+            "there is one user only, and user-level privacy hides one person among others; at least two are"
+            " needed (is data.user the right column?)",
             place="data.user",
             value=len(ids),
         )
@@ -170,13 +170,13 @@ def _collisions(ids: frozenset[str], index: UserIndex) -> tuple[str, ...]:
     if units == len(ids):
         return ()
     return (
-        f"data.users: {len(ids)} user ids share {units} indices by hashing; people who share one are protected"
-        " together, as one user (a larger data.users makes this rarer)",
+        f"data.users: {len(ids)} user ids share {units} indices by hashing; people who share one are"
+        " protected together, as one user (a larger data.users makes this rarer)",
     )
 
 
 def _pooled(schema: Schema, silos: Sequence[LoadedSilo]) -> Statistics:
-    """Of all silos' training records. Test records and new data belong to no silo, so no silo's own scale fits them."""
+    """Of all silos' training records: test records and new data belong to no silo, so no silo's scale fits."""
     return Statistics.of(np.concatenate([silo.data.features for silo in silos]), schema.number_positions())
 
 

@@ -1,7 +1,7 @@
 """Cells of a table, one by one. What a cell means depends on that cell alone.
 
-This matters for privacy, not only for tidiness: a parser that infers a column's type from all rows would let one
-person's record change how everybody else's is read.
+This matters for privacy, not only for tidiness: a parser that infers a column's type from all rows would let
+one person's record change how everybody else's is read.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
 def canonical(value: object) -> str:
     """One spelling for what is the same value: 7, 7.0, "7", " 7 " and "007" agree, and so do True and "true".
 
-    Leading zeros go, because spreadsheets lose them. For user ids that is the safe side: to take two people for one
-    costs a little utility, to take one person for two would break the guarantee.
+    Leading zeros go, because spreadsheets lose them. For user ids that is the safe side: to take two people for
+    one costs a little utility, to take one person for two would break the guarantee.
 
     >>> {canonical(value) for value in (7, 7.0, "7", " 7.0", "007")}
     {'7'}

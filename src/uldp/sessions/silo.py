@@ -100,7 +100,6 @@ class SiloSession:
     def _update(self, round_: int, model: bytes, sample: bytes) -> m.Update:
         plan, facts = self._plan, self._plan.facts
         if round_ != self._round + 1:
-            # Noise is addressed by round: two vectors of one round would carry the same noise.
             raise MessageRefused(f"round {round_} is not the next one ({self._round + 1})", place=self.name, value=round_)
         if plan.method.needs_counts and self._totals is None:
             raise MessageRefused("no totals were exchanged for weighting by records", place=self.name)
@@ -114,7 +113,10 @@ class SiloSession:
         rows = plan.method.silo(x, data, self._learner, self._streams.child(*path))
         weights = plan.method.weights(facts, self._counts, self._totals)
         total, saturated = silo_sum(rows, weights, plan.method.encoding(facts), facts.dimension)
-        total = add_noise(total, plan.method.noise_scale(facts), self._secrets.child("noise", *path).stream())
+        # Noise is addressed by what it covers, too: two different sums never leave with the same noise, even if a
+        # resumed run rounds differently, and the same sum always leaves as the same bytes.
+        noise = self._secrets.child("noise", *path, hashlib.sha256(m.pack(total)).hexdigest())
+        total = add_noise(total, plan.method.noise_scale(facts), noise.stream())
         protected = plan.aggregation.protect(to_words(total), self._index, round_)
         return m.Update(round_, m.pack(protected), saturated if plan.method.unit is None else 0)
 

@@ -1,0 +1,80 @@
+"""The registry of data sets by name. A new one is a file in ``sets`` and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from uldp.data.federation import Federation
+from uldp.data.sets import breast_cancer, digits, synthetic
+from uldp.data.sets.base import Dataset
+from uldp.errors import ConfigError
+from uldp.rng import Streams
+
+_ALL: Final[tuple[Dataset, ...]] = (breast_cancer.DATASET, digits.DATASET, synthetic.DATASET)
+
+
+def datasets() -> Mapping[str, Dataset]:
+    """All data sets by name.
+
+    >>> sorted(datasets())
+    ['breast-cancer', 'digits', 'synthetic']
+    """
+    return MappingProxyType({dataset.info.name: dataset for dataset in _ALL})
+
+
+def dataset(name: str) -> Dataset:
+    """The data set of this name."""
+    known = datasets()
+    if name not in known:
+        raise ConfigError(
+            f"unknown data set {name!r}. Known: {', '.join(known)}", place="data.dataset", value=name
+        )
+    return known[name]
+
+
+def load_builtin(
+    name: str,
+    users: int | None,
+    silos: int | None,
+    allocation: str | None,
+    streams: Streams,
+    **options: Any,
+) -> Federation:
+    """The data set as a federation; None takes the data set's default.
+
+    >>> load_builtin("breast-cancer", 20, 2, "zipf", Streams.from_seed(0)).users
+    20
+    """
+    chosen = dataset(name)
+    for key, value in options.items():
+        _check_option(chosen, key, value)
+    info = chosen.info
+    return chosen.load(
+        info.users if users is None else _at_least("users", users, 2),
+        info.silos if silos is None else _at_least("silos", silos, 1),
+        info.allocation if allocation is None else allocation,
+        streams.child("data"),
+        {**chosen.options, **options},
+    )
+
+
+def _at_least(key: str, value: int, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"a whole number from {least} up, not {value!r}", place=f"data.{key}", value=value)
+    return value
+
+
+def _check_option(chosen: Dataset, key: str, value: Any) -> None:
+    known = chosen.options
+    if key not in known:
+        raise ConfigError(
+            f"unknown key {key!r} for the data set {chosen.info.name}. Known keys: {', '.join(sorted(known))}",
+            place="data",
+            value=key,
+        )
+    if isinstance(known[key], int | float) and (
+        isinstance(value, bool) or not isinstance(value, int | float)
+    ):
+        raise ConfigError(f"a number, not {value!r}", place=f"data.{key}", value=value)

@@ -1,0 +1,41 @@
+"""Handwritten digits of 8 x 8 pixels, as they come with scikit-learn."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from uldp.data.federation import Records, Task
+from uldp.data.sets.base import DatasetInfo, Options, Pool, PooledDataset, split
+from uldp.rng import Streams
+
+PIXEL_RANGE: Final = (0.0, 16.0)  # by the format: each pixel counts the black points of a 4 x 4 square
+
+
+def _read(streams: Streams, options: Options) -> Pool:
+    from sklearn.datasets import load_digits
+
+    loaded = load_digits()
+    low, high = PIXEL_RANGE
+    images = (2 * (loaded.images - low) / (high - low) - 1).astype(np.float32)[:, None]
+    records = Records(images, loaded.target.astype(np.int64))
+    train, test = split(records, options["test_fraction"], streams, stratify=True)
+    return Pool(train, test, Task(classes=10))
+
+
+DATASET: Final = PooledDataset(
+    DatasetInfo(
+        name="digits",
+        description="which digit was written? images of 8 x 8 pixels",
+        source="Alpaydin, Kaynak 1998, UCI; comes with scikit-learn",
+        licence="CC BY 4.0",
+        records=1797,
+        features=(1, 8, 8),
+        classes=10,
+        users=100,
+        silos=5,
+        allocation="zipf",
+    ),
+    _read,
+)

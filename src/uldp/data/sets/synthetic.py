@@ -1,0 +1,82 @@
+"""Made-up data of any size that a model can learn: labels by a random smooth rule, with some noise."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.data.federation import FloatArray, LabelArray, Records, Task
+from uldp.data.sets.base import DatasetInfo, Options, Pool, PooledDataset, split
+from uldp.errors import ConfigError
+from uldp.rng import Streams
+
+OPTIONS: Final = {"records": 5000, "features": 20, "classes": 2}
+
+_SHARPNESS: Final = 6.0  # how clearly the rule decides: a perfect model reaches about 90 % in two classes
+_NOISE: Final = 0.1
+
+
+def _read(streams: Streams, options: Options) -> Pool:
+    records, width, classes = (_whole(options, name) for name in OPTIONS)
+    streams = streams.child("synthetic")
+    drawn = streams.child("features").generator().standard_normal((records, width)) / 3
+    features = np.clip(drawn, -1, 1).astype(np.float32)
+    labels = _classes(features, classes, streams) if classes else _numbers(features, streams)
+    train, test = split(Records(features, labels), options["test_fraction"], streams, stratify=classes > 0)
+    return Pool(train, test, Task(classes))
+
+
+def _scores(features: FloatArray, outputs: int, streams: Streams) -> npt.NDArray[np.float64]:
+    """A linear rule with a bend, of about unit variance."""
+    generator = streams.child("rule").generator()
+    width = features.shape[1]
+    straight, bent = generator.standard_normal((2, width, outputs)) * 3 / np.sqrt(width)
+    scores: npt.NDArray[np.float64] = features @ straight + 0.5 * np.tanh(features @ bent)
+    return scores
+
+
+def _classes(features: FloatArray, classes: int, streams: Streams) -> LabelArray:
+    scores = _SHARPNESS * _scores(features, classes, streams)
+    # The largest score plus Gumbel noise is a draw from the softmax of the scores.
+    gumbel = streams.child("labels").generator().gumbel(size=scores.shape)
+    return np.argmax(scores + gumbel, axis=1).astype(np.int64)
+
+
+def _numbers(features: FloatArray, streams: Streams) -> LabelArray:
+    noise = streams.child("labels").generator().standard_normal(len(features))
+    labels = np.tanh(_scores(features, 1, streams)[:, 0] / 2) + _NOISE * noise
+    return np.clip(labels, -1, 1).astype(np.float32)
+
+
+def _whole(options: Options, name: str) -> int:
+    value: Any = options[name]
+    least = {"records": 10, "features": 1, "classes": 0}[name]
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value < least
+        or (name, value) == ("classes", 1)
+    ):
+        what = "0 (a numeric label) or from 2 up" if name == "classes" else f"from {least} up"
+        raise ConfigError(f"a whole number {what}, not {value!r}", place=f"data.{name}", value=value)
+    return value
+
+
+DATASET: Final = PooledDataset(
+    DatasetInfo(
+        name="synthetic",
+        description="made-up records of any size; classes = 0 gives a numeric label",
+        source="drawn from the seed of the run",
+        licence="none needed",
+        records=OPTIONS["records"],
+        features=(OPTIONS["features"],),
+        classes=OPTIONS["classes"],
+        users=100,
+        silos=5,
+        allocation="zipf",
+    ),
+    _read,
+    OPTIONS,
+)

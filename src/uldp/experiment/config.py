@@ -1,0 +1,269 @@
+"""The experiment: one frozen, validated tree. What contradicts itself cannot be written down.
+
+See ``docs/experiment-file.md`` for every key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from uldp.aggregation import aggregation
+from uldp.errors import ConfigError
+from uldp.experiment.sections import Tree, check_keys, read_section, with_override, write_section
+from uldp.methods.base import Method
+from uldp.methods.registry import lookup
+from uldp.privacy.accountants import check_delta
+from uldp.protocol.messages import PROTOCOL_VERSION
+
+SECRETS = ("simulated", "os")
+DTYPES = ("float32", "float64")
+_FROM_PRIVACY = ("noise_multiplier",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """``[data]``: a built-in data set, or one table per silo."""
+
+    dataset: str | None = None
+    silos: int | tuple[str, ...] | None = None
+    users: int | None = None
+    allocation: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    user: str | None = None
+    label: str | None = None
+    test: str | None = None
+    test_fraction: float | None = None
+    roster: str | None = None
+    id_key: str | None = None
+    schema: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.dataset is None and not isinstance(self.silos, tuple):
+            raise ConfigError('give dataset = "name" or silos = ["a.csv", "b.csv"]', place="data")
+        if self.dataset is not None and isinstance(self.silos, tuple):
+            raise ConfigError("with a dataset, silos is a number; files go without dataset", place="data.silos")
+        if self.users is not None and self.users < 2:
+            raise ConfigError(
+                f"at least 2, not {self.users}: user-level privacy hides one person among others",
+                place="data.users",
+                value=self.users,
+            )
+        if isinstance(self.silos, int) and self.silos < 1:
+            raise ConfigError(f"at least 1, not {self.silos}", place="data.silos", value=self.silos)
+        tables_only = ("user", "label", "test", "test_fraction", "roster", "id_key", "schema")
+        given = [key for key in tables_only if getattr(self, key)]
+        if self.dataset is not None and given:
+            raise ConfigError(f"{given[0]} belongs to your own tables, not to a built-in dataset", place=f"data.{given[0]}")
+        if self.dataset is None:
+            self._check_tables()
+
+    def _check_tables(self) -> None:
+        for key in ("user", "label"):
+            if not getattr(self, key):
+                raise ConfigError(f"name the column that holds the {key}", place=f"data.{key}")
+        if not self.schema:
+            raise ConfigError(
+                "a schema of public constants is needed; `uldp new NAME --silo FILE ...` drafts one", place="data.schema"
+            )
+        if self.allocation not in (None, "as-is"):
+            raise ConfigError(
+                f"tables say themselves whose records they are: 'as-is', not {self.allocation!r}",
+                place="data.allocation",
+                value=self.allocation,
+            )
+        if (self.roster is None) == (self.users is None):
+            raise ConfigError(
+                "give exactly one of users (the public number |U|, ids are hashed into it) and roster (a file of ids)",
+                place="data.users",
+            )
+        if self.options:
+            raise ConfigError("options belong to a built-in dataset", place="data.options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """``[model]``: a name, and the options of that model."""
+
+    name: str = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyConfig:
+    """``[privacy]``: how much, in one of two ways."""
+
+    delta: float = 1e-5
+    noise_multiplier: float | None = None
+    epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+        if self.noise_multiplier is not None and not 0 <= self.noise_multiplier < math.inf:
+            raise ConfigError(
+                f"0 or a positive number, not {self.noise_multiplier}",
+                place="privacy.noise_multiplier",
+                value=self.noise_multiplier,
+            )
+        if self.epsilon is not None and not 0 < self.epsilon < math.inf:
+            raise ConfigError(f"a positive number, not {self.epsilon}", place="privacy.epsilon", value=self.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregationConfig:
+    """``[aggregation]``: how the silos' vectors become one total."""
+
+    name: str = "plain"
+
+    def __post_init__(self) -> None:
+        aggregation(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """``[run]``: everything that must be equal for two runs to be equal, beside the experiment itself."""
+
+    seed: int = 0
+    threads: int = 2
+    device: str = "cpu"
+    dtype: str = "float32"
+    memory_mb: int = 256
+    secrets: str = "simulated"
+
+    def __post_init__(self) -> None:
+        for key, least in (("seed", 0), ("threads", 1), ("memory_mb", 1)):
+            if getattr(self, key) < least:
+                value = getattr(self, key)
+                raise ConfigError(f"at least {least}, not {value}", place=f"run.{key}", value=value)
+        for key, known in (("dtype", DTYPES), ("secrets", SECRETS)):
+            if getattr(self, key) not in known:
+                value = getattr(self, key)
+                raise ConfigError(f"one of {', '.join(known)}, not {value!r}", place=f"run.{key}", value=value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that defines a run.
+
+    >>> experiment = Experiment.from_tree({
+    ...     "data": {"dataset": "breast-cancer"},
+    ...     "method": {"name": "uldp-avg-w", "rounds": 5},
+    ...     "privacy": {"epsilon": 2.0},
+    ... })
+    >>> experiment.method.weighting
+    'records'
+    """
+
+    data: DataConfig
+    model: ModelConfig
+    method: Method
+    method_name: str
+    privacy: PrivacyConfig
+    aggregation: AggregationConfig
+    run: RunConfig
+    base: Path = field(default=Path(), compare=False)
+    """The folder that relative paths start from; not part of the experiment's identity."""
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any], base: Path | str = ".") -> Experiment:
+        """The experiment of a tree as it stands in an experiment file."""
+        sections = ("data", "model", "method", "privacy", "aggregation", "run")
+        check_keys(tree, sections, "experiment")
+        for section in ("data", "method"):
+            if section not in tree:
+                raise ConfigError(f"the section [{section}] is missing", place="experiment", value=section)
+        name, method = _read_method(tree["method"])
+        privacy = read_section(PrivacyConfig, tree.get("privacy", {}), "privacy")
+        _check_noise(privacy, method)
+        return cls(
+            data=read_section(DataConfig, tree["data"], "data"),
+            model=_read_model(tree.get("model", {})),
+            method=method,
+            method_name=name,
+            privacy=privacy,
+            aggregation=read_section(AggregationConfig, tree.get("aggregation", {}), "aggregation"),
+            run=read_section(RunConfig, tree.get("run", {}), "run"),
+            base=Path(base),
+        )
+
+    @classmethod
+    def from_file(cls, path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
+        """The experiment of a TOML file, with ``section.key=value`` overrides."""
+        tree = read_toml(path)
+        for assignment in overrides:
+            tree = with_override(tree, assignment)
+        return cls.from_tree(tree, Path(path).resolve().parent)
+
+    def to_tree(self) -> Tree:
+        """The tree that gives this experiment back."""
+        method = {k: v for k, v in write_section(self.method).items() if k not in _FROM_PRIVACY}
+        for key in lookup(self.method_name).fixed:
+            method.pop(key, None)
+        model = write_section(self.model)
+        return {
+            "data": write_section(self.data),
+            "model": {"name": model["name"], **dict(self.model.options)},
+            "method": {"name": self.method_name, **method},
+            "privacy": write_section(self.privacy),
+            "aggregation": write_section(self.aggregation),
+            "run": write_section(self.run),
+        }
+
+    def digest(self) -> str:
+        """A fingerprint of all settings and of the protocol's version."""
+        tree = {"protocol": PROTOCOL_VERSION, **self.to_tree()}
+        return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
+
+    def with_noise(self, noise_multiplier: float) -> Method:
+        """The method with its noise set."""
+        return dataclasses.replace(self.method, noise_multiplier=noise_multiplier)
+
+
+def read_toml(path: Path | str) -> Tree:
+    """The tree of a TOML file."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "no such experiment file; `uldp new NAME` drafts one", place=str(path), value=str(path)
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", place=str(path)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"is not valid TOML: {error}", place=str(path)) from error
+
+
+def _read_method(tree: Any) -> tuple[str, Method]:
+    if not isinstance(tree, Mapping) or not isinstance(tree.get("name"), str):
+        raise ConfigError('name the method, for instance name = "uldp-avg-w"', place="method.name")
+    named = lookup(tree["name"])
+    fields = {key: value for key, value in tree.items() if key != "name"}
+    for key, value in named.fixed.items():
+        if fields.get(key, value) != value:
+            raise ConfigError(
+                f"{tree['name']} means {key} = {value!r}, not {fields[key]!r}", place=f"method.{key}", value=fields[key]
+            )
+    return tree["name"], read_section(named.method, {**fields, **named.fixed}, "method", hidden=_FROM_PRIVACY)
+
+
+def _read_model(tree: Any) -> ModelConfig:
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"a section with keys, not {tree!r}", place="model", value=repr(tree))
+    name = tree.get("name", "auto")
+    if not isinstance(name, str):
+        raise ConfigError(f"text, not {name!r}", place="model.name", value=repr(name))
+    return ModelConfig(name=name, options={key: value for key, value in tree.items() if key != "name"})
+
+
+def _check_noise(privacy: PrivacyConfig, method: Method) -> None:
+    if method.unit is not None and (privacy.epsilon is None) == (privacy.noise_multiplier is None):
+        raise ConfigError(
+            "give exactly one of epsilon (the noise is calibrated) and noise_multiplier", place="privacy"
+        )

@@ -1,0 +1,109 @@
+"""Plain trees (from TOML, JSON or ``--set``) to frozen dataclasses and back, with errors that name the place."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+from uldp.errors import ConfigError
+
+T = TypeVar("T")
+Tree = dict[str, Any]
+
+
+def read_section(cls: type[T], tree: Any, place: str, *, hidden: Collection[str] = ()) -> T:
+    """An instance of the dataclass ``cls`` from ``tree``; unknown keys are errors that name the known ones."""
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"a section with keys, not {tree!r}", place=place, value=repr(tree))
+    hints = typing.get_type_hints(cls)
+    known = [f.name for f in dataclasses.fields(cls) if f.name not in hidden]  # type: ignore[arg-type]
+    check_keys(tree, known, place)
+    return cls(**{key: _convert(value, hints[key], f"{place}.{key}") for key, value in tree.items()})
+
+
+def check_keys(tree: Mapping[str, Any], known: Collection[str], place: str) -> None:
+    """Refuse a key that is not among ``known``."""
+    for key in tree:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(
+                f"unknown key {key!r}. Known keys: {', '.join(sorted(known))}.{hint}", place=place, value=key
+            )
+
+
+def write_section(section: Any) -> Tree:
+    """The dataclass as a tree, without keys that are None or empty."""
+    tree: Tree = {}
+    for item in dataclasses.fields(section):
+        value = getattr(section, item.name)
+        if value is None or value == {} or value == ():
+            continue
+        if isinstance(value, Mapping):
+            value = dict(value)
+        tree[item.name] = list(value) if isinstance(value, tuple) else value
+    return tree
+
+
+def with_override(tree: Tree, assignment: str) -> Tree:
+    """A copy of ``tree`` with one ``section.key=value`` set; the value is TOML, or else taken as text."""
+    path, equals, text = assignment.partition("=")
+    parts = [part.strip() for part in path.split(".")]
+    if not equals or len(parts) < 2 or not all(parts):
+        raise ConfigError("write section.key=value, for instance method.clip=0.2", place="--set", value=assignment)
+    return _set(tree, parts, parse_value(text.strip()))
+
+
+def parse_value(text: str) -> Any:
+    """``text`` as a TOML value; what is not TOML is text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _set(tree: Tree, path: list[str], value: Any) -> Tree:
+    key, *rest = path
+    if not rest:
+        return {**tree, key: value}
+    below = tree.get(key, {})
+    return {**tree, key: _set(below if isinstance(below, dict) else {}, rest, value)}
+
+
+def _convert(value: Any, hint: Any, place: str) -> Any:
+    """``value`` as the type ``hint``; whole numbers pass for floats, nothing else is converted silently."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for option in options:
+        origin = typing.get_origin(option) or option
+        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
+            if math.isnan(value):
+                break
+            return float(value)
+        if option is int and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if option in (str, bool) and isinstance(value, option):
+            return value
+        if origin is tuple and isinstance(value, list | tuple):
+            inner = typing.get_args(option)[0]
+            return tuple(_convert(part, inner, place) for part in value)
+        if origin is Mapping and isinstance(value, Mapping):
+            return dict(value)
+        if option is type(None) and value is None:
+            return None
+    wanted = " or ".join(_NAMES.get(option, "a list") for option in options if option is not type(None))
+    raise ConfigError(f"{wanted}, not {value!r}", place=place, value=repr(value))
+
+
+_NAMES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    Mapping[str, Any]: "a section with keys",
+}
