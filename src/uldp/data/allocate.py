@@ -1,7 +1,7 @@
 """Who owns which record, and in which silo it lies: allocations for data that does not say.
 
-The patterns are those of the ULDP-FL paper (section 5.1). A *bounded Zipf* distribution with exponent a over n
-ranks has P(rank i) proportional to i^-a, i = 1 .. n; exponent 0 is the uniform distribution.
+The patterns are those of the ULDP-FL paper (section 5.1). A *bounded Zipf* distribution with exponent a over
+n ranks has P(rank i) proportional to i^-a, i = 1 .. n; exponent 0 is the uniform distribution.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def allocate(
     """The user index and the silo index of every record.
 
     - ``uniform``: each record to a uniformly random user and a uniformly random silo.
-    - ``zipf``: records per user by a bounded Zipf over the users; then each user's records by a bounded Zipf over
-      the silos, in that user's own random order. With 5 silos the shares are .68/.17/.08/.04/.03.
+    - ``zipf``: records per user by a bounded Zipf over the users; then each user's records by a bounded Zipf
+      over the silos, in that user's own random order. With 5 silos the shares are .68/.17/.08/.04/.03.
     - ``non-iid``: as ``zipf``, and each user holds at most two labels (exponents 0 give the uniform variant).
     """
     _check(labels, users, silos, kind, user_exponent, silo_exponent)
@@ -56,7 +56,8 @@ def bounded_zipf(ranks: int, exponent: float) -> Weights:
     [0.68, 0.17, 0.08, 0.04, 0.03]
     """
     weights: Weights = np.arange(1, ranks + 1, dtype=np.float64) ** -exponent
-    return np.divide(weights, weights.sum())
+    shares: Weights = weights / weights.sum()
+    return shares
 
 
 def _check(
@@ -70,7 +71,7 @@ def _check(
         )
     if kind == "as-is":
         raise ConfigError(
-            "'as-is' needs data that says whose a record is and where it lies; choose uniform, zipf or non-iid",
+            "'as-is' needs data that says whose each record is; choose uniform, zipf or non-iid",
             place="data.allocation",
             value=kind,
         )
@@ -119,7 +120,8 @@ def _invert(shares: Weights, uniform: Weights) -> IntArray:
     edges = np.cumsum(shares)
     # Scaled by the last edge, so that rounding in the sum can never yield an index beyond the end.
     drawn = np.searchsorted(edges, uniform * edges[-1], side="right").astype(np.int64)
-    return np.minimum(drawn, len(shares) - 1)
+    drawn = np.minimum(drawn, len(shares) - 1)
+    return drawn
 
 
 def _silos_of(user: IntArray, users: int, silos: int, exponent: float, streams: Streams) -> IntArray:

@@ -70,7 +70,7 @@ def _check_option(chosen: Dataset, key: str, value: Any) -> None:
     known = chosen.options
     if key not in known:
         raise ConfigError(
-            f"unknown key {key!r} for the data set {chosen.info.name}. Known keys: {', '.join(sorted(known))}",
+            f"unknown key {key!r} for {chosen.info.name}. Known keys: {', '.join(sorted(known))}",
             place="data",
             value=key,
         )

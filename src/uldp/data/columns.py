@@ -1,4 +1,4 @@
-"""The columns of a schema: each turns cells into numbers by public constants and tells what it could not read."""
+"""The columns of a schema: each turns cells into numbers by public constants, and tells what is wrong."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def _range(tree: Tree, place: str) -> tuple[float, float]:
     limits = tree.get("range", [])
     if limits in ([], ()):
         raise ConfigError(
-            "still empty; write the lowest and highest value that the parties agree on, e.g. range = [0, 100]",
+            "still empty; write the lowest and highest value the parties agree on, e.g. range = [0, 100]",
             place=place,
             value=limits,
         )

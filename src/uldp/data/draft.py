@@ -1,8 +1,8 @@
 """A first schema for a table, for people to correct and agree on.
 
-A draft reads the data, so it is only a proposal. Without ``from_data`` it names the columns and their kinds and
-leaves ranges and categories empty; a run refuses these until they are filled in. With ``from_data`` it proposes
-what it saw, and marks the schema ``source = "data"`` until the parties confirm it.
+A draft reads the data, so it is only a proposal. Without ``from_data`` it names the columns and their kinds
+and leaves ranges and categories empty; a run refuses these until they are filled in. With ``from_data`` it
+proposes what it saw, and marks the schema ``source = "data"`` until the parties confirm it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def draft_schema(frame: pd.DataFrame, user: str, label: str, *, from_data: bool)
     normalised_ids(frame, user, "draft")
     if label not in frame.columns:
         there = ", ".join(map(str, frame.columns))
-        raise DataError(f"no label column {label!r}; the table has: {there}", place="data.label", value=label)
+        raise DataError(f"no column {label!r}; the table has: {there}", place="data.label", value=label)
     columns: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     for name in map(str, frame.columns):
@@ -155,7 +155,7 @@ def _label(seen: _Seen, from_data: bool) -> dict[str, Any]:
 
 
 def _outward(value: float, rounding: str) -> float:
-    """Two significant digits, away from the data: what is proposed does not repeat one person's exact value."""
+    """Two significant digits, away from the data: so no person's exact value is repeated."""
     if value == 0:
         return 0.0
     exact = Decimal(repr(value))

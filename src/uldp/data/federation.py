@@ -62,7 +62,7 @@ class SiloData:
     def __post_init__(self) -> None:
         if not len(self.features) == len(self.labels) == len(self.users):
             raise DataError(
-                f"{len(self.features)} rows of features, {len(self.labels)} labels, {len(self.users)} user indices",
+                f"{len(self.features)} rows of features, {len(self.labels)} labels, {len(self.users)} users",
                 place=f"silo {self.name}",
             )
 
@@ -82,10 +82,10 @@ class SiloData:
 class Federation:
     """Silos that train one model together. ``users`` is |U|, public, and may exceed the users with records.
 
-    ``caveats`` are sentences about the data that a privacy statement must carry (for instance that the features
-    were scaled by statistics of the data). ``notes`` are for whoever holds the data and go nowhere else (for
-    instance how many values were clipped). ``schema``, where there is one, applies the same preprocessing to new
-    tables.
+    ``caveats`` are sentences about the data that a privacy statement must carry (for instance that the
+    features were scaled by statistics of the data). ``notes`` are for whoever holds the data and go nowhere
+    else (for instance how many values were clipped). ``schema``, where there is one, applies the same
+    preprocessing to new tables.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Federation:
                 )
             if silo.features.shape[1:] != self.test.features.shape[1:] and len(self.test):
                 raise DataError(
-                    f"features of shape {silo.features.shape[1:]}, but {self.test.features.shape[1:]} in the test set",
+                    f"features of shape {silo.features.shape[1:]}, in the test set {self.test.features.shape[1:]}",
                     place=f"silo {silo.name}",
                 )
 

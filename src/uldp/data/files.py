@@ -23,7 +23,7 @@ def table_stem(path: Path) -> str:
 
 
 def read_table(path: Path | str, place: str) -> pd.DataFrame:
-    """The table in a file. CSV cells stay text: a type inferred from all rows would be one row's to change."""
+    """The table in a file. CSV cells stay text: a type inferred from all rows is any row's to change."""
     path = Path(path)
     if not path.name.lower().endswith(TABLE_ENDINGS):
         raise DataError(

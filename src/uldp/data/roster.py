@@ -1,8 +1,9 @@
 """From user ids to indices 0 .. |U|-1, so that no id ever leaves a silo.
 
 Either the parties share a public *roster*, a list of ids, or each id is hashed with a key into |U| buckets. A
-collision merges two people into one unit of privacy: both stay protected, it only costs a little utility. The key
-belongs to the silos; the server sees neither ids nor key, else it could try all ids and name the indices.
+collision merges two people into one unit of privacy: both stay protected, it only costs a little utility.
+The key belongs to the silos; the server sees neither ids nor key, else it could try all ids and name the
+indices.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Roster:
 
     @classmethod
     def from_file(cls, path: Path | str, user: str | None = None) -> Roster:
-        """A text file with an id per line; or a table with the ids in column ``user`` or in its only column."""
+        """A text file with an id per line, or a table with ids in column ``user`` or in its only column."""
         path = Path(path)
         if path.suffix.lower() in (".txt", ""):
             lines = _read_bytes(path, "roster").decode("utf-8-sig", errors="replace").splitlines()

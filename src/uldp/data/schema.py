@@ -1,8 +1,8 @@
 """The agreed preprocessing of tables: public constants only.
 
-A mean, a range or a list of categories taken from the data would let one person move everybody's features, and
-the sensitivity bound would be gone. So the parties agree on a schema, write it into the experiment file, and every
-cell becomes a number by that schema alone::
+A mean, a range or a list of categories taken from the data would let one person move everybody's features,
+and the sensitivity bound would be gone. So the parties agree on a schema, write it into the experiment file,
+and every cell becomes a number by that schema alone::
 
     [data.schema]
     outside = "error"        # a value outside its range or categories: "error", or "clip" (and count)
@@ -56,11 +56,11 @@ SOURCES: Final = ("public", "data")
 _KEYS: Final = ("label", "columns", "outside", "standardise", "source", "statistics")
 
 STANDARDISE_CAVEAT: Final = (
-    'user-level DP does not hold: standardise = "silo" scales features by means and deviations of the records, so '
-    'that one user moves the features of all others; the guarantee needs standardise = "none"'
+    'user-level DP does not hold: standardise = "silo" scales features by statistics of the data, so that '
+    'one user moves the features of all others; the guarantee needs standardise = "none"'
 )
 SOURCE_CAVEAT: Final = (
-    "the guarantee assumes public constants, but the ranges and categories of the schema were proposed from the "
+    "the guarantee assumes public constants, but ranges and categories were proposed from the "
     'data (source = "data"); it holds once the parties agree on them and set source = "public"'
 )
 
@@ -82,8 +82,8 @@ class Schema:
     ) -> Schema:
         """Read the tree of an experiment file or a run directory.
 
-        ``label`` is the label's column, needed where the tree does not name it itself; ``user`` is the id column,
-        which must not be a feature.
+        ``label`` is the label's column, needed where the tree does not name it itself; ``user`` is the id
+        column, which must not be a feature.
         """
         check_keys(tree, _KEYS, place)
         target = _label(tree, label, place)

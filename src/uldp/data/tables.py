@@ -1,4 +1,4 @@
-"""Your own tables as a federation: a CSV or Parquet file per silo, a user column, a schema of public constants.
+"""Your own tables as a federation: a CSV or Parquet file per silo, a user column and a schema.
 
 Rows keep their order and each becomes numbers by itself, so removing one user's rows leaves all other rows'
 features, labels, indices and places in training or test exactly as they are.
@@ -49,7 +49,7 @@ def load_tables(
     test_fraction: float | None = None,
     name: str = "tables",
 ) -> Federation:
-    """The federation of these files. The test set is the file ``test``, or the records of a share of the users."""
+    """The federation of these files; the test set is the file ``test``, or a share of the users."""
     if (test is None) == (test_fraction is None):
         raise ConfigError(
             "give exactly one of test (a file) and test_fraction", place="data.test", value=test
@@ -176,7 +176,7 @@ def _collisions(ids: frozenset[str], index: UserIndex) -> tuple[str, ...]:
 
 
 def _pooled(schema: Schema, silos: Sequence[LoadedSilo]) -> Statistics:
-    """Of all silos' training records: test records and new data belong to no silo, so no silo's scale fits."""
+    """Of all silos' training records: test records and new data belong to no silo in particular."""
     return Statistics.of(np.concatenate([silo.data.features for silo in silos]), schema.number_positions())
 
 

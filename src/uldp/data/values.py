@@ -34,8 +34,8 @@ _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
 def canonical(value: object) -> str:
     """One spelling for what is the same value: 7, 7.0, "7", " 7 " and "007" agree, and so do True and "true".
 
-    Leading zeros go, because spreadsheets lose them. For user ids that is the safe side: to take two people for
-    one costs a little utility, to take one person for two would break the guarantee.
+    Leading zeros go, because spreadsheets lose them. For user ids that is the safe side: to take two people
+    for one costs a little utility, to take one person for two would break the guarantee.
 
     >>> {canonical(value) for value in (7, 7.0, "7", " 7.0", "007")}
     {'7'}

@@ -55,11 +55,13 @@ def check_share(scale: float) -> None:
 
 
 def continuous_multiplier(scale: float, shares: int, units: int) -> float:
-    """The multiplier of a continuous Gaussian that is no more private than ``shares`` discrete ones of ``scale``.
+    """The multiplier of a continuous Gaussian that is no more private than the sum of ``shares`` discrete ones.
 
-    Round a continuous N(0, scale^2 - s^2) at random to the integers, by a discrete Gaussian of deviation s centred at
-    it. By Poisson summation the result is a discrete Gaussian of deviation ``scale``, up to a factor
-    1 +- 2 exp(-2 pi^2 s^2) on every probability. So a discrete share is a post-processing of a continuous one of
-    variance scale^2 - s^2, integer shifts included, and a sum of shares one of ``shares`` times that variance.
+    Two steps, both by Poisson summation (``docs/errata.md`` has the derivation). Completing the square, the sum of
+    discrete shares of deviation ``scale`` is a discrete Gaussian of deviation sqrt(shares) scale, up to a factor
+    1 +- 2 exp(-pi^2 scale^2) on every probability. And a discrete Gaussian of variance v is what one gets by rounding a
+    continuous N(0, v - s^2) at random to the integers, by a discrete Gaussian of deviation s centred at it, up to a
+    factor 1 +- 2 exp(-2 pi^2 s^2): a post-processing, integer shifts included. ``SMALLEST_SHARE`` makes the first
+    factor as small as the second.
     """
     return math.sqrt(shares * (scale**2 - SMOOTHING**2)) / units

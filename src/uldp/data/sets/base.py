@@ -21,7 +21,7 @@ COMMON_OPTIONS: Final = {"test_fraction": 0.2, "user_exponent": 0.5, "silo_expon
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What ``uldp datasets`` shows. ``records`` and ``features`` are defaults where a set can have any size."""
+    """What ``uldp datasets`` shows. Sizes are the defaults where a set can have any size."""
 
     name: str
     description: str

@@ -10,8 +10,8 @@ from uldp.data.schema import Schema
 from uldp.data.sets.base import DatasetInfo, Options, Pool, PooledDataset, split
 from uldp.rng import Streams
 
-# "Summary Statistics" of the data set's published description, to its three digits. Records lie outside by rounding
-# only; they are clipped.
+# "Summary Statistics" of the data set's published description. They are rounded there: the records that lie a
+# little outside are clipped.
 RANGES: Final = {
     "mean radius": (6.981, 28.11),
     "mean texture": (9.71, 39.28),

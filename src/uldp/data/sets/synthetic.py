@@ -41,7 +41,8 @@ def _classes(features: FloatArray, classes: int, streams: Streams) -> LabelArray
     scores = _SHARPNESS * _scores(features, classes, streams)
     # The largest score plus Gumbel noise is a draw from the softmax of the scores.
     gumbel = streams.child("labels").generator().gumbel(size=scores.shape)
-    return np.argmax(scores + gumbel, axis=1).astype(np.int64)
+    labels: npt.NDArray[np.int64] = np.argmax(scores + gumbel, axis=1).astype(np.int64)
+    return labels
 
 
 def _numbers(features: FloatArray, streams: Streams) -> LabelArray:

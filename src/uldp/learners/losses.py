@@ -1,0 +1,140 @@
+"""Losses for many users at once: outputs (users, records, outputs) and a mask give one mean loss per user.
+
+The mask is part of the interface, so that padding stays out, also for a loss that couples the records of one user.
+``gradient`` is written by hand for the batched rules; the value itself is differentiable for everyone else.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from uldp.data.federation import Task
+from uldp.errors import ModelError
+
+
+class Targets:
+    """Labels and mask (users, records) of one batch, with the weight of each record in its user's mean."""
+
+    def __init__(self, labels: Tensor, mask: Tensor) -> None:
+        self.labels = labels
+        self.mask = mask
+        self.weights = mask / mask.sum(1, keepdim=True).clamp(min=1.0)
+        self._hot: Tensor | None = None
+
+    def weighted_hot(self, classes: int) -> Tensor:
+        """One-hot labels times weights, made once: most batches are used in every epoch."""
+        if self._hot is None:
+            hot = torch.zeros((*self.labels.shape, classes), dtype=self.weights.dtype, device=self.labels.device)
+            self._hot = hot.scatter_(2, self.labels.unsqueeze(2), self.weights.unsqueeze(2))
+        return self._hot
+
+    def first(self, users: int) -> Targets:
+        """The same for the first ``users`` users only."""
+        return Targets(self.labels[:users], self.mask[:users])
+
+
+class Loss(Protocol):
+    """A user's loss over a batch of that user's records.
+
+    ``additive`` says that the mean over records may be accumulated over parts of a batch.
+    """
+
+    name: str
+    additive: bool
+
+    def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        """Labels in the type that this loss computes with."""
+        ...
+
+    def __call__(self, outputs: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+        """(users,): the mean over each user's unmasked records."""
+        ...
+
+    def gradient(self, outputs: Tensor, targets: Targets) -> Tensor:
+        """(users, records, outputs): the gradient of each user's loss."""
+        ...
+
+
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    # where, not a product: a padded record's infinity must not become NaN.
+    return torch.where(mask > 0, values, 0.0).sum(1) / mask.sum(1).clamp(min=1.0)
+
+
+class BinaryCrossEntropy:
+    """Two classes, one logit."""
+
+    name = "binary cross-entropy"
+    additive = True
+
+    def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        return labels.to(dtype)
+
+    def __call__(self, outputs: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+        values = F.binary_cross_entropy_with_logits(outputs.squeeze(2), labels, reduction="none")
+        return _mean(values, mask)
+
+    def gradient(self, outputs: Tensor, targets: Targets) -> Tensor:
+        return logistic(outputs.squeeze(2)).sub_(targets.labels).mul_(targets.weights).unsqueeze(2)
+
+
+class CrossEntropy:
+    """One output per class."""
+
+    name = "cross-entropy"
+    additive = True
+
+    def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        return labels.to(torch.int64)
+
+    def __call__(self, outputs: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+        logs = torch.log_softmax(outputs, 2)
+        return _mean(-logs.gather(2, labels.unsqueeze(2)).squeeze(2), mask)
+
+    def gradient(self, outputs: Tensor, targets: Targets) -> Tensor:
+        chances = torch.softmax(outputs, 2)
+        return chances.mul_(targets.weights.unsqueeze(2)).sub_(targets.weighted_hot(outputs.shape[2]))
+
+
+class SquaredError:
+    """A number per record; the loss is (output - label)^2."""
+
+    name = "squared error"
+    additive = True
+
+    def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        return labels.to(dtype)
+
+    def __call__(self, outputs: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+        return _mean((outputs.squeeze(2) - labels).square(), mask)
+
+    def gradient(self, outputs: Tensor, targets: Targets) -> Tensor:
+        return (outputs.squeeze(2) - targets.labels).mul_(targets.weights).mul_(2.0).unsqueeze(2)
+
+
+def logistic(values: Tensor) -> Tensor:
+    """1 / (1 + exp(-v)).
+
+    ``torch.sigmoid`` rounds the last elements of an array differently from the others, and a user's row must not
+    depend on the place where the user stands.
+    """
+    return values.neg().exp_().add_(1.0).reciprocal_()
+
+
+def choose_loss(task: Task, outputs: int) -> Loss:
+    """The loss for a task and a model's number of outputs."""
+    if task.kind == "regression":
+        if outputs == 1:
+            return SquaredError()
+        raise ModelError(f"a regression model has one output, this one has {outputs}", place="model", value=outputs)
+    if task.classes == 2 and outputs == 1:
+        return BinaryCrossEntropy()
+    if outputs == task.classes:
+        return CrossEntropy()
+    wanted = "1 or 2" if task.classes == 2 else str(task.classes)
+    raise ModelError(
+        f"{task.classes} classes need {wanted} outputs, the model has {outputs}", place="model", value=outputs
+    )

@@ -1,0 +1,94 @@
+"""Randomness of training, addressed by coordinates: no sequence is consumed, so no grouping of users can shift it.
+
+A dropout decision belongs to (user, step, layer, position of the record in its batch, unit), an order of records to
+(user, epoch). Both are hashes of these coordinates below one key of the ``Streams``. The hashes are the finalisers
+of well-known counter-based generators (splitmix64; a 32-bit xorshift-multiply mixer): good enough for dropout and
+shuffling, and cheap. Nothing here is secret, and no privacy claim rests on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.data.federation import IntArray
+from uldp.rng import Streams
+
+Words = npt.NDArray[np.uint64]
+
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_STEP: Final = 0xD1B54A32D192ED03
+_LAYER: Final = 0xABC98388FB8FAC03
+_MASK: Final = 2**64 - 1
+
+
+def mix(words: Words) -> Words:
+    """splitmix64's finaliser: a bijection of 64-bit words in which every input bit moves every output bit."""
+    z = words.astype(np.uint64, copy=True)
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return z
+
+
+def _counters(start: int, count: int) -> Words:
+    """Well spread words for the coordinates start .. start+count-1."""
+    return np.arange(start + 1, start + count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+
+
+def _keys(streams: Streams, users: IntArray) -> Words:
+    """One independent key per user."""
+    return mix(mix(users.astype(np.uint64) * np.uint64(_GOLDEN)) + np.uint64(streams.word()))
+
+
+class Noise:
+    """The random choices of some users' training."""
+
+    def __init__(self, streams: Streams, users: IntArray) -> None:
+        self._dropout = _keys(streams.child("dropout"), users)
+        self._order = _keys(streams.child("order"), users)
+
+    def dropout(
+        self, rate: float, layer: int, step: int, first: int, shape: tuple[int, int, int], dtype: Any = np.float32
+    ) -> npt.NDArray[Any]:
+        """Factors 0 or 1/(1-rate) of ``shape`` (users, records, units); ``first`` is the first record's position.
+
+        The users are the first ``shape[0]`` ones. One 32-bit hash decides two neighbouring units, 16 bits each.
+        """
+        users, records, units = shape
+        if rate >= 1.0:
+            return np.zeros(shape, dtype)
+        place = np.uint64((step * _STEP + layer * _LAYER) & _MASK)
+        rows = mix(mix(self._dropout[:users] + place)[:, None] + _counters(first, records)[None, :])
+        low = rows.astype(np.uint32)[:, :, None]
+        high = (rows >> np.uint64(32)).astype(np.uint32)[:, :, None]
+        lanes = _counters(0, (units + 1) // 2).astype(np.uint32)
+        bits = low + lanes
+        shifted = bits >> np.uint32(16)
+        bits ^= shifted
+        bits *= np.uint32(0x21F0AAAD)
+        bits ^= high
+        np.right_shift(bits, np.uint32(15), out=shifted)
+        bits ^= shifted
+        bits *= np.uint32(0xD35A2D97)
+        np.right_shift(bits, np.uint32(15), out=shifted)
+        bits ^= shifted
+        keep = round((1.0 - rate) * 65536)
+        kept = bits.view(np.uint16)[:, :, :units] < keep
+        factors: npt.NDArray[Any] = np.multiply(kept, np.asarray(1.0 / (1.0 - rate), dtype), dtype=dtype)
+        return factors
+
+    def orders(self, users: IntArray, epochs: IntArray, counts: IntArray) -> IntArray:
+        """For each of ``users`` (places in this object) a random order of 0..count-1, followed by the other places."""
+        place = mix(_counters(0, int(epochs.max(initial=0)) + 1))[epochs]
+        keys = mix(mix(self._order[users] + place)[:, None] + _counters(0, int(counts.max(initial=0)))[None, :])
+        keys[np.arange(keys.shape[1])[None, :] >= counts[:, None]] = np.uint64(_MASK)
+        return np.argsort(keys, axis=1, kind="stable").astype(np.int64)
+
+    def seed(self, user: int, step: int) -> int:
+        """A seed for the generator of a module whose random layers we cannot see into."""
+        return int(mix(self._dropout[user : user + 1] + np.uint64((step * _STEP) & _MASK))[0] >> np.uint64(1))

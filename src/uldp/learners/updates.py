@@ -1,0 +1,116 @@
+"""Optimisers for many users at once: each weight is one tensor (users, ...), each user has a state of their own."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from uldp.learners.base import LocalTraining
+
+
+class Weight:
+    """One parameter of many users. ``now`` is the part of the users that are still training: always a prefix."""
+
+    def __init__(self, full: Tensor) -> None:
+        self.full = full
+        self.now = full
+        self._states: list[Tensor] = []
+        self.states: list[Tensor] = []
+
+    def focus(self, active: int) -> None:
+        """Let only the first ``active`` users move from here on."""
+        self.now = self.full[:active]
+        self.states = [state[:active] for state in self._states]
+
+    def add_states(self, count: int) -> list[Tensor]:
+        """Give the weight ``count`` zeroed tensors of its own shape, once."""
+        if not self._states:
+            self._states = [torch.zeros_like(self.full) for _ in range(count)]
+            self.states = [state[: len(self.now)] for state in self._states]
+        return self.states
+
+
+class Update(Protocol):
+    """What is done with a gradient. ``product`` takes it as a batched product a @ b that need not be formed."""
+
+    def begin(self, step: int, share: Tensor | None) -> None:
+        """A new step begins; ``share`` scales each user's gradient in a gradient that is accumulated."""
+        ...
+
+    def product(self, weight: Weight, a: Tensor, b: Tensor) -> None: ...
+
+    def dense(self, weight: Weight, gradient: Tensor) -> None: ...
+
+
+class Sgd:
+    """p <- p - lr (g + decay p), as torch.optim.SGD."""
+
+    def __init__(self, lr: float, decay: float) -> None:
+        self._lr = lr
+        self._keep = 1.0 - lr * decay
+
+    def begin(self, step: int, share: Tensor | None) -> None:
+        pass
+
+    def product(self, weight: Weight, a: Tensor, b: Tensor) -> None:
+        weight.now.baddbmm_(a, b, beta=self._keep, alpha=-self._lr)
+
+    def dense(self, weight: Weight, gradient: Tensor) -> None:
+        if self._keep != 1.0:
+            weight.now.mul_(self._keep)
+        weight.now.add_(gradient, alpha=-self._lr)
+
+
+class Adam:
+    """As torch.optim.Adam with its default constants; the decay is added to the gradient."""
+
+    BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+    def __init__(self, lr: float, decay: float) -> None:
+        self._lr = lr
+        self._decay = decay
+        self._size = lr
+        self._root = 1.0
+
+    def begin(self, step: int, share: Tensor | None) -> None:
+        self._size = self._lr / (1.0 - self.BETA1 ** (step + 1))
+        self._root = math.sqrt(1.0 - self.BETA2 ** (step + 1))
+
+    def product(self, weight: Weight, a: Tensor, b: Tensor) -> None:
+        self.dense(weight, torch.bmm(a, b))
+
+    def dense(self, weight: Weight, gradient: Tensor) -> None:
+        mean, square = weight.add_states(2)
+        if self._decay:
+            gradient = gradient.add(weight.now, alpha=self._decay)
+        mean.lerp_(gradient, 1.0 - self.BETA1)
+        square.mul_(self.BETA2).addcmul_(gradient, gradient, value=1.0 - self.BETA2)
+        weight.now.addcdiv_(mean, square.sqrt().div_(self._root).add_(self.EPSILON), value=-self._size)
+
+
+class Accumulate:
+    """No step at all: the gradients are summed up, weighted by ``share``, and the parameters stay."""
+
+    def begin(self, step: int, share: Tensor | None) -> None:
+        self._share = share
+
+    def product(self, weight: Weight, a: Tensor, b: Tensor) -> None:
+        (total,) = weight.add_states(1)
+        if self._share is None:
+            total.baddbmm_(a, b)
+        else:
+            total.add_(torch.bmm(a, b).mul_(self._share.view(-1, 1, 1)))
+
+    def dense(self, weight: Weight, gradient: Tensor) -> None:
+        (total,) = weight.add_states(1)
+        if self._share is not None:
+            gradient = gradient * self._share.view(-1, *[1] * (gradient.ndim - 1))
+        total.add_(gradient)
+
+
+def choose_update(local: LocalTraining) -> Update:
+    """The optimiser that ``local`` names."""
+    return {"sgd": Sgd, "adam": Adam}[local.optimizer](local.lr, local.weight_decay)
