@@ -42,8 +42,7 @@ def rounding_margin(dimension: int) -> float:
 def clip_rows(rows: Rows, clip: float) -> Vector:
     """Every row scaled down to L2 norm at most ``clip``, in float64 and from the safe side of rounding.
 
-    A row that is not finite becomes zero. It has to become *something* of norm at most ``clip`` that depends on that
-    user alone: an error here would tell the world about one user's records.
+    A row that is not finite stays so; the sum leaves such rows out (``uldp.methods.release``).
 
     >>> clip_rows(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0).round(6)
     array([[0.6, 0.8],
@@ -51,12 +50,11 @@ def clip_rows(rows: Rows, clip: float) -> Vector:
     """
     clipped = rows.astype(np.float64)  # always a copy
     limit = clip * (1.0 - rounding_margin(clipped.shape[1]))
-    norms = np.sqrt(np.einsum("ij,ij->i", clipped, clipped))
-    bad = ~np.isfinite(norms)
-    clipped[bad] = 0.0
-    norms[bad] = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.sqrt(np.einsum("ij,ij->i", clipped, clipped))
     factors = np.divide(limit, norms, out=np.ones_like(norms), where=norms > limit)
-    clipped *= factors[:, None]
+    with np.errstate(invalid="ignore"):  # infinity times zero
+        clipped *= factors[:, None]
     return clipped
 
 

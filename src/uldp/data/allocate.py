@@ -119,8 +119,8 @@ def _draw(shares: Weights, count: int, streams: Streams) -> IntArray:
 def _invert(shares: Weights, uniform: Weights) -> IntArray:
     edges = np.cumsum(shares)
     # Scaled by the last edge, so that rounding in the sum can never yield an index beyond the end.
-    drawn = np.searchsorted(edges, uniform * edges[-1], side="right").astype(np.int64)
-    drawn = np.minimum(drawn, len(shares) - 1)
+    drawn: IntArray = np.searchsorted(edges, uniform * edges[-1], side="right").astype(np.int64)
+    np.minimum(drawn, len(shares) - 1, out=drawn)
     return drawn
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from uldp.data import values
-from uldp.data.roster import normalised_ids
 from uldp.data.values import Value, canonical, cells, is_missing
 from uldp.errors import DataError
 
@@ -34,7 +33,10 @@ _STAND_IN: Final = "missing"
 
 @dataclass(frozen=True)
 class Draft:
-    """A tree for ``[data.schema]``, perhaps with empty places; and the columns left out, with the reason."""
+    """A tree for ``[data.schema]``, perhaps with empty places; and the columns left out, with the reason.
+
+    The label's column is not repeated here: it is ``label`` of ``[data]``.
+    """
 
     tree: dict[str, Any]
     left_out: Mapping[str, str]
@@ -51,10 +53,12 @@ class Draft:
 
 def draft_schema(frame: pd.DataFrame, user: str, label: str, *, from_data: bool) -> Draft:
     """Propose a schema for this table (or for all silos' tables, one below the other)."""
-    normalised_ids(frame, user, "draft")
-    if label not in frame.columns:
-        there = ", ".join(map(str, frame.columns))
-        raise DataError(f"no column {label!r}; the table has: {there}", place="data.label", value=label)
+    for key, column in (("user", user), ("label", label)):
+        if column not in frame.columns:
+            there = ", ".join(map(str, frame.columns))
+            raise DataError(
+                f"no column {column!r}; the table has: {there}", place=f"data.{key}", value=column
+            )
     columns: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     for name in map(str, frame.columns):
@@ -70,7 +74,7 @@ def draft_schema(frame: pd.DataFrame, user: str, label: str, *, from_data: bool)
         "outside": "error",
         "standardise": "none",
         "source": "data" if from_data else "public",
-        "label": {"column": label, **_label(_Seen.of(frame[label]), from_data)},
+        "label": _label(_Seen.of(frame[label]), from_data),
         "columns": columns,
     }
     return Draft(tree, left_out)
@@ -78,7 +82,7 @@ def draft_schema(frame: pd.DataFrame, user: str, label: str, *, from_data: bool)
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a column holds: its distinct values by canonical spelling, in order, and whether some are missing."""
+    """What a column holds: distinct values by canonical spelling, in order, and whether some are missing."""
 
     rows: int
     distinct: tuple[str, ...]

@@ -118,7 +118,7 @@ class Federation:
                 )
             if silo.features.shape[1:] != self.test.features.shape[1:] and len(self.test):
                 raise DataError(
-                    f"features of shape {silo.features.shape[1:]}, in the test set {self.test.features.shape[1:]}",
+                    f"features of shape {silo.features.shape[1:]}, in test {self.test.features.shape[1:]}",
                     place=f"silo {silo.name}",
                 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -77,4 +78,5 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
     # Arrow types keep whole numbers whole where values are missing; plain pandas would turn them into floats.
     frame = pd.read_parquet(path, dtype_backend="pyarrow")
+    _check_names([str(name) for name in frame.columns])
     return frame if frame.index.names == [None] else frame.reset_index()

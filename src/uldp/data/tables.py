@@ -170,7 +170,7 @@ def _collisions(ids: frozenset[str], index: UserIndex) -> tuple[str, ...]:
     if units == len(ids):
         return ()
     return (
-        f"data.users: {len(ids)} user ids share {units} indices by hashing; people who share one are"
+        f"data.users: {len(ids)} user ids fall on {units} indices by hashing; people who share one are"
         " protected together, as one user (a larger data.users makes this rarer)",
     )
 

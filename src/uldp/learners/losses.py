@@ -17,12 +17,18 @@ from uldp.errors import ModelError
 
 
 class Targets:
-    """Labels and mask (users, records) of one batch, with the weight of each record in its user's mean."""
+    """Labels and mask (users, records) of one batch, with the weight of each record in its user's mean.
 
-    def __init__(self, labels: Tensor, mask: Tensor) -> None:
+    ``share`` (users,) scales a user's loss: a part of a batch counts as much as it has records.
+    """
+
+    def __init__(self, labels: Tensor, mask: Tensor, share: Tensor | None = None) -> None:
         self.labels = labels
         self.mask = mask
+        self.share = share
         self.weights = mask / mask.sum(1, keepdim=True).clamp(min=1.0)
+        if share is not None:
+            self.weights *= share.unsqueeze(1)
         self._hot: Tensor | None = None
 
     def weighted_hot(self, classes: int) -> Tensor:
@@ -31,10 +37,6 @@ class Targets:
             hot = torch.zeros((*self.labels.shape, classes), dtype=self.weights.dtype, device=self.labels.device)
             self._hot = hot.scatter_(2, self.labels.unsqueeze(2), self.weights.unsqueeze(2))
         return self._hot
-
-    def first(self, users: int) -> Targets:
-        """The same for the first ``users`` users only."""
-        return Targets(self.labels[:users], self.mask[:users])
 
 
 class Loss(Protocol):

@@ -36,8 +36,8 @@ class Weight:
 class Update(Protocol):
     """What is done with a gradient. ``product`` takes it as a batched product a @ b that need not be formed."""
 
-    def begin(self, step: int, share: Tensor | None) -> None:
-        """A new step begins; ``share`` scales each user's gradient in a gradient that is accumulated."""
+    def begin(self, step: int) -> None:
+        """A new step begins; steps count from 0."""
         ...
 
     def product(self, weight: Weight, a: Tensor, b: Tensor) -> None: ...
@@ -52,7 +52,7 @@ class Sgd:
         self._lr = lr
         self._keep = 1.0 - lr * decay
 
-    def begin(self, step: int, share: Tensor | None) -> None:
+    def begin(self, step: int) -> None:
         pass
 
     def product(self, weight: Weight, a: Tensor, b: Tensor) -> None:
@@ -75,7 +75,7 @@ class Adam:
         self._size = lr
         self._root = 1.0
 
-    def begin(self, step: int, share: Tensor | None) -> None:
+    def begin(self, step: int) -> None:
         self._size = self._lr / (1.0 - self.BETA1 ** (step + 1))
         self._root = math.sqrt(1.0 - self.BETA2 ** (step + 1))
 
@@ -92,23 +92,16 @@ class Adam:
 
 
 class Accumulate:
-    """No step at all: the gradients are summed up, weighted by ``share``, and the parameters stay."""
+    """No step at all: the gradients are summed up and the parameters stay."""
 
-    def begin(self, step: int, share: Tensor | None) -> None:
-        self._share = share
+    def begin(self, step: int) -> None:
+        pass
 
     def product(self, weight: Weight, a: Tensor, b: Tensor) -> None:
-        (total,) = weight.add_states(1)
-        if self._share is None:
-            total.baddbmm_(a, b)
-        else:
-            total.add_(torch.bmm(a, b).mul_(self._share.view(-1, 1, 1)))
+        weight.add_states(1)[0].baddbmm_(a, b)
 
     def dense(self, weight: Weight, gradient: Tensor) -> None:
-        (total,) = weight.add_states(1)
-        if self._share is not None:
-            gradient = gradient * self._share.view(-1, *[1] * (gradient.ndim - 1))
-        total.add_(gradient)
+        weight.add_states(1)[0].add_(gradient)
 
 
 def choose_update(local: LocalTraining) -> Update:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -21,19 +22,38 @@ SMALLEST_SHARE: Final = 64.0
 """The smallest deviation, in units, of one silo's share of the noise."""
 
 
+@dataclass(frozen=True)
+class SiloSum:
+    """An exact integer sum; how many coordinates were cut off at the range, and how many rows were left out."""
+
+    total: Integers
+    saturated: int
+    left_out: int
+
+
 def silo_sum(
     contributions: Iterable[Contribution], weights: Vector | None, encoding: FixedPoint, dimension: int
-) -> tuple[Integers, int]:
-    """The exact integer sum of all encoded rows, and how many coordinates were saturated."""
+) -> SiloSum:
+    """The exact integer sum of all encoded rows.
+
+    A user's row that is not finite counts as zero. It has to count as *something* of norm at most the clip that depends
+    on that user alone: an error here would tell the world about one user's records. ``left_out`` stays in the silo.
+    """
     total = np.zeros(dimension, dtype=np.int64)
-    saturated = 0
+    saturated = left_out = 0
     for users, rows in contributions:
-        if users is None and not np.isfinite(rows).all():
-            raise ModelError("local training diverged (NaN or infinite); lower the learning rate", place="method.local_lr")
-        part, cut = encoding.encode_sum(rows, None if weights is None or users is None else weights[users])
+        finite = np.isfinite(rows).all(axis=1)
+        if users is None and not finite.all():
+            raise ModelError(
+                "local training diverged (NaN or infinity); lower the learning rate", place="method.local_lr"
+            )
+        left_out += int((~finite).sum())
+        kept = rows if finite.all() else rows[finite]
+        kept_weights = None if weights is None or users is None else weights[users[finite]]
+        part, cut = encoding.encode_sum(kept, kept_weights)
         total += part
         saturated += cut
-    return total, saturated
+    return SiloSum(total, saturated, left_out)
 
 
 def add_noise(total: Integers, scale: float, stream: SecretStream) -> Integers:

@@ -44,6 +44,8 @@ class SiloSession:
         self._round = 0
         self._question = ""
         self._answer = b""
+        self.left_out = 0
+        """Rows of users that were not finite and counted as zero. It stays in the silo: no message carries it."""
 
     @property
     def name(self) -> str:
@@ -112,13 +114,14 @@ class SiloSession:
         path = ("round", round_)
         rows = plan.method.silo(x, data, self._learner, self._streams.child(*path))
         weights = plan.method.weights(facts, self._counts, self._totals)
-        total, saturated = silo_sum(rows, weights, plan.method.encoding(facts), facts.dimension)
+        summed = silo_sum(rows, weights, plan.method.encoding(facts), facts.dimension)
         # Noise is addressed by what it covers, too: two different sums never leave with the same noise, even if a
         # resumed run rounds differently, and the same sum always leaves as the same bytes.
-        noise = self._secrets.child("noise", *path, hashlib.sha256(m.pack(total)).hexdigest())
-        total = add_noise(total, plan.method.noise_scale(facts), noise.stream())
+        noise = self._secrets.child("noise", *path, hashlib.sha256(m.pack(summed.total)).hexdigest())
+        total = add_noise(summed.total, plan.method.noise_scale(facts), noise.stream())
         protected = plan.aggregation.protect(to_words(total), self._index, round_)
-        return m.Update(round_, m.pack(protected), saturated if plan.method.unit is None else 0)
+        self.left_out += summed.left_out
+        return m.Update(round_, m.pack(protected), summed.saturated if plan.method.unit is None else 0)
 
     def save(self) -> bytes:
         """The session's state. It holds what was sent last, and so noise: keep it as safe as the data."""

@@ -1,0 +1,176 @@
+"""From an experiment to the objects that run it: data, learner, method with its noise, plan, statement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from uldp.aggregation import aggregation
+from uldp.data.federation import Federation
+from uldp.errors import ConfigError
+from uldp.experiment.config import Experiment
+from uldp.methods.base import Facts, Method
+from uldp.privacy.accountants import Composition, account
+from uldp.privacy.calibrate import calibrate
+from uldp.privacy.events import Event
+from uldp.privacy.ledger import Ledger
+from uldp.privacy.statement import Exposure, Statement
+from uldp.rng import Secrets, Streams
+from uldp.sessions.plan import Plan
+
+if TYPE_CHECKING:
+    from uldp.learners.torch import TorchLearner
+
+
+def load_federation(experiment: Experiment) -> Federation:
+    """The data of an experiment."""
+    data, streams = experiment.data, Streams.from_seed(experiment.run.seed)
+    if data.dataset is not None:
+        from uldp.data.builtin import load_builtin
+
+        silos = data.silos if isinstance(data.silos, int) else None
+        return load_builtin(data.dataset, data.users, silos, data.allocation, streams, **data.options)
+    from uldp.data.roster import HashedIds, Roster
+    from uldp.data.schema import Schema
+    from uldp.data.tables import load_tables
+
+    assert isinstance(data.silos, tuple) and data.user is not None
+    schema = Schema.from_dict(data.schema, label=data.label, user=data.user)
+    index: Roster | HashedIds
+    if data.roster is not None:
+        index = Roster.from_file(experiment.base / data.roster, data.user)
+    elif data.id_key is not None:
+        index = HashedIds.with_key_file(data.users or 0, experiment.base / data.id_key)
+    else:
+        simulated = Secrets.simulated_from_seed(experiment.run.seed)
+        index = HashedIds.simulated(data.users or 0, simulated.child("ids"))
+    return load_tables(
+        [experiment.base / file for file in data.silos],
+        schema,
+        index,
+        streams.child("data"),
+        user=data.user,
+        test=None if data.test is None else experiment.base / data.test,
+        test_fraction=data.test_fraction,
+        name=Path(experiment.base.name).name or "tables",
+    )
+
+
+def build_learner(experiment: Experiment, federation: Federation) -> TorchLearner:
+    """The model of an experiment, ready to be trained."""
+    from uldp.learners.models import build_model
+    from uldp.learners.torch import TorchLearner
+
+    run = experiment.run
+    model = build_model(experiment.model.name, federation.feature_shape, federation.task, experiment.model.options)
+    return TorchLearner(model, federation.task, dtype=run.dtype, device=run.device, memory_mb=run.memory_mb)
+
+
+def planned_events(method: Method, facts: Facts) -> Composition:
+    """The composition of a whole run in which every silo takes part in every round."""
+    return {method.event(facts, facts.silos): method.rounds}
+
+
+def noised_method(experiment: Experiment, facts: Facts) -> Method:
+    """The method with its noise: as given, or calibrated to the target epsilon."""
+    privacy = experiment.privacy
+    if experiment.method.unit is None:
+        return experiment.method
+    if privacy.noise_multiplier is not None:
+        return experiment.with_noise(privacy.noise_multiplier)
+    assert privacy.epsilon is not None
+    sigma = calibrate(
+        lambda noise: planned_events(experiment.with_noise(noise), facts), privacy.epsilon, privacy.delta
+    )
+    return experiment.with_noise(sigma)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment that is ready to run."""
+
+    experiment: Experiment
+    federation: Federation
+    learner: TorchLearner
+    plan: Plan
+
+    @property
+    def streams(self) -> Streams:
+        return Streams.from_seed(self.experiment.run.seed)
+
+    def ledger(self) -> Ledger:
+        """An empty ledger with the experiment's budget."""
+        budget = self.experiment.privacy.epsilon if self.plan.method.unit is not None else None
+        return Ledger(self.experiment.privacy.delta, budget)
+
+
+def prepare(experiment: Experiment) -> Prepared:
+    """Load the data, build the model, calibrate the noise, check all ranges. Nothing is trained or written."""
+    federation = load_federation(experiment)
+    if not len(federation.test):
+        raise ConfigError("the test set has no records; give data.test or a larger data.test_fraction", place="data.test")
+    learner = build_learner(experiment, federation)
+    facts = Facts(federation.users, len(federation.silos), learner.dimension)
+    plan = Plan(
+        digest=experiment.digest(),
+        method=noised_method(experiment, facts),
+        aggregation=aggregation(experiment.aggregation.name),
+        facts=facts,
+        silos=tuple(silo.name for silo in federation.silos),
+    )
+    return Prepared(experiment, federation, learner, plan)
+
+
+def statement(plan: Plan, ledger: Ledger, *, simulated: bool, data_caveats: tuple[str, ...] = ()) -> Statement:
+    """The statement about what the ledger holds."""
+    method, facts = plan.method, plan.facts
+    spent = ledger.epsilon()
+    releases = len(ledger.entries)
+
+    def faced(event: Event) -> float:
+        return account({event: releases}, ledger.delta).value
+
+    server_sees = "each silo's noised sum and the sample" if plan.aggregation.server_sees_each_silo else "the totals"
+    exposures = (
+        Exposure("The outside world", "the model of every round", spent.value),
+        Exposure("The server", server_sees, faced(method.seen_by_server(facts))),
+        Exposure("One silo", "the models, the sample and its own share of the noise", faced(method.seen_by_silo(facts))),
+    )
+    return Statement(
+        unit=method.unit,
+        epsilon=spent.value,
+        delta=ledger.delta,
+        accountant=spent.accountant,
+        rounds=releases,
+        simulated=simulated,
+        exposures=exposures if method.unit is not None else (),
+        caveats=(*data_caveats, *method.caveats(facts), *_common_caveats(plan, simulated)),
+    )
+
+
+def planned_statement(plan: Plan, delta: float, *, simulated: bool, data_caveats: tuple[str, ...] = ()) -> Statement:
+    """The statement that a whole run will end with."""
+    from uldp.privacy.ledger import Entry
+
+    event = plan.method.event(plan.facts, plan.facts.silos)
+    entries = tuple(Entry(round_, event, "planned") for round_ in range(1, plan.method.rounds + 1))
+    return statement(plan, Ledger(delta, None, entries), simulated=simulated, data_caveats=data_caveats)
+
+
+def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
+    if plan.method.unit is None:
+        return ()
+    lines = []
+    if plan.method.noise_multiplier and simulated:
+        lines.append(
+            "The noise is simulated from the seed: whoever knows run.seed can take it off. Set run.secrets = \"os\" before "
+            "a model of real data leaves the house."
+        )
+    if plan.method.noise_multiplier and plan.aggregation.server_sees_each_silo and plan.facts.silos > 1:
+        lines.append("Plain aggregation: the server sees each silo's noised sum, not only the total.")
+    lines.append(
+        "Not covered: test metrics and times in the run directory, choices made after looking at them, and further runs "
+        "on the same data, which add up."
+    )
+    return tuple(lines)

@@ -1,0 +1,234 @@
+"""Batched rules for convolution and pooling. Images are (users, channels, height, records, width).
+
+In this order a convolution with stride 1 is a sum over kernel rows of one batched product each: with the image
+unrolled along its width only, the image rows that belong to kernel row k are one contiguous range of columns for all
+records of a user, k rows further down. That copies a kernel's height less than full unrolling.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from uldp.learners.rules import Moment, Rule, Slot
+from uldp.learners.updates import Update, Weight
+
+
+class _Conv(Rule):
+    """What both ways of convolving share: padding, bias, sizes."""
+
+    def __init__(self, layer: nn.Conv2d, starts: list[int]) -> None:
+        assert isinstance(layer.padding, tuple)
+        self._kernel = (layer.kernel_size[0], layer.kernel_size[1])
+        self._stride = (layer.stride[0], layer.stride[1])
+        self._padding = (layer.padding[0], layer.padding[1])
+        self._bias: Weight | None = None
+        outputs = layer.out_channels
+        self._bias_slot = (
+            (Slot(starts[1], outputs, lambda t: t.unsqueeze(-1)),) if layer.bias is not None else ()
+        )
+
+    def _pad(self, x: Tensor) -> Tensor:
+        down, right = self._padding
+        return F.pad(x, (right, right, 0, 0, down, down)) if down or right else x
+
+    def _crop(self, g: Tensor) -> Tensor:
+        down, right = self._padding
+        if not (down or right):
+            return g
+        return g[:, :, down : g.shape[2] - down, :, right : g.shape[4] - right].contiguous()
+
+
+class ConvPatches(_Conv):
+    """Full unrolling, one product. For the first layer (its patches are made once) and for strides."""
+
+    def __init__(self, layer: nn.Conv2d, starts: list[int]) -> None:
+        super().__init__(layer, starts)
+        outputs, size = layer.out_channels, layer.weight[0].numel()
+        self.slots = (
+            Slot(starts[0], outputs * size, lambda t: t.unflatten(-1, (outputs, size))),
+            *self._bias_slot,
+        )
+
+    def bind(self, weights: list[Weight]) -> None:
+        self._weight = weights[0]
+        self._bias = weights[1] if len(weights) > 1 else None
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """(users, channels, kernel height, kernel width, height, records, width) of the result's pixels."""
+        (kh, kw), (sh, sw) = self._kernel, self._stride
+        padded = self._pad(x)
+        self._input_shape = padded.shape
+        return padded.unfold(2, kh, sh).unfold(4, kw, sw).permute(0, 1, 5, 6, 2, 3, 4).contiguous()
+
+    def forward(self, x: Tensor, moment: Moment) -> Tensor:
+        if x.ndim == 5:
+            x = self.prepare(x)
+        self._patch_shape = x.shape
+        self._patches = x.view(x.shape[0], x[0, :, :, :, 0, 0, 0].numel(), -1)
+        if self._bias is None:
+            y = torch.bmm(self._weight.now, self._patches)
+        else:
+            y = torch.baddbmm(self._bias.now, self._weight.now, self._patches)
+        return y.view(x.shape[0], y.shape[1], *x.shape[4:])
+
+    def backward(self, g: Tensor, update: Update) -> Tensor:
+        flat = g.reshape(g.shape[0], g.shape[1], -1)
+        below = self._fold(flat) if self.input_gradient else g
+        update.product(self._weight, flat, self._patches.transpose(1, 2))
+        if self._bias is not None:
+            update.dense(self._bias, flat.sum(2, keepdim=True))
+        return below
+
+    def _fold(self, flat: Tensor) -> Tensor:
+        """Every patch's gradient back to the pixels it came from."""
+        patches = torch.bmm(self._weight.now.transpose(1, 2), flat).view(self._patch_shape)
+        (kh, kw), (sh, sw) = self._kernel, self._stride
+        rows, columns = self._patch_shape[4], self._patch_shape[6]
+        below = flat.new_zeros(self._input_shape)
+        for i in range(kh):
+            for j in range(kw):
+                below[:, :, i : i + sh * rows : sh, :, j : j + sw * columns : sw] += patches[:, :, i, j]
+        return self._crop(below)
+
+
+class ConvRows(_Conv):
+    """Unrolling along the width only, one product per kernel row; stride 1."""
+
+    def __init__(self, layer: nn.Conv2d, starts: list[int]) -> None:
+        super().__init__(layer, starts)
+        outputs, inputs = layer.out_channels, layer.in_channels
+        kh, kw = self._kernel
+
+        def row(k: int) -> Slot:
+            return Slot(
+                starts[0],
+                layer.weight.numel(),
+                lambda t: t.unflatten(-1, (outputs, inputs, kh, kw))[..., k, :],
+            )
+
+        self.slots = (*(row(k) for k in range(kh)), *self._bias_slot)
+
+    def bind(self, weights: list[Weight]) -> None:
+        height = self._kernel[0]
+        self._rows = weights[:height]
+        self._bias = weights[height] if len(weights) > height else None
+
+    def forward(self, x: Tensor, moment: Moment) -> Tensor:
+        padded = self._pad(x)
+        users, channels, height, records, width = padded.shape
+        kh, kw = self._kernel
+        self._out = (height - kh + 1, records, width - kw + 1)
+        self._line = records * self._out[2]
+        unrolled = padded.unfold(4, kw, 1).permute(0, 1, 5, 2, 3, 4).reshape(users, channels * kw, -1)
+        self._unrolled, self._input_shape = unrolled, padded.shape
+        length = self._out[0] * self._line
+        first = self._matrix(0)
+        if self._bias is None:
+            y = torch.bmm(first, unrolled[:, :, :length])
+        else:
+            y = torch.baddbmm(self._bias.now, first, unrolled[:, :, :length])
+        for k in range(1, kh):
+            y.baddbmm_(self._matrix(k), unrolled[:, :, k * self._line : k * self._line + length])
+        return y.view(users, y.shape[1], *self._out)
+
+    def _matrix(self, k: int) -> Tensor:
+        """Kernel row k as (users, outputs, inputs x kernel width)."""
+        return self._rows[k].now.flatten(2)
+
+    def backward(self, g: Tensor, update: Update) -> Tensor:
+        flat = g.reshape(g.shape[0], g.shape[1], -1)
+        below = self._fold(flat) if self.input_gradient else g
+        length = flat.shape[2]
+        for k in range(self._kernel[0]):
+            lines = self._unrolled[:, :, k * self._line : k * self._line + length]
+            update.product(self._rows[k], flat, lines.transpose(1, 2))
+        if self._bias is not None:
+            update.dense(self._bias, flat.sum(2, keepdim=True))
+        return below
+
+    def _fold(self, flat: Tensor) -> Tensor:
+        """The gradient of the unrolled image, with the result's gradient padded by empty lines, then of the image."""
+        kh, kw = self._kernel
+        users, channels, height, records, width = self._input_shape
+        margin = (kh - 1) * self._line
+        padded = F.pad(flat, (margin, margin))
+        length = height * self._line
+        unrolled = torch.bmm(self._matrix(0).transpose(1, 2), padded[:, :, margin:])
+        for k in range(1, kh):
+            start = margin - k * self._line
+            unrolled.baddbmm_(self._matrix(k).transpose(1, 2), padded[:, :, start : start + length])
+        parts = unrolled.view(users, channels, kw, height, records, self._out[2])
+        below = flat.new_zeros(self._input_shape)
+        for j in range(kw):
+            below[..., j : j + self._out[2]] += parts[:, :, j]
+        return self._crop(below)
+
+
+class MaxPool(Rule):
+    """Windows that do not overlap. Among equals the first one of the window counts, as in nn.MaxPool2d."""
+
+    def __init__(self, kernel: tuple[int, int]) -> None:
+        self._kernel = kernel
+
+    def forward(self, x: Tensor, moment: Moment) -> Tensor:
+        kh, kw = self._kernel
+        self._shape = x.shape
+        rows, columns = x.shape[2] // kh, x.shape[4] // kw
+        windows = x[:, :, : rows * kh, :, : columns * kw].unflatten(4, (columns, kw)).unflatten(2, (rows, kh))
+        # Columns first, then rows: so the first of equals is found in the order of the window's rows.
+        best, self._later_columns = _running_max([windows[..., j] for j in range(kw)])
+        best, self._later_rows = _running_max([best[:, :, :, i] for i in range(kh)])
+        return best
+
+    def backward(self, g: Tensor, update: Update) -> Tensor:
+        kh, kw = self._kernel
+        rows, columns = g.shape[2], g.shape[4]
+        by_row = g.new_empty((*g.shape[:3], kh, *g.shape[3:]))
+        _split(g, self._later_rows, [by_row[:, :, :, i] for i in range(kh)])
+        exact = self._shape[2] == rows * kh and self._shape[4] == columns * kw
+        below = g.new_empty(self._shape) if exact else g.new_zeros(self._shape)
+        windows = below[:, :, : rows * kh, :, : columns * kw].unflatten(4, (columns, kw)).unflatten(2, (rows, kh))
+        _split(by_row, self._later_columns, [windows[..., j] for j in range(kw)])
+        return below
+
+
+def _running_max(parts: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """The maximum of all parts, and for each part but the first where it exceeds all before it."""
+    best, later = parts[0], []
+    for part in parts[1:]:
+        later.append(part > best)
+        best = torch.maximum(best, part)
+    return (best if later else best.clone()), later
+
+
+def _split(g: Tensor, later: list[Tensor], parts: list[Tensor]) -> None:
+    """Write each gradient to the part that was the maximum, zero to the others."""
+    for part, exceeds in zip(reversed(parts[1:]), reversed(later), strict=True):
+        taken = g * exceeds
+        part.copy_(taken)
+        g = g - taken
+    parts[0].copy_(g)
+
+
+class AvgPool(Rule):
+    """Means over windows that do not overlap."""
+
+    def __init__(self, kernel: tuple[int, int]) -> None:
+        self._kernel = kernel
+
+    def forward(self, x: Tensor, moment: Moment) -> Tensor:
+        kh, kw = self._kernel
+        self._shape = x.shape
+        rows, columns = x.shape[2] // kh, x.shape[4] // kw
+        windows = x[:, :, : rows * kh, :, : columns * kw].unflatten(4, (columns, kw)).unflatten(2, (rows, kh))
+        return windows.sum((3, 6)).div_(kh * kw)
+
+    def backward(self, g: Tensor, update: Update) -> Tensor:
+        kh, kw = self._kernel
+        below = g.new_zeros(self._shape)
+        rows, columns = g.shape[2], g.shape[4]
+        windows = below[:, :, : rows * kh, :, : columns * kw].unflatten(4, (columns, kw)).unflatten(2, (rows, kh))
+        windows.copy_((g / (kh * kw))[:, :, :, None, :, :, None].expand(windows.shape))
+        return below

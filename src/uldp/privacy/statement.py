@@ -1,0 +1,80 @@
+"""The privacy statement: for whom which epsilon holds, and what it does not cover. Part of every result."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What one kind of observer faces."""
+
+    who: str
+    sees: str
+    epsilon: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"who": self.who, "sees": self.sees, "epsilon": finite_or_none(self.epsilon)}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An (epsilon, delta) guarantee in words and numbers. ``epsilon`` is the outside world's."""
+
+    unit: str | None
+    epsilon: float
+    delta: float
+    accountant: str
+    rounds: int
+    simulated: bool
+    exposures: tuple[Exposure, ...]
+    caveats: tuple[str, ...]
+
+    def headline(self) -> str:
+        """The one sentence."""
+        if self.unit is None:
+            return "No privacy: this method bounds nobody's influence and adds no noise."
+        if math.isinf(self.epsilon):
+            return "NO PRIVACY: the noise is zero, so epsilon is infinite."
+        return (
+            f"Whoever sees the model of every round learns at most ({self.epsilon:.4g}, {self.delta:g})-DP about any one "
+            f"{self.unit}: all of that {self.unit}'s records, in all silos together, could have been left out "
+            f"(add/remove, {self.rounds} rounds, {self.accountant})."
+        )
+
+    def lines(self) -> list[str]:
+        """The statement for people."""
+        lines = [self.headline()]
+        if self.unit is not None and math.isfinite(self.epsilon):
+            lines += [f"{e.who}, who sees {e.sees}: epsilon {show_epsilon(e.epsilon)}" for e in self.exposures]
+        return lines + list(self.caveats)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "headline": self.headline(),
+            "unit": self.unit,
+            "neighbours": "add or remove all records of one user, |U| public",
+            "epsilon": finite_or_none(self.epsilon),
+            "delta": self.delta,
+            "accountant": self.accountant,
+            "rounds": self.rounds,
+            "noise": "simulated" if self.simulated else "secret",
+            "exposures": [exposure.to_json() for exposure in self.exposures],
+            "caveats": list(self.caveats),
+        }
+
+
+def finite_or_none(value: float) -> float | None:
+    """JSON has no infinity: null stands for "no bound"."""
+    return value if math.isfinite(value) else None
+
+
+def show_epsilon(epsilon: float) -> str:
+    """Epsilon for people.
+
+    >>> show_epsilon(9.99726), show_epsilon(math.inf)
+    ('9.997', 'infinite')
+    """
+    return f"{epsilon:.4g}" if math.isfinite(epsilon) else "infinite"

@@ -1,0 +1,242 @@
+"""A run is a directory. What may be shown lies at its top; what must not lies in ``private``.
+
+::
+
+    experiment.json     all settings, and the folder that relative paths start from
+    versions.json       package versions
+    ledger.jsonl        one line per release, written before the model changes
+    metrics.jsonl       one line per round
+    statement.json      for whom which epsilon holds; statement.txt for people
+    result.json         the JSON document of ``uldp run``
+    model.npz           the final parameters; schema.json: how a table becomes features
+    private/            checkpoint and, with secrets from the OS, their key until the run is over: for the owner only
+
+Files are replaced in one step, so a crash leaves the old one or the new one, never half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from uldp.errors import RunError
+from uldp.experiment.config import Experiment
+from uldp.privacy.ledger import Entry
+from uldp.rng import Secrets
+from uldp.vectors import Vector
+
+_MAGIC = b"uldp-checkpoint-1\n"
+
+
+class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
+    """Everything a run continues from, after ``round`` rounds."""
+
+    round: int
+    digest: str
+    data: str
+    server: bytes
+    silos: dict[str, bytes]
+    seconds: float
+
+
+class RunDirectory:
+    """Reads and writes the files of one run."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: Path | str, experiment: Experiment) -> RunDirectory:
+        """A new directory; one that exists and is not empty is refused."""
+        run = cls(path)
+        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+            raise RunError(
+                "exists already; choose another directory, or continue it with `uldp resume`",
+                place=str(path),
+                value=str(path),
+            )
+        with _reported(run.path):
+            run.path.mkdir(parents=True, exist_ok=True)
+            run._private.mkdir(mode=0o700)
+        run.write_json("versions.json", _versions())
+        run.write_json("experiment.json", {"base": str(experiment.base.resolve()), **experiment.to_tree()})
+        return run
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunDirectory:
+        run = cls(path)
+        if not (run.path / "experiment.json").is_file():
+            raise RunError("is not a run directory: it has no experiment.json", place=str(path), value=str(path))
+        return run
+
+    @property
+    def _private(self) -> Path:
+        return self.path / "private"
+
+    @property
+    def checkpoint_file(self) -> Path:
+        return self._private / "checkpoint.bin"
+
+    def experiment(self) -> Experiment:
+        """The experiment that this run belongs to."""
+        tree = self.read_json("experiment.json")
+        base = tree.pop("base", ".")
+        return Experiment.from_tree(tree, base)
+
+    def secrets(self, experiment: Experiment) -> Secrets:
+        """The run's secrets: from the seed and marked simulated, or a key from the OS that is kept until the end."""
+        if experiment.run.secrets == "simulated":
+            return Secrets.simulated_from_seed(experiment.run.seed)
+        key = self._private / "secrets.key"
+        if not key.exists():
+            if self.checkpoint_file.exists():
+                raise RunError("the key of the run's secrets is gone; start a new run", place=str(key))
+            self._replace(key, os.urandom(32))
+        with _reported(key):
+            return Secrets.from_key(key.read_bytes())
+
+    def forget_secrets(self) -> None:
+        """Remove the key: nobody can compute the noise of a finished run any more."""
+        (self._private / "secrets.key").unlink(missing_ok=True)
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        body = msgspec.msgpack.encode(checkpoint)
+        self._replace(self.checkpoint_file, _MAGIC + hashlib.sha256(body).digest() + body)
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The last checkpoint, None if there is none yet; a damaged one is an error, never a fresh start."""
+        file = self.checkpoint_file
+        if not file.exists():
+            return None
+        with _reported(file):
+            data = file.read_bytes()
+        head, body = data[: len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
+        if head != _MAGIC + hashlib.sha256(body).digest():
+            raise RunError(
+                "the checkpoint is damaged (its checksum does not fit); restore the file from a backup, or start a new run",
+                place=str(file),
+            )
+        try:
+            return msgspec.msgpack.decode(body, type=Checkpoint)
+        except msgspec.DecodeError as error:
+            raise RunError(f"the checkpoint is of another version: {error}", place=str(file)) from error
+
+    def append_ledger(self, entry: Entry) -> None:
+        """One more release, safely on disk before this returns."""
+        self._append("ledger.jsonl", entry.to_json())
+
+    def ledger_entries(self) -> tuple[Entry, ...]:
+        return tuple(Entry.from_json(line) for line in self._lines("ledger.jsonl"))
+
+    def append_metrics(self, line: dict[str, Any]) -> None:
+        self._append("metrics.jsonl", line)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return list(self._lines("metrics.jsonl"))
+
+    def keep_metrics(self, rounds: int) -> None:
+        """Drop metric lines of rounds after ``rounds``: they will be written again."""
+        kept = [line for line in self.metrics() if line["round"] <= rounds]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        self._replace(self.path / "metrics.jsonl", text.encode(), mode=0o644)
+
+    def save_model(self, x: Vector, schema: dict[str, Any] | None) -> None:
+        """The trained parameters, with what is needed to apply them to a table."""
+        file = self.path / "model.npz"
+        partial = file.with_name(".model.npz")
+        with _reported(file):
+            with partial.open("wb") as out:
+                np.savez(out, x=x)
+            partial.replace(file)
+        if schema is not None:
+            self.write_json("schema.json", schema)
+
+    def load_model(self) -> Vector:
+        file = self.path / "model.npz"
+        if not file.exists():
+            raise RunError("has no trained model yet; finish it with `uldp resume`", place=str(self.path))
+        try:
+            with np.load(file) as arrays:
+                return np.asarray(arrays["x"], dtype=np.float64)
+        except (OSError, ValueError, KeyError) as error:
+            raise RunError(f"cannot be read: {error}", place=str(file)) from error
+
+    def write_json(self, name: str, tree: Any) -> None:
+        self._replace(self.path / name, (json.dumps(tree, indent=2) + "\n").encode(), mode=0o644)
+
+    def write_text(self, name: str, text: str) -> None:
+        self._replace(self.path / name, text.encode(), mode=0o644)
+
+    def read_json(self, name: str) -> Any:
+        file = self.path / name
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise RunError(f"cannot be read: {error.strerror}", place=str(file)) from error
+        except ValueError as error:
+            raise RunError(f"is damaged: {error}", place=str(file)) from error
+
+    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
+        file = self.path / name
+        if not file.exists():
+            return
+        text = file.read_text(encoding="utf-8")
+        # A crash can leave the last line half written; it was not acted upon yet.
+        for number, line in enumerate(text.split("\n")[:-1], start=1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise RunError(f"line {number} is damaged: {error}", place=str(file)) from error
+
+    def _append(self, name: str, tree: dict[str, Any]) -> None:
+        file = self.path / name
+        with _reported(file), file.open("a+b") as out:
+            end = out.seek(0, os.SEEK_END)
+            if end:  # drop a half-written last line
+                out.seek(0)
+                complete = out.read().rfind(b"\n") + 1
+                if complete != end:
+                    out.truncate(complete)
+            out.write((json.dumps(tree) + "\n").encode())
+            out.flush()
+            os.fsync(out.fileno())
+
+    def _replace(self, file: Path, data: bytes, mode: int = 0o600) -> None:
+        partial = file.with_name(f".{file.name}.partial")
+        with _reported(file):
+            handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+            with os.fdopen(handle, "wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            partial.replace(file)
+
+
+@contextmanager
+def _reported(file: Path) -> Iterator[None]:
+    """Trouble with the disk as one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{error.strerror or error}", place=str(file), value=str(file)) from error
+
+
+def _versions() -> dict[str, str]:
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for name in ("uldp", "torch", "numpy", "dp-accounting", "cryptography", "msgspec"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
