@@ -1,0 +1,95 @@
+"""uldp: federated learning across silos with user-level differential privacy.
+
+Everything public is here; submodules are loaded when something of them is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from uldp._version import __version__
+
+if TYPE_CHECKING:
+    from uldp.data.federation import Federation, Records, SiloData, Task
+    from uldp.errors import (
+        BudgetExhausted,
+        ConfigError,
+        DataError,
+        InputError,
+        MessageRefused,
+        ModelError,
+        RunError,
+        UldpError,
+    )
+    from uldp.experiment.build import Prepared, prepare
+    from uldp.experiment.config import Experiment
+    from uldp.methods.base import Facts, Method, State
+    from uldp.methods.user_sum import UserSum
+    from uldp.privacy.statement import Statement
+    from uldp.runtimes.local import Result, RoundReport, resume, run
+
+_HOMES = {
+    "BudgetExhausted": "uldp.errors",
+    "ConfigError": "uldp.errors",
+    "DataError": "uldp.errors",
+    "Experiment": "uldp.experiment.config",
+    "Facts": "uldp.methods.base",
+    "Federation": "uldp.data.federation",
+    "InputError": "uldp.errors",
+    "MessageRefused": "uldp.errors",
+    "Method": "uldp.methods.base",
+    "ModelError": "uldp.errors",
+    "Prepared": "uldp.experiment.build",
+    "Records": "uldp.data.federation",
+    "Result": "uldp.runtimes.local",
+    "RoundReport": "uldp.runtimes.local",
+    "RunError": "uldp.errors",
+    "SiloData": "uldp.data.federation",
+    "State": "uldp.methods.base",
+    "Statement": "uldp.privacy.statement",
+    "Task": "uldp.data.federation",
+    "UldpError": "uldp.errors",
+    "UserSum": "uldp.methods.user_sum",
+    "prepare": "uldp.experiment.build",
+    "resume": "uldp.runtimes.local",
+    "run": "uldp.runtimes.local",
+}
+
+__all__ = [
+    "BudgetExhausted",
+    "ConfigError",
+    "DataError",
+    "Experiment",
+    "Facts",
+    "Federation",
+    "InputError",
+    "MessageRefused",
+    "Method",
+    "ModelError",
+    "Prepared",
+    "Records",
+    "Result",
+    "RoundReport",
+    "RunError",
+    "SiloData",
+    "State",
+    "Statement",
+    "Task",
+    "UldpError",
+    "UserSum",
+    "__version__",
+    "prepare",
+    "resume",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'uldp' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

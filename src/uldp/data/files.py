@@ -38,12 +38,8 @@ def read_table(path: Path | str, place: str) -> pd.DataFrame:
         )
     try:
         frame = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        Warning,
-    ) as error:  # pandas' and Arrow's own errors are among these
+    # The errors of pandas and Arrow are subclasses of these.
+    except (OSError, EOFError, zlib.error, ValueError, Warning) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"cannot read {str(path)!r}: {reason}", place=place, value=str(path)) from None
     return frame

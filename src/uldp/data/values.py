@@ -114,4 +114,5 @@ def _number(cell: object) -> float:
 
 
 def _canonical_float(value: float) -> str:
-    return str(int(value)) if value.is_integer() else repr(value)
+    # By its shortest text: above 2^53 a float's exact digits are more than any file would spell out.
+    return str(int(Decimal(repr(value)))) if value.is_integer() else repr(value)

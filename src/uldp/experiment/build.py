@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uldp.aggregation import aggregation
-from uldp.data.federation import Federation
+from uldp.data.federation import Federation, Task
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
 from uldp.methods.base import Facts, Method
 from uldp.privacy.accountants import Composition, account
 from uldp.privacy.calibrate import calibrate
 from uldp.privacy.events import Event
-from uldp.privacy.ledger import Ledger
+from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.statement import Exposure, Statement
 from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
@@ -57,14 +57,14 @@ def load_federation(experiment: Experiment) -> Federation:
     )
 
 
-def build_learner(experiment: Experiment, federation: Federation) -> TorchLearner:
-    """The model of an experiment, ready to be trained."""
+def build_learner(experiment: Experiment, feature_shape: tuple[int, ...], task: Task) -> TorchLearner:
+    """The model of an experiment for data of this shape, ready to be trained or applied."""
     from uldp.learners.models import build_model
     from uldp.learners.torch import TorchLearner
 
     run = experiment.run
-    model = build_model(experiment.model.name, federation.feature_shape, federation.task, experiment.model.options)
-    return TorchLearner(model, federation.task, dtype=run.dtype, device=run.device, memory_mb=run.memory_mb)
+    model = build_model(experiment.model.name, feature_shape, task, experiment.model.options)
+    return TorchLearner(model, task, dtype=run.dtype, device=run.device, memory_mb=run.memory_mb)
 
 
 def planned_events(method: Method, facts: Facts) -> Composition:
@@ -99,10 +99,10 @@ class Prepared:
     def streams(self) -> Streams:
         return Streams.from_seed(self.experiment.run.seed)
 
-    def ledger(self) -> Ledger:
-        """An empty ledger with the experiment's budget."""
+    def ledger(self, entries: tuple[Entry, ...] = ()) -> Ledger:
+        """A ledger with the experiment's budget and what was released before."""
         budget = self.experiment.privacy.epsilon if self.plan.method.unit is not None else None
-        return Ledger(self.experiment.privacy.delta, budget)
+        return Ledger(self.experiment.privacy.delta, budget, entries)
 
 
 def prepare(experiment: Experiment) -> Prepared:
@@ -110,7 +110,7 @@ def prepare(experiment: Experiment) -> Prepared:
     federation = load_federation(experiment)
     if not len(federation.test):
         raise ConfigError("the test set has no records; give data.test or a larger data.test_fraction", place="data.test")
-    learner = build_learner(experiment, federation)
+    learner = build_learner(experiment, federation.feature_shape, federation.task)
     facts = Facts(federation.users, len(federation.silos), learner.dimension)
     plan = Plan(
         digest=experiment.digest(),
@@ -151,8 +151,6 @@ def statement(plan: Plan, ledger: Ledger, *, simulated: bool, data_caveats: tupl
 
 def planned_statement(plan: Plan, delta: float, *, simulated: bool, data_caveats: tuple[str, ...] = ()) -> Statement:
     """The statement that a whole run will end with."""
-    from uldp.privacy.ledger import Entry
-
     event = plan.method.event(plan.facts, plan.facts.silos)
     entries = tuple(Entry(round_, event, "planned") for round_ in range(1, plan.method.rounds + 1))
     return statement(plan, Ledger(delta, None, entries), simulated=simulated, data_caveats=data_caveats)

@@ -8,6 +8,7 @@ shuffling, and cheap. Nothing here is secret, and no privacy claim rests on it.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Final
 
 import numpy as np
@@ -51,6 +52,13 @@ class Noise:
     def __init__(self, streams: Streams, users: IntArray) -> None:
         self._dropout = _keys(streams.child("dropout"), users)
         self._order = _keys(streams.child("order"), users)
+
+    def of(self, user: int) -> Noise:
+        """The same choices for the user in place ``user`` alone."""
+        alone = copy.copy(self)
+        alone._dropout = self._dropout[user : user + 1]
+        alone._order = self._order[user : user + 1]
+        return alone
 
     def dropout(
         self, rate: float, layer: int, step: int, first: int, shape: tuple[int, int, int], dtype: Any = np.float32

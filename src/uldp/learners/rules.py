@@ -37,20 +37,38 @@ class Moment:
 
 @dataclass(frozen=True)
 class Slot:
-    """A part of the flat parameter vector and how a rule wants to see it (views only)."""
+    """A part of the flat parameter vector, the view of it that a rule wants, and the shape it computes with."""
 
     start: int
     size: int
+    shape: Shape
     arrange: Callable[[Tensor], Tensor]
 
-    def view(self, flat: Tensor) -> Tensor:
-        """The slot in a vector (d,) or in rows (users, d)."""
-        return self.arrange(flat[..., self.start : self.start + self.size])
+    def load(self, x: Tensor, users: int) -> Tensor:
+        """(users, *shape): the slot of the vector x, once for every user."""
+        values = self.arrange(x[self.start : self.start + self.size]).reshape(self.shape)
+        return values.expand(users, *self.shape).contiguous()
+
+    def store(self, values: Tensor, rows: Tensor) -> None:
+        """Write (users, *shape) to its place in rows (users, d)."""
+        view = self.arrange(rows[:, self.start : self.start + self.size])
+        view.copy_(values.reshape(view.shape))
+
+
+def plain_slot(start: int, shape: Shape) -> Slot:
+    """A slot that is used in the order in which it lies in the vector."""
+    return Slot(start, prod(shape), shape, lambda t: t)
 
 
 class Rule(ABC):
-    """One layer. ``input_gradient`` is False for the first layer with parameters: nobody asks for it there."""
+    """One layer.
 
+    ``input_gradient`` is False for the first layer with parameters: nobody asks for it there. ``fresh`` says that
+    the layer does not need its result again, ``in_place`` that the layer below is such a one.
+    """
+
+    fresh = False
+    in_place = False
     input_gradient = True
     slots: tuple[Slot, ...] = ()
 
@@ -72,13 +90,20 @@ class Rule(ABC):
 class Linear(Rule):
     """Weights are kept as (users, inputs, outputs): the forward product needs no transposition then."""
 
+    fresh = True
+
     def __init__(self, layer: nn.Linear, starts: list[int]) -> None:
         inputs, outputs = layer.in_features, layer.out_features
         self.slots = (
-            Slot(starts[0], inputs * outputs, lambda t: t.unflatten(-1, (outputs, inputs)).transpose(-1, -2)),
+            Slot(
+                starts[0],
+                inputs * outputs,
+                (inputs, outputs),
+                lambda t: t.unflatten(-1, (outputs, inputs)).transpose(-1, -2),
+            ),
         )
         if layer.bias is not None:
-            self.slots += (Slot(starts[1], outputs, lambda t: t.unflatten(-1, (1, outputs))),)
+            self.slots += (plain_slot(starts[1], (1, outputs)),)
 
     def bind(self, weights: list[Weight]) -> None:
         self._weight = weights[0]
@@ -100,7 +125,7 @@ class Linear(Rule):
 
 class Relu(Rule):
     def forward(self, x: Tensor, moment: Moment) -> Tensor:
-        self._y = x.relu_()
+        self._y = x.relu_() if self.in_place else x.relu()
         return self._y
 
     def backward(self, g: Tensor, update: Update) -> Tensor:
@@ -121,7 +146,7 @@ class LeakyRelu(Rule):
 
 class Tanh(Rule):
     def forward(self, x: Tensor, moment: Moment) -> Tensor:
-        self._y = x.tanh_()
+        self._y = x.tanh_() if self.in_place else x.tanh()
         return self._y
 
     def backward(self, g: Tensor, update: Update) -> Tensor:
@@ -161,9 +186,11 @@ class Gelu(Rule):
 class Normalize(Rule):
     """LayerNorm over a record's features, and GroupNorm of a table: groups of neighbouring features."""
 
+    fresh = True
+
     def __init__(self, features: int, groups: int, epsilon: float, starts: list[int]) -> None:
         self._features, self._groups, self._epsilon = features, groups, epsilon
-        self.slots = tuple(Slot(start, features, lambda t: t.unsqueeze(-2)) for start in starts)
+        self.slots = tuple(plain_slot(start, (1, features)) for start in starts)
 
     def bind(self, weights: list[Weight]) -> None:
         self._scale = weights[0] if weights else None
@@ -199,9 +226,11 @@ class Normalize(Rule):
 class ImageNorm(Rule):
     """GroupNorm of images: over the pixels of a group of channels of one record."""
 
+    fresh = True
+
     def __init__(self, channels: int, groups: int, epsilon: float, starts: list[int]) -> None:
         self._groups, self._epsilon = groups, epsilon
-        self.slots = tuple(Slot(start, channels, lambda t: t[..., None, None, None]) for start in starts)
+        self.slots = tuple(plain_slot(start, (channels, 1, 1, 1)) for start in starts)
 
     def bind(self, weights: list[Weight]) -> None:
         self._scale = weights[0] if weights else None

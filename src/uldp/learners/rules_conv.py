@@ -7,16 +7,20 @@ records of a user, k rows further down. That copies a kernel's height less than 
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from uldp.learners.rules import Moment, Rule, Slot
+from uldp.learners.rules import Moment, Rule, Slot, plain_slot
 from uldp.learners.updates import Update, Weight
 
 
 class _Conv(Rule):
     """What both ways of convolving share: padding, bias, sizes."""
+
+    fresh = True
 
     def __init__(self, layer: nn.Conv2d, starts: list[int]) -> None:
         assert isinstance(layer.padding, tuple)
@@ -25,9 +29,7 @@ class _Conv(Rule):
         self._padding = (layer.padding[0], layer.padding[1])
         self._bias: Weight | None = None
         outputs = layer.out_channels
-        self._bias_slot = (
-            (Slot(starts[1], outputs, lambda t: t.unsqueeze(-1)),) if layer.bias is not None else ()
-        )
+        self._bias_slot = (plain_slot(starts[1], (outputs, 1)),) if layer.bias is not None else ()
 
     def _pad(self, x: Tensor) -> Tensor:
         down, right = self._padding
@@ -46,10 +48,7 @@ class ConvPatches(_Conv):
     def __init__(self, layer: nn.Conv2d, starts: list[int]) -> None:
         super().__init__(layer, starts)
         outputs, size = layer.out_channels, layer.weight[0].numel()
-        self.slots = (
-            Slot(starts[0], outputs * size, lambda t: t.unflatten(-1, (outputs, size))),
-            *self._bias_slot,
-        )
+        self.slots = (plain_slot(starts[0], (outputs, size)), *self._bias_slot)
 
     def bind(self, weights: list[Weight]) -> None:
         self._weight = weights[0]
@@ -66,7 +65,7 @@ class ConvPatches(_Conv):
         if x.ndim == 5:
             x = self.prepare(x)
         self._patch_shape = x.shape
-        self._patches = x.view(x.shape[0], x[0, :, :, :, 0, 0, 0].numel(), -1)
+        self._patches = x.view(x.shape[0], prod(x.shape[1:4]), -1)
         if self._bias is None:
             y = torch.bmm(self._weight.now, self._patches)
         else:
@@ -105,6 +104,7 @@ class ConvRows(_Conv):
             return Slot(
                 starts[0],
                 layer.weight.numel(),
+                (outputs, inputs * kw),
                 lambda t: t.unflatten(-1, (outputs, inputs, kh, kw))[..., k, :],
             )
 
@@ -124,18 +124,14 @@ class ConvRows(_Conv):
         unrolled = padded.unfold(4, kw, 1).permute(0, 1, 5, 2, 3, 4).reshape(users, channels * kw, -1)
         self._unrolled, self._input_shape = unrolled, padded.shape
         length = self._out[0] * self._line
-        first = self._matrix(0)
+        first = self._rows[0].now
         if self._bias is None:
             y = torch.bmm(first, unrolled[:, :, :length])
         else:
             y = torch.baddbmm(self._bias.now, first, unrolled[:, :, :length])
         for k in range(1, kh):
-            y.baddbmm_(self._matrix(k), unrolled[:, :, k * self._line : k * self._line + length])
+            y.baddbmm_(self._rows[k].now, unrolled[:, :, k * self._line : k * self._line + length])
         return y.view(users, y.shape[1], *self._out)
-
-    def _matrix(self, k: int) -> Tensor:
-        """Kernel row k as (users, outputs, inputs x kernel width)."""
-        return self._rows[k].now.flatten(2)
 
     def backward(self, g: Tensor, update: Update) -> Tensor:
         flat = g.reshape(g.shape[0], g.shape[1], -1)
@@ -155,10 +151,10 @@ class ConvRows(_Conv):
         margin = (kh - 1) * self._line
         padded = F.pad(flat, (margin, margin))
         length = height * self._line
-        unrolled = torch.bmm(self._matrix(0).transpose(1, 2), padded[:, :, margin:])
+        unrolled = torch.bmm(self._rows[0].now.transpose(1, 2), padded[:, :, margin:])
         for k in range(1, kh):
             start = margin - k * self._line
-            unrolled.baddbmm_(self._matrix(k).transpose(1, 2), padded[:, :, start : start + length])
+            unrolled.baddbmm_(self._rows[k].now.transpose(1, 2), padded[:, :, start : start + length])
         parts = unrolled.view(users, channels, kw, height, records, self._out[2])
         below = flat.new_zeros(self._input_shape)
         for j in range(kw):
@@ -168,6 +164,8 @@ class ConvRows(_Conv):
 
 class MaxPool(Rule):
     """Windows that do not overlap. Among equals the first one of the window counts, as in nn.MaxPool2d."""
+
+    fresh = True
 
     def __init__(self, kernel: tuple[int, int]) -> None:
         self._kernel = kernel
@@ -214,6 +212,8 @@ def _split(g: Tensor, later: list[Tensor], parts: list[Tensor]) -> None:
 
 class AvgPool(Rule):
     """Means over windows that do not overlap."""
+
+    fresh = True
 
     def __init__(self, kernel: tuple[int, int]) -> None:
         self._kernel = kernel

@@ -124,7 +124,7 @@ def _single_pld(event: Event) -> Any:
     else:
         raise ConfigError(f"PLD cannot interpret {event}", place="privacy")
     # The loss of one step grows as 1/sigma^2: the grid grows with it, or little noise would take minutes.
-    interval = 1e-4 * max(1.0, noise_multiplier**-2)
+    interval = 3e-4 * max(1.0, noise_multiplier**-2)
     with np.errstate(all="ignore"):
         return privacy_loss_distribution.from_gaussian_mechanism(
             noise_multiplier, sampling_prob=sample_rate, value_discretization_interval=interval
@@ -137,7 +137,12 @@ ACCOUNTANTS: tuple[Accountant, ...] = (AnalyticGaussian(), Pld())
 def account(composition: Composition, delta: float) -> Epsilon:
     """The epsilon of ``composition`` by the first accountant that can interpret all of its events."""
     check_delta(delta)
-    merged = {event: count for event, count in composition.items() if count > 0}
+    return _account(frozenset((event, count) for event, count in composition.items() if count > 0), delta)
+
+
+@functools.lru_cache(maxsize=4096)  # a run asks for the same composition when it plans, charges and reports
+def _account(items: frozenset[tuple[Event, int]], delta: float) -> Epsilon:
+    merged = dict(items)
     if any(isinstance(event, NonPrivate) for event in merged):
         return Epsilon(math.inf, "none")
     for accountant in ACCOUNTANTS:

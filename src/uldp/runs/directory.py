@@ -56,19 +56,33 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path | str, experiment: Experiment) -> RunDirectory:
         """A new directory; one that exists and is not empty is refused."""
+        cls.check_free(path)
         run = cls(path)
-        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-            raise RunError(
-                "exists already; choose another directory, or continue it with `uldp resume`",
-                place=str(path),
-                value=str(path),
-            )
         with _reported(run.path):
             run.path.mkdir(parents=True, exist_ok=True)
             run._private.mkdir(mode=0o700)
         run.write_json("versions.json", _versions())
         run.write_json("experiment.json", {"base": str(experiment.base.resolve()), **experiment.to_tree()})
         return run
+
+    @staticmethod
+    def check_free(path: Path | str) -> None:
+        """Refuse a directory that exists and is not empty."""
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(
+                "exists already; choose another directory, or continue it with `uldp resume`",
+                place=str(path),
+                value=str(path),
+            )
+
+    @staticmethod
+    def next_free(parent: Path, name: str) -> Path:
+        """The first of ``name-1``, ``name-2``, ... that does not exist."""
+        number = 1
+        while (parent / f"{name}-{number}").exists():
+            number += 1
+        return parent / f"{name}-{number}"
 
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:

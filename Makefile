@@ -1,0 +1,51 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: install
+install: $(STAMP) ## Create .venv with everything a developer needs
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## Train four methods on built-in data, compare, draw, explain
+	$(BIN)/uldp demo
+
+.PHONY: test
+test: $(STAMP) ## Run the tests
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+.PHONY: test-all
+test-all: $(STAMP) ## Run the tests, the slow ones too
+	$(BIN)/python -m pytest -n 2
+
+.PHONY: check
+check: $(STAMP) ## Check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(STAMP) ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(STAMP) ## Measure the trainer against a plain loop
+	$(BIN)/uldp bench train
+
+.PHONY: clean
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

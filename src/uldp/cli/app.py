@@ -1,0 +1,42 @@
+"""The commands, in the order in which people meet them. Each is imported here, PyTorch only when one trains."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from uldp._version import __version__
+from uldp.cli.bench import bench
+from uldp.cli.calculators import epsilon, sigma
+from uldp.cli.catalog import datasets, methods
+from uldp.cli.demo import demo
+from uldp.cli.models import export, predict
+from uldp.cli.new import new
+from uldp.cli.run import plan, resume, run
+
+app = typer.Typer(
+    help="Train one model across silos so that no person can be singled out, wherever their records sit.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (demo, new, methods, datasets, plan, run, resume, predict, export, epsilon, sigma):
+    app.command()(command)
+app.add_typer(bench, name="bench")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"uldp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,61 @@
+"""``uldp methods`` and ``uldp datasets``: what there is."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+from uldp.cli.output import Json, print_json, print_table, reporting
+
+
+@reporting
+def methods(as_json: Json = False) -> None:
+    """List the methods: what each does, whom it protects, what it costs."""
+    from uldp.methods.registry import METHODS
+
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": name,
+                    "summary": named.summary,
+                    "protects": named.method.unit,
+                    "paper": named.method.paper,
+                    "settings": {f.name: _default(f) for f in fields(named.method) if f.name != "noise_multiplier"},
+                }
+                for name, named in METHODS.items()
+            ]
+        )
+        return
+    rows = [
+        (name, f"one {named.method.unit}" if named.method.unit else "nobody", named.summary)
+        for name, named in METHODS.items()
+    ]
+    print_table(("method", "protects", "what it does"), rows)
+
+
+def _default(field: Any) -> Any:
+    return None if field.default is MISSING else field.default
+
+
+@reporting
+def datasets(as_json: Json = False) -> None:
+    """List the built-in data sets."""
+    from uldp.data.builtin import datasets as known
+
+    infos = [dataset.info for dataset in known().values()]
+    if as_json:
+        print_json([{**info.to_json(), "options": dict(known()[info.name].options)} for info in infos])
+        return
+    rows = [
+        (
+            info.name,
+            str(info.records),
+            "x".join(map(str, info.features)),
+            str(info.classes or "number"),
+            f"{info.users} / {info.silos}",
+            info.description,
+        )
+        for info in infos
+    ]
+    print_table(("data set", "records", "features", "classes", "users / silos", "what it is"), rows)

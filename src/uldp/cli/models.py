@@ -1,0 +1,128 @@
+"""``uldp predict`` and ``uldp export``: use the trained model, preprocessing included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from uldp.cli.output import Json, print_json, reporting
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from uldp.data.schema import Schema
+    from uldp.learners.torch import TorchLearner
+    from uldp.runs.directory import RunDirectory
+    from uldp.vectors import Vector
+
+Run = Annotated[Path, typer.Argument(help="A run directory with a trained model.")]
+
+
+@reporting
+def predict(
+    run_directory: Run,
+    table: Annotated[Path, typer.Argument(help="A CSV or Parquet file with the columns of the schema.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Write a CSV file instead of stdout.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Apply a trained model to a table: one prediction per row."""
+    from uldp.data.files import read_table
+    from uldp.errors import RunError
+    from uldp.runs.directory import RunDirectory
+
+    directory = RunDirectory.open(run_directory)
+    if out is not None and out.exists():
+        raise RunError("exists already; choose another file", place=str(out), value=str(out))
+    x = directory.load_model()
+    schema = _schema(directory)
+    frame = read_table(table, "table")
+    features = schema.features(frame, str(table))
+    learner = _learner(directory, schema, x)
+    predicted = _predictions(learner, schema, x, features)
+    if out is not None:
+        predicted.to_csv(out, index=False)
+    if as_json:
+        print_json({"rows": len(predicted), "out": str(out) if out else None, "predictions": predicted.to_dict("records")})
+    elif out is None:
+        typer.echo(predicted.to_csv(index=False), nl=False)
+    else:
+        typer.echo(f"{len(predicted)} predictions in {out}")
+
+
+@reporting
+def export(
+    run_directory: Run,
+    out: Annotated[Path | None, typer.Option("--out", help="The file to write [default: RUN/model.pt].")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the model as a plain PyTorch state with its schema, for use without uldp."""
+    import json
+
+    import torch
+
+    from uldp.errors import RunError
+    from uldp.runs.directory import RunDirectory
+
+    directory = RunDirectory.open(run_directory)
+    target = out or directory.path / "model.pt"
+    if target.exists():
+        raise RunError("exists already; choose another file with --out", place=str(target), value=str(target))
+    x = directory.load_model()
+    schema = _schema(directory) if (directory.path / "schema.json").exists() else None
+    learner = _learner(directory, schema, x)
+    content = {
+        "state_dict": learner.state_dict(x),
+        "model": str(learner.module),
+        "schema": json.dumps(schema.to_dict()) if schema else "",
+        "features": list(schema.feature_names()) if schema else [],
+    }
+    try:
+        torch.save(content, target)
+    except (OSError, RuntimeError) as error:
+        raise RunError(f"cannot be written: {error}", place=str(target)) from error
+    described = {"out": str(target), "parameters": int(x.size), "features": content["features"]}
+    if as_json:
+        print_json(described)
+    else:
+        typer.echo(f"{x.size} parameters in {target}; read them with torch.load(..., weights_only=True)")
+
+
+def _schema(directory: RunDirectory) -> Schema:
+    from uldp.data.schema import Schema
+    from uldp.errors import RunError
+
+    if not (directory.path / "schema.json").exists():
+        raise RunError(
+            "was trained on a data set without a table schema, so a table cannot become its features",
+            place=str(directory.path),
+        )
+    return Schema.from_dict(directory.read_json("schema.json"), place="schema.json")
+
+
+def _learner(directory: RunDirectory, schema: Schema | None, x: Vector) -> TorchLearner:
+    """The run's model, without loading the data it was trained on if the schema says what it needs."""
+    from uldp.errors import RunError
+    from uldp.experiment.build import build_learner, load_federation
+
+    experiment = directory.experiment()
+    if schema is not None:
+        learner = build_learner(experiment, (len(schema.feature_names()),), schema.task)
+    else:
+        federation = load_federation(experiment)
+        learner = build_learner(experiment, federation.feature_shape, federation.task)
+    if learner.dimension != x.size:
+        raise RunError(f"model.npz holds {x.size} parameters, the model has {learner.dimension}", place=str(directory.path))
+    return learner
+
+
+def _predictions(learner: TorchLearner, schema: Schema, x: Vector, features: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    scores = learner.predict(x, features)
+    if schema.task.classes == 0:
+        return pd.DataFrame({"prediction": schema.task.label_offset + schema.task.label_scale * scores})
+    classes = schema.class_names()
+    table = {"prediction": [classes[i] for i in scores.argmax(axis=1)]}
+    return pd.DataFrame({**table, **{f"probability_{name}": scores[:, i] for i, name in enumerate(classes)}})

@@ -1,0 +1,122 @@
+"""``uldp new``: a commented experiment file to start from."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from uldp.cli.output import Json, print_json, reporting
+
+_METHOD = """\
+[model]
+name = "auto"                  # logistic for classes, linear for numbers, cnn for images; or "package.module:factory"
+
+[method]
+name = "uldp-avg-w"            # see `uldp methods`
+rounds = 20
+local_epochs = 10
+local_lr = 0.1
+clip = 0.5                     # the most one person can move the sum
+global_lr = 5.0
+sample_rate = 1.0              # below 1: each round takes every person with this probability
+
+[privacy]
+delta = 1e-5                   # far below 1 / number of people
+epsilon = 4.0                  # the noise is calibrated to it; or give noise_multiplier = 5.0 instead
+
+[aggregation]
+name = "plain"                 # the server sees each silo's noised sum
+
+[run]
+seed = 0
+secrets = "simulated"          # "os" before a model of real data leaves the house: noise that nobody can repeat
+"""
+
+_BUILTIN = """\
+[data]
+dataset = "breast-cancer"      # see `uldp datasets`
+users = 100
+silos = 5
+allocation = "zipf"            # uniform | zipf | non-iid
+
+"""
+
+
+@reporting
+def new(
+    name: Annotated[str, typer.Argument(help="Writes NAME.toml.")],
+    silo: Annotated[
+        list[Path], typer.Option("--silo", help="A CSV or Parquet file of one silo; once for each silo.")
+    ] = [],  # noqa: B006
+    user: Annotated[str | None, typer.Option("--user", help="The column that says whose record it is.")] = None,
+    label: Annotated[str | None, typer.Option("--label", help="The column to predict.")] = None,
+    test: Annotated[Path | None, typer.Option("--test", help="A file of held-out records [default: 20 % of the users].")] = None,
+    users: Annotated[int | None, typer.Option("--users", help="|U|: how many people there may be, public.")] = None,
+    suggest: Annotated[
+        bool, typer.Option("--suggest", help="Propose ranges and categories from the files, marked as not agreed yet.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Draft an experiment file: for a built-in data set, or with a schema for your own tables."""
+    from uldp.errors import ConfigError
+
+    target = Path(name if name.endswith(".toml") else f"{name}.toml")
+    if target.exists():
+        raise ConfigError("exists already; choose another name", place=str(target), value=str(target))
+    text = _tables(target, silo, user, label, test, users, suggest) if silo else _BUILTIN
+    text = f"# An experiment of uldp. Show what it costs: uldp plan {target.name}. Train: uldp run {target.name}\n\n" + text + _METHOD
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", place=str(target), value=str(target)) from error
+    if as_json:
+        print_json({"file": str(target)})
+    else:
+        typer.echo(f"wrote {target}")
+        if silo:
+            typer.echo("Next: agree with all parties on the ranges and categories in [data.schema], then `uldp plan`.")
+
+
+def _tables(
+    target: Path,
+    silos: list[Path],
+    user: str | None,
+    label: str | None,
+    test: Path | None,
+    users: int | None,
+    suggest: bool,
+) -> str:
+    """The ``[data]`` section for one's own tables."""
+    import pandas as pd
+
+    from uldp.data.draft import draft_schema
+    from uldp.data.files import read_table
+    from uldp.errors import ConfigError
+
+    for option, value in (("--user", user), ("--label", label), ("--users", users)):
+        if value is None:
+            raise ConfigError("is needed with --silo", place=option)
+    frames = [read_table(path, "--silo") for path in silos]
+    draft = draft_schema(pd.concat(frames, ignore_index=True), str(user), str(label), from_data=suggest)
+    base = target.resolve().parent
+    paths = [os.path.relpath(path.resolve(), base) for path in silos]
+    holdout = f"test = {json.dumps(os.path.relpath(test.resolve(), base))}" if test else "test_fraction = 0.2   # of the users"
+    return "\n".join(
+        [
+            "[data]",
+            f"silos = {json.dumps(paths)}",
+            f"user = {json.dumps(user)}",
+            f"label = {json.dumps(label)}",
+            f"users = {users}   # |U|, public: ids are hashed into so many places; or give roster = \"ids.txt\"",
+            holdout,
+            "",
+            "# Public constants. Ranges and categories are agreed on by the parties, never computed from the data:",
+            "# a statistic of the data would let one person move everybody's features.",
+            draft.to_toml(),
+            "",
+        ]
+    )

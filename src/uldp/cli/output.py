@@ -1,0 +1,122 @@
+"""What commands share: where results go, how errors look, the progress bar.
+
+Results go to stdout: text for people, or with ``--json`` one JSON document and nothing else. Progress, warnings and
+errors for people go to stderr.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+
+import typer
+
+from uldp.errors import UldpError
+
+if TYPE_CHECKING:
+    from uldp.runtimes.local import RoundReport
+
+P = ParamSpec("P")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+Set = Annotated[
+    list[str], typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated.")
+]
+
+
+def reporting(command: Callable[P, None]) -> Callable[P, None]:
+    """Turn our errors into one sentence and an exit code: 2 for bad input, 1 for the rest."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except UldpError as error:
+            if kwargs.get("as_json"):
+                print_json(error.to_json())
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            typer.echo("stopped.", err=True)
+            raise typer.Exit(130) from None
+        except BrokenPipeError:  # the reader of our output has gone, as in `uldp methods | head`
+            sys.stderr.close()
+            raise typer.Exit(1) from None
+
+    return wrapped
+
+
+def print_json(tree: Any) -> None:
+    typer.echo(json.dumps(tree, indent=2, allow_nan=False))
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+    """A table that fits the terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*headers, title=title or None, box=SIMPLE_HEAD, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120).print(table, markup=False)
+
+
+def warn(text: str) -> None:
+    typer.echo(f"warning: {text}", err=True)
+
+
+def paragraphs(lines: Sequence[str]) -> str:
+    """Sentences wrapped for a terminal, one bullet each."""
+    import textwrap
+
+    return "\n".join(
+        textwrap.fill(line, 100, initial_indent="  - ", subsequent_indent="    ", break_long_words=False)
+        for line in lines
+    )
+
+
+METRIC_ORDER = ("accuracy", "roc_auc", "r2", "mae", "loss")
+
+
+def main_metric(metrics: Mapping[str, float]) -> tuple[str, float] | None:
+    """The metric to show where there is room for one."""
+    for name in METRIC_ORDER:
+        if name in metrics:
+            return name, metrics[name]
+    return None
+
+
+@contextmanager
+def progress(label: str, rounds: int) -> Iterator[Callable[[RoundReport], None]]:
+    """A bar on stderr with round, metric, epsilon and time left; plain lines where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from uldp.privacy.statement import show_epsilon
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda report: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(label, total=rounds, note="")
+
+        def show(report: RoundReport) -> None:
+            shown = main_metric(report.metrics)
+            metric = f"{shown[0]} {shown[1]:.4g}" if shown else ""
+            note = f"{metric}  epsilon {show_epsilon(report.epsilon)}"
+            bar.update(task, completed=report.round, note=note)
+
+        yield show

@@ -1,0 +1,52 @@
+"""An experiment from what the command line gives: a file, or a data set and a method; then overrides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from uldp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from uldp.experiment.config import Experiment
+
+File = Annotated[Path | None, typer.Argument(help="An experiment file (see `uldp new`).", show_default=False)]
+DatasetOption = Annotated[
+    str | None, typer.Option("--dataset", help="A built-in data set instead of a file (see `uldp datasets`).")
+]
+MethodOption = Annotated[str | None, typer.Option("--method", help="A method by name (see `uldp methods`).")]
+
+
+def experiment_from(
+    file: Path | None, dataset: str | None, method: str | None, overrides: list[str]
+) -> Experiment:
+    """The experiment of a file or of a data set's preset, with ``--method`` and ``--set`` on top."""
+    from uldp.experiment.config import Experiment, read_toml
+    from uldp.experiment.presets import preset
+
+    if (file is None) == (dataset is None):
+        raise ConfigError("give an experiment file, or --dataset NAME (and --method NAME)", place="command line")
+    if file is not None:
+        tree, base = read_toml(file), file.resolve().parent
+        if method is not None:
+            tree = {**tree, "method": {**tree.get("method", {}), "name": method}}
+    else:
+        assert dataset is not None
+        tree, base = preset(dataset, method or "uldp-avg-w"), Path.cwd()
+    return Experiment.from_tree(apply_overrides(tree, overrides), base)
+
+
+def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """``tree`` with every override. Of epsilon and noise_multiplier, one that is set takes the other's place."""
+    from uldp.experiment.sections import with_override
+
+    keys = {assignment.partition("=")[0].strip() for assignment in overrides}
+    pair = ("epsilon", "noise_multiplier")
+    for key, other in (pair, pair[::-1]):
+        if f"privacy.{key}" in keys and f"privacy.{other}" not in keys and isinstance(tree.get("privacy"), dict):
+            tree = {**tree, "privacy": {k: v for k, v in tree["privacy"].items() if k != other}}
+    for assignment in overrides:
+        tree = with_override(tree, assignment)
+    return tree

@@ -1,0 +1,59 @@
+"""Test metrics by name. A metric that is not defined for the records at hand is left out; there are no NaN entries."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.data.federation import IntArray, LabelArray, Task
+
+Floats = npt.NDArray[np.float64]
+
+
+def score(task: Task, predictions: Floats, labels: LabelArray, loss: float) -> dict[str, float]:
+    """All metrics that apply. ``predictions`` are class probabilities (records, classes) or labels (records,)."""
+    if not len(labels):
+        return {}
+    metrics: dict[str, float | None] = {"loss": loss}
+    if task.kind == "classification":
+        classes = labels.astype(np.int64)
+        metrics["accuracy"] = float((predictions.argmax(1) == classes).mean())
+        metrics["roc_auc"] = roc_auc(predictions, classes)
+    else:
+        errors = predictions - labels.astype(np.float64)
+        metrics["r2"] = r_squared(errors, labels.astype(np.float64))
+        metrics["mae"] = float(np.abs(errors).mean() * abs(task.label_scale))
+    return {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
+
+
+def roc_auc(chances: Floats, classes: IntArray) -> float | None:
+    """Area under the ROC curve: of class 1 for two classes, the mean over one-against-rest for more.
+
+    None when a class is missing, or when a score is not a number.
+    """
+    if not np.isfinite(chances).all():
+        return None
+    count = chances.shape[1]
+    targets = [1] if count == 2 else range(count)
+    areas = [binary_auc(chances[:, target], classes == target) for target in targets]
+    known = [area for area in areas if area is not None]
+    return float(np.mean(known)) if len(known) == len(areas) else None
+
+
+def binary_auc(scores: Floats, positive: npt.NDArray[np.bool_]) -> float | None:
+    """P(score of a positive > score of a negative), ties half: the rank-sum statistic. None without both kinds."""
+    positives = int(positive.sum())
+    negatives = len(positive) - positives
+    if not positives or not negatives:
+        return None
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
+    return float((ranks[positive].sum() - positives * (positives + 1) / 2.0) / (positives * negatives))
+
+
+def r_squared(errors: Floats, labels: Floats) -> float | None:
+    """1 - residual / total sum of squares; None when all labels are equal."""
+    total = float(((labels - labels.mean()) ** 2).sum())
+    return 1.0 - float((errors**2).sum()) / total if total > 0 else None

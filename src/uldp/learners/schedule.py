@@ -1,0 +1,133 @@
+"""Who trains together with whom: users of like size in chunks, the longest first, so that the active ones lead.
+
+How wide a user's batches are padded depends on the user's own number of records only, never on the others': the same
+padding gives the same rounding, so that a user's row stays the same, bit by bit, when other users come or go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.data.federation import IntArray
+from uldp.learners.noise import Noise
+
+#: Padded widths: two per octave.
+_FINE: Final = tuple(sorted({1, 2} | {w * 2**k for k in range(1, 40) for w in (2, 3)}))
+#: For small models, where a step costs the same whatever its width: one per two octaves.
+_COARSE: Final = tuple(4**k for k in range(1, 21))
+
+
+def padded_width(records: IntArray, batch_size: int, coarse: bool) -> IntArray:
+    """The width to which batches of users with so many records are padded."""
+    ladder = np.array(_COARSE if coarse else _FINE)
+    widths = ladder[np.searchsorted(ladder, records)]
+    return np.minimum(widths, batch_size).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Users that train together, by falling number of batches. ``rows[start : start + count]`` are a user's records.
+
+    At least two places: with a single one, matrix products take another path and round differently. ``real`` says
+    how many of the places are users; the last one may be a repetition.
+    """
+
+    users: IntArray
+    starts: IntArray
+    counts: IntArray
+    rows: IntArray
+    width: int
+    batch_size: int
+
+    @property
+    def real(self) -> int:
+        return len(np.unique(self.users))
+
+    @property
+    def batches(self) -> IntArray:
+        """Batches per epoch, of every user."""
+        return -(-self.counts // self.batch_size)
+
+    def phases(self, epochs: int) -> Iterator[tuple[range, int]]:
+        """Steps during which the same number of users train: (steps, users)."""
+        ends = self.batches[: self.real] * epochs
+        first = 0
+        for end in np.unique(ends):
+            yield range(first, int(end)), int((ends >= end).sum())
+            first = int(end)
+
+
+def group_users(users: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """(who has records, where each one's rows start, how many they are, all rows user by user)."""
+    rows = np.argsort(users, kind="stable").astype(np.int64)
+    who, starts, counts = np.unique(users[rows], return_index=True, return_counts=True)
+    return who.astype(np.int64), starts.astype(np.int64), counts.astype(np.int64), rows
+
+
+def chunks(users: IntArray, batch_size: int, coarse: bool, capacity: Callable[[int], int]) -> Iterator[Chunk]:
+    """All users that have records, in chunks of at most ``capacity(width)`` users."""
+    who, starts, counts, rows = group_users(users)
+    widths = padded_width(counts, batch_size, coarse)
+    many = counts > batch_size
+    # Widest first: the largest pieces of work begin first, and the cores finish together.
+    for is_many, width in sorted(set(zip(many.tolist(), widths.tolist(), strict=True)), reverse=True):
+        members = np.flatnonzero((many == is_many) & (widths == width))
+        members = members[np.argsort(-counts[members], kind="stable")]
+        size = max(2, capacity(width))
+        for first in range(0, len(members), size):
+            part = members[first : first + size]
+            if len(part) == 1:
+                part = np.repeat(part, 2)
+            yield Chunk(who[part], starts[part], counts[part], rows, width, batch_size)
+
+
+class Batches:
+    """The records of a chunk's users, step by step."""
+
+    def __init__(self, chunk: Chunk, noise: Noise) -> None:
+        self._chunk = chunk
+        self._noise = noise
+        self._batches = chunk.batches
+        self._orders = np.zeros((0, 0), dtype=np.int64)
+
+    @property
+    def constant(self) -> bool:
+        """Every user has one batch: it is the same in every epoch."""
+        return bool((self._batches == 1).all())
+
+    def at(self, step: int, active: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """(row numbers, mask), both (active, width). Padding repeats a record of the same user."""
+        chunk = self._chunk
+        epoch, batch = np.divmod(step, self._batches[:active])
+        if not self.constant:
+            self._reorder(epoch, batch)
+        first = batch * chunk.batch_size
+        places = first[:, None] + np.arange(chunk.width)[None, :]
+        end = np.minimum(first + chunk.batch_size, chunk.counts[:active])[:, None]
+        mask = places < end
+        places = np.minimum(places, end - 1)
+        if not self.constant:
+            places = np.take_along_axis(self._orders[:active], places, axis=1)
+        return chunk.rows[chunk.starts[:active, None] + places], mask
+
+    def _reorder(self, epoch: IntArray, batch: IntArray) -> None:
+        """New orders for the users who begin an epoch."""
+        if not self._orders.size:
+            self._orders = np.zeros((len(self._chunk.users), int(self._chunk.counts.max())), dtype=np.int64)
+        begin = np.flatnonzero(batch == 0).astype(np.int64)
+        if len(begin):
+            orders = self._noise.orders(begin, epoch[begin], self._chunk.counts[begin])
+            self._orders[begin, : orders.shape[1]] = orders
+
+    def parts(self, width: int) -> Iterator[tuple[int, IntArray, npt.NDArray[np.bool_]]]:
+        """All records once, ``width`` at a time: (position of the first one, row numbers, mask)."""
+        chunk = self._chunk
+        for first in range(0, int(chunk.counts.max()), width):
+            places = first + np.arange(width)[None, :]
+            mask = np.broadcast_to(places < chunk.counts[:, None], (len(chunk.users), width))
+            yield first, chunk.rows[chunk.starts[:, None] + np.minimum(places, chunk.counts[:, None] - 1)], mask

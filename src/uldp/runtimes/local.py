@@ -1,0 +1,287 @@
+"""All parties in one process. The runtime carries bytes between sessions and writes down what they say."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from uldp.data.federation import Federation
+from uldp.errors import ModelError, RunError
+from uldp.experiment.build import Prepared, prepare, statement
+from uldp.experiment.config import Experiment
+from uldp.privacy.statement import Statement, finite_or_none
+from uldp.rng import Secrets
+from uldp.runs.directory import Checkpoint, RunDirectory
+from uldp.sessions.server import ServerSession
+from uldp.sessions.silo import SiloSession
+from uldp.vectors import Vector
+
+PROBES = 64
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What is known after a round."""
+
+    round: int
+    rounds: int
+    metrics: Mapping[str, float]
+    epsilon: float
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "round": self.round,
+            "metrics": dict(self.metrics),
+            "epsilon": finite_or_none(self.epsilon),
+            "seconds": round(self.seconds, 6),
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """A trained model with its test metrics and its privacy statement."""
+
+    dataset: str
+    method: str
+    model: Vector
+    history: tuple[RoundReport, ...]
+    statement: Statement
+    saturated: int
+    left_out: int
+    seconds: float
+    run: str | None = None
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Test metrics of the final model."""
+        return self.history[-1].metrics if self.history else {}
+
+    @property
+    def epsilon(self) -> float:
+        return self.statement.epsilon
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``uldp run --json``."""
+        return {
+            "run": self.run,
+            "dataset": self.dataset,
+            "method": self.method,
+            "rounds": self.history[-1].round if self.history else 0,
+            "metrics": dict(self.metrics),
+            "epsilon": finite_or_none(self.epsilon),
+            "delta": self.statement.delta,
+            "seconds": round(self.seconds, 3),
+            "saturated": self.saturated,
+            "statement": self.statement.to_json(),
+        }
+
+
+OnRound = Callable[[RoundReport], None]
+
+
+def run(
+    experiment: Experiment | Prepared, directory: RunDirectory | str | None = None, on_round: OnRound | None = None
+) -> Result:
+    """Simulate all silos of an experiment here. With a directory the run can be looked at and resumed.
+
+    >>> experiment = Experiment.from_tree({
+    ...     "data": {"dataset": "synthetic", "users": 20, "options": {"records": 200}},
+    ...     "method": {"name": "uldp-avg-w", "rounds": 2, "local_epochs": 1},
+    ...     "privacy": {"noise_multiplier": 5.0},
+    ... })
+    >>> result = run(experiment)
+    >>> round(result.epsilon, 2)
+    1.07
+    """
+    prepared = experiment if isinstance(experiment, Prepared) else prepare(experiment)
+    if isinstance(directory, str):
+        directory = RunDirectory.create(directory, prepared.experiment)
+    return _LocalRun(prepared, directory, on_round).go()
+
+
+def resume(directory: RunDirectory | str, on_round: OnRound | None = None) -> Result:
+    """Continue a run from its last checkpoint: the same rounds, the same noise, nothing charged twice."""
+    directory = RunDirectory.open(directory) if isinstance(directory, str) else directory
+    return _LocalRun(prepare(directory.experiment()), directory, on_round).go()
+
+
+class _LocalRun:
+    """One simulated run."""
+
+    def __init__(self, prepared: Prepared, directory: RunDirectory | None, on_round: OnRound | None) -> None:
+        self._prepared = prepared
+        self._directory = directory
+        self._on_round = on_round
+        self._learner = prepared.learner
+        self._history: list[RoundReport] = []
+        self._seconds = 0.0
+        self._data = fingerprint(prepared.federation) if directory else ""
+        experiment, streams = prepared.experiment, prepared.streams
+        self._secrets = (
+            directory.secrets(experiment)
+            if directory
+            else _secrets_in_memory(experiment)
+        )
+        ledger = prepared.ledger(directory.ledger_entries() if directory else ())
+        x = prepared.learner.initial(streams.child("model"))
+        self._server = ServerSession(prepared.plan, x, ledger, self._secrets)
+        self._silos = {
+            silo.name: SiloSession(prepared.plan, silo, prepared.learner, streams, self._secrets)
+            for silo in prepared.federation
+        }
+        self._probe = (
+            streams.child("probe").generator().uniform(-1, 1, (PROBES, *prepared.federation.feature_shape))
+        ).astype(np.float32)
+
+    def go(self) -> Result:
+        import torch
+
+        # Sums of floats depend on the number of threads, so it belongs to the configuration.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self._prepared.experiment.run.threads)
+        try:
+            self._restore()
+            self._check_model(self._server.model, "before training")
+            self._train()
+        finally:
+            torch.set_num_threads(threads)
+        return self._finish()
+
+    def _train(self) -> None:
+        began = time.perf_counter()
+        while requests := self._server.requests():
+            for name, request in requests.items():
+                self._server.receive(name, self._silos[name].reply(request))
+            entry = self._server.charge()
+            if entry is not None and self._directory is not None:
+                self._directory.append_ledger(entry)
+            before = self._server.round
+            self._server.advance()
+            if self._server.round > before:
+                self._check_model(self._server.model, f"after round {self._server.round}")
+                now = time.perf_counter()
+                self._report(now - began)
+                began = now
+
+    def _report(self, seconds: float) -> None:
+        """Evaluate, write down, checkpoint, tell."""
+        self._seconds += seconds
+        report = RoundReport(
+            self._server.round,
+            self._prepared.plan.method.rounds,
+            self._learner.evaluate(self._server.model, self._prepared.federation.test),
+            self._server.ledger.epsilon().value,
+            seconds,
+        )
+        self._history.append(report)
+        if self._directory is not None:
+            self._directory.append_metrics(report.to_json())
+            self._directory.save_checkpoint(
+                Checkpoint(
+                    self._server.round,
+                    self._prepared.plan.digest,
+                    self._data,
+                    self._server.save(),
+                    {name: silo.save() for name, silo in self._silos.items()},
+                    self._seconds,
+                )
+            )
+        if self._on_round is not None:
+            self._on_round(report)
+
+    def _restore(self) -> None:
+        if self._directory is None:
+            return
+        checkpoint = self._directory.load_checkpoint()
+        if checkpoint is None:
+            self._directory.keep_metrics(0)
+            return
+        if checkpoint.digest != self._prepared.plan.digest:
+            raise RunError(
+                "the settings in experiment.json are not those the run began with; restore them, or start a new run",
+                place=str(self._directory.path),
+            )
+        if checkpoint.data != self._data:
+            raise RunError(
+                "the data are not those the run began with; restore them, or start a new run",
+                place=str(self._directory.path),
+            )
+        self._server.restore(checkpoint.server)
+        if set(checkpoint.silos) != set(self._silos):
+            raise RunError("the checkpoint has other silos", place=str(self._directory.checkpoint_file))
+        for name, state in checkpoint.silos.items():
+            self._silos[name].restore(state)
+        self._seconds = checkpoint.seconds
+        self._directory.keep_metrics(checkpoint.round)
+        for line in self._directory.metrics():
+            epsilon = line["epsilon"]
+            self._history.append(
+                RoundReport(
+                    line["round"],
+                    self._prepared.plan.method.rounds,
+                    line["metrics"],
+                    float("inf") if epsilon is None else epsilon,
+                    line["seconds"],
+                )
+            )
+
+    def _check_model(self, x: Vector, when: str) -> None:
+        """Stop on a model that returns NaN. The probes are public: no record decides whether a run goes on."""
+        if not np.isfinite(self._learner.predict(x, self._probe)).all():
+            raise ModelError(
+                f"the model returns NaN or infinity {when}; the last checkpoint is kept and what was spent stays spent. "
+                "Check the model, lower the learning rates or the clip",
+                place="model",
+            )
+
+    def _finish(self) -> Result:
+        prepared = self._prepared
+        summary = statement(
+            prepared.plan,
+            self._server.ledger,
+            simulated=self._secrets.simulated,
+            data_caveats=prepared.federation.caveats,
+        )
+        result = Result(
+            dataset=prepared.federation.name,
+            method=prepared.experiment.method_name,
+            model=self._server.model,
+            history=tuple(self._history),
+            statement=summary,
+            saturated=self._server.saturated,
+            left_out=sum(silo.left_out for silo in self._silos.values()),
+            seconds=self._seconds,
+            run=None if self._directory is None else str(self._directory.path),
+        )
+        if self._directory is not None:
+            schema = prepared.federation.schema
+            self._directory.save_model(result.model, None if schema is None else schema.to_dict())
+            self._directory.write_json("statement.json", summary.to_json())
+            self._directory.write_text("statement.txt", "\n".join(summary.lines()) + "\n")
+            self._directory.write_json("result.json", result.to_json())
+            self._directory.forget_secrets()
+        return result
+
+
+def _secrets_in_memory(experiment: Experiment) -> Secrets:
+    if experiment.run.secrets == "os":
+        return Secrets.from_os()
+    return Secrets.simulated_from_seed(experiment.run.seed)
+
+
+def fingerprint(federation: Federation) -> str:
+    """A digest of all records. It is kept in ``private`` only: a digest can confirm a guess about the data."""
+    state = hashlib.blake2b(digest_size=32)
+    for silo in federation:
+        for array in (silo.features, silo.labels, silo.users):
+            state.update(str((silo.name, array.shape, array.dtype)).encode())
+            state.update(np.ascontiguousarray(array).tobytes())
+    state.update(np.ascontiguousarray(federation.test.features).tobytes())
+    state.update(np.ascontiguousarray(federation.test.labels).tobytes())
+    return state.hexdigest()
