@@ -90,7 +90,7 @@ class SecretStream:
         """``count`` uniform 64-bit words."""
         words = np.zeros(count, dtype="<u8")
         if count:
-            view = memoryview(words).cast("B")
+            view = words.view(np.uint8).data
             self._encryptor.update_into(view, view)
         return words.astype(np.uint64, copy=False)
 

@@ -70,9 +70,7 @@ def test_the_test_set_has_each_class_by_its_share():
 
 
 def test_synthetic_of_another_shape():
-    federation = load(
-        "synthetic", records=3000, features=7, classes=4, users=10, silos=2, allocation="non-iid"
-    )
+    federation = load("synthetic", records=3000, features=7, classes=4, users=10, silos=2, allocation="non-iid")
     assert federation.feature_shape == (7,)
     assert sum(map(len, federation)) + len(federation.test) == 3000
     assert set(federation.test.labels) == {0, 1, 2, 3}
@@ -132,7 +130,7 @@ def test_bad_requests(given, text):
 
 
 def test_importing_the_data_package_is_cheap():
-    modules = "allocate builtin columns draft federation files roster schema tables values".split()
+    modules = ("allocate", "builtin", "draft", "federation", "files", "roster", "schema", "tables")
     imports = "; ".join(f"import uldp.data.{module}" for module in modules)
     heavy = "sorted({'pandas', 'pyarrow', 'sklearn', 'scipy', 'torch'} & set(sys.modules))"
     code = f"import sys; {imports}; print({heavy})"

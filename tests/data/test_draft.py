@@ -1,4 +1,4 @@
-"""A drafted schema is a proposal: it names what it saw, leaves out who people are, and says where values came from."""
+"""A draft is a proposal: it names columns, leaves out who people are, and says where its values came from."""
 
 import tomllib
 
@@ -49,9 +49,7 @@ def test_identifiers_and_free_text_are_left_out_with_the_reason():
 
 def test_without_the_data_no_value_is_written_and_a_run_asks_for_them():
     made = draft(from_data=False)
-    assert all(
-        column.get("range", column.get("categories")) == [] for column in made.tree["columns"].values()
-    )
+    assert all(column.get("range", column.get("categories")) == [] for column in made.tree["columns"].values())
     with pytest.raises(ConfigError, match="still empty; list the classes that the parties agree on"):
         Schema.from_dict(made.tree, label="out", user="pid")
 
@@ -104,9 +102,7 @@ def test_one_value_only_still_gives_a_range():
     assert draft_schema(table, "pid", "out", from_data=True).tree["columns"]["x"]["range"] == [4.5, 6.5]
 
 
-@pytest.mark.parametrize(
-    ("user", "label", "place"), [("who", "out", "data.user"), ("pid", "y", "data.label")]
-)
+@pytest.mark.parametrize(("user", "label", "place"), [("who", "out", "data.user"), ("pid", "y", "data.label")])
 def test_missing_columns(user, label, place):
     with pytest.raises(DataError, match=rf"{place}: no column"):
         draft_schema(TABLE, user, label, from_data=True)

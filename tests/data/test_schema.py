@@ -1,4 +1,4 @@
-"""Public constants turn cells into features; everything else is an error that names place, column, count, remedy."""
+"""Public constants turn cells into features; all else is an error with place, column, count and remedy."""
 
 import json
 import tomllib
@@ -127,9 +127,7 @@ def test_a_bad_feature_is_counted_and_placed(changes, text):
 def test_every_column_with_values_outside_is_named():
     with pytest.raises(DataError) as error:
         schema().features(table(age=["-1", "999"], ward=["x", "1"]), "a.csv")
-    assert "2 outside the agreed range [0, 100] in column 'age' (first: '-1' in row 1), 1 not" in str(
-        error.value
-    )
+    assert "2 outside the agreed range [0, 100] in column 'age' (first: '-1' in row 1), 1 not" in str(error.value)
     assert 'or set data.schema.outside = "clip"' in str(error.value)
     assert error.value.value == 3
 

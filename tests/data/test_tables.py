@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uldp.data.files import read_table
 from uldp.data.federation import Records
+from uldp.data.files import read_table
 from uldp.data.roster import HashedIds, Roster, held_out
 from uldp.data.schema import Schema
 from uldp.data.tables import load_tables, silo_files
@@ -64,9 +64,9 @@ def load(paths, *, schema=schema(), index=INDEX, **options):  # noqa: B008 - a f
 
 cell_rows = st.tuples(
     st.sampled_from(USERS),
-    st.floats(0, 100) | st.integers(0, 100),
+    st.floats(-50, 200) | st.integers(-50, 200),  # some are clipped
     st.sampled_from(["", "NA", "0.5", "-1", "1e-3", "0.1"]),
-    st.sampled_from(["a", "b", "3", 3, "3.0"]),
+    st.sampled_from(["a", "b", "3", 3, "3.0", "elsewhere"]),
     st.sampled_from([0, 1, "1", "0.0"]),
     st.text("xyz,\"' ", max_size=5),
 )
@@ -96,14 +96,13 @@ def as_bytes(records):
 @given(tables=silo_tables, user=st.sampled_from([user for user in USERS if user not in ("u1", "u7")]))
 def test_removing_a_user_leaves_all_other_records_bit_identical(tmp_path_factory, tables, user):
     folder = tmp_path_factory.mktemp("tables")
-    whole = load(write(folder, *tables))
-    neighbour = load(write(folder, *(table[table["pid"] != user] for table in tables)))
+    clip = schema(outside="clip")
+    whole = load(write(folder, *tables), schema=clip)
+    neighbour = load(write(folder, *(table[table["pid"] != user] for table in tables)), schema=clip)
     for before, after in zip(whole.without(index_of(user)), neighbour, strict=True):
         assert as_bytes(before) == as_bytes(after)
     others = np.concatenate([(table["pid"] != user)[in_test(table)] for table in tables]).astype(bool)
-    assert as_bytes(Records(whole.test.features[others], whole.test.labels[others])) == as_bytes(
-        neighbour.test
-    )
+    assert as_bytes(Records(whole.test.features[others], whole.test.labels[others])) == as_bytes(neighbour.test)
 
 
 def test_the_users_of_the_property_test_are_apart_and_in_both_parts():
@@ -168,16 +167,14 @@ def test_csv_gzip_and_parquet_give_the_same_arrays(tmp_path):
 def test_names_of_silos():
     assert list(silo_files(["x/a.csv", "y/a.parquet", "z/a.csv.gz", "b.csv"])) == ["a", "a-2", "a-3", "b"]
     assert list(silo_files({"north": "x/a.csv"})) == ["north"]
-    assert len(silo_files(["a-2.csv", "x/a.csv", "y/a.csv", "z/a.csv"])) == 4
+    assert list(silo_files(["a.csv", "a-2.csv", "x/a.csv"])) == ["a", "a-2", "a-3"]
     with pytest.raises(ConfigError, match=r"data\.silos: at least one file"):
         silo_files([])
 
 
 def test_a_roster_gives_the_number_of_users(tmp_path):
     roster = Roster(("u5", "u3", "u2", "u1", "u0"))
-    federation = load(
-        write(tmp_path, frame(*ROWS)), index=roster, test=tmp_path / "silo0.csv", test_fraction=None
-    )
+    federation = load(write(tmp_path, frame(*ROWS)), index=roster, test=tmp_path / "silo0.csv", test_fraction=None)
     assert federation.users == 5
     assert federation.silos[0].users.tolist() == [3, 2, 1, 0]
     assert federation.notes == ()

@@ -37,6 +37,10 @@ def test_whole_numbers_of_any_length_stay_exact(number):
     assert canonical(number) == canonical(str(number)) == str(number)
 
 
+def test_a_cell_of_endless_digits_is_read_as_text():
+    assert canonical("9" * 5000) == "9" * 5000
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_float_and_its_text_agree(number):
     assert canonical(number) == canonical(f"{Decimal(repr(number)):f}")
@@ -61,6 +65,17 @@ def test_numbers_from_text_and_from_typed_columns_are_the_same():
     values, wrong = numbers(pd.Series(["1.5", "", "3", "0.30000000000000004"]))
     assert np.array_equal(values, numbers(typed)[0], equal_nan=True)
     assert not wrong.any()
+
+
+DIGITS = st.from_regex(r"[+-]?[0-9]{1,20}(\.[0-9]{0,25})?([eE][+-]?[0-9]{1,2})?", fullmatch=True)
+
+
+@given(st.lists(DIGITS | st.floats(allow_nan=False, allow_infinity=False).map(repr), min_size=1))
+def test_another_cell_of_the_column_never_changes_a_number(texts):
+    alone, _ = numbers(pd.Series(texts, dtype="str"))
+    beside, _ = numbers(pd.Series([*texts, "a word"], dtype="str"))
+    assert alone.tobytes() == beside[:-1].tobytes()
+    assert alone.tolist() == [float(text) for text in texts]
 
 
 def test_what_is_no_finite_number_is_marked():

@@ -111,9 +111,7 @@ def test_every_decision_made_by_integers_gives_the_same_samples(monkeypatch: pyt
     scales: list[Fraction | float | int] = [0.5, 0.999, 2.5, Fraction(73, 10), 1e4 + 0.1, 2**40]
     fast = [sample_discrete_gaussian(scale, 1500, stream("fallback", str(scale))) for scale in scales]
     monkeypatch.setattr(discrete_gaussian, "_MARGIN", 2.0)
-    monkeypatch.setattr(
-        discrete_gaussian._Law, "probability", lambda law, magnitude, blocks: np.ones(magnitude.size)
-    )
+    monkeypatch.setattr(discrete_gaussian._Law, "probability", lambda law, magnitude, blocks: np.ones(magnitude.size))
     exact = [sample_discrete_gaussian(scale, 1500, stream("fallback", str(scale))) for scale in scales]
     for left, right in zip(fast, exact, strict=True):
         np.testing.assert_array_equal(left, right)
@@ -239,9 +237,7 @@ def test_an_acceptance_that_64_bits_leave_open_draws_one_more_word() -> None:
         assert scripted.script == []
     for near, decision in ((mark - 1, True), (mark + 1, False)):
         words = np.array([near], dtype=np.uint64)
-        assert discrete_gaussian._accepted(law, magnitude, blocks, words, ScriptedStream()).tolist() == [
-            decision
-        ]
+        assert discrete_gaussian._accepted(law, magnitude, blocks, words, ScriptedStream()).tolist() == [decision]
 
 
 @pytest.mark.parametrize("scale", [0.5, 0.999999, 1, 1.7, 2.5, 100, 2.3e6, 2.0**40 - 0.5, 2**40])

@@ -28,7 +28,9 @@ def aggregation(name: str) -> Aggregation:
     """The aggregation called ``name``."""
     if name not in AGGREGATIONS:
         raise ConfigError(
-            f"unknown aggregation {name!r}. Known: {', '.join(AGGREGATIONS)}", place="aggregation.name", value=name
+            f"unknown aggregation {name!r}. Known: {', '.join(AGGREGATIONS)}",
+            place="aggregation.name",
+            value=name,
         )
     return AGGREGATIONS[name]()
 

@@ -76,8 +76,6 @@ def _planned(method: str, noise_multiplier: float, rounds: int, sample_rate: flo
 
     named = lookup(method)
     noise = noise_multiplier if named.method.unit is not None else 0.0
-    built = named.method(
-        rounds=rounds, noise_multiplier=noise, sample_rate=sample_rate, **dict(named.fixed)
-    )
+    built = named.method(rounds=rounds, noise_multiplier=noise, sample_rate=sample_rate, **dict(named.fixed))
     # The outside world's epsilon depends neither on |U| nor on |S|.
     return planned_events(built, Facts(users=2, silos=2, dimension=1))

@@ -16,7 +16,9 @@ METHODS = ("default", "uldp-avg-w", "uldp-avg", "uldp-sgd")
 def demo(
     dataset: Annotated[str, typer.Option("--dataset", help="A built-in data set.")] = "breast-cancer",
     overrides: Set = [],  # noqa: B006
-    out: Annotated[Path | None, typer.Option("--out", help="Where to put runs and picture [default: runs/demo-N].")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to put runs and picture [default: runs/demo-N].")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train four methods on real built-in data, compare them, draw a picture and say what was protected."""
@@ -68,7 +70,7 @@ def _explain(epsilon: float, delta: float, silos: int) -> str:
         f"What this means. Each uldp method hid every single person from whoever sees the models: had one person's records "
         f"been missing from all {silos} silos, the models would have come out almost as likely, within a factor of "
         f"e^{epsilon:.3g} except with probability {delta:g}. Not protected: 'default' has no privacy at all. The noise of "
-        "this demo comes from a known seed, so it protects only from people without the seed (run.secrets = \"os\" changes "
+        'this demo comes from a known seed, so it protects only from people without the seed (run.secrets = "os" changes '
         "that). The server sees each silo's noised sum, and for uldp-avg-w also how many records everybody has, so against "
         "the server itself the protection is weaker: `uldp plan` prints the numbers. The test set, the times and your own "
         "choice among the four methods are outside of every epsilon. Each method used the data once more: the epsilons add up.",

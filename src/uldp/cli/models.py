@@ -12,6 +12,7 @@ from uldp.cli.output import Json, print_json, reporting
 if TYPE_CHECKING:
     import pandas as pd
 
+    from uldp.data.federation import FloatArray
     from uldp.data.schema import Schema
     from uldp.learners.torch import TorchLearner
     from uldp.runs.directory import RunDirectory
@@ -44,7 +45,13 @@ def predict(
     if out is not None:
         predicted.to_csv(out, index=False)
     if as_json:
-        print_json({"rows": len(predicted), "out": str(out) if out else None, "predictions": predicted.to_dict("records")})
+        print_json(
+            {
+                "rows": len(predicted),
+                "out": str(out) if out else None,
+                "predictions": predicted.to_dict("records"),
+            }
+        )
     elif out is None:
         typer.echo(predicted.to_csv(index=False), nl=False)
     else:
@@ -113,16 +120,21 @@ def _learner(directory: RunDirectory, schema: Schema | None, x: Vector) -> Torch
         federation = load_federation(experiment)
         learner = build_learner(experiment, federation.feature_shape, federation.task)
     if learner.dimension != x.size:
-        raise RunError(f"model.npz holds {x.size} parameters, the model has {learner.dimension}", place=str(directory.path))
+        raise RunError(
+            f"model.npz holds {x.size} parameters, the model has {learner.dimension}",
+            place=str(directory.path),
+        )
     return learner
 
 
-def _predictions(learner: TorchLearner, schema: Schema, x: Vector, features: pd.DataFrame) -> pd.DataFrame:
+def _predictions(learner: TorchLearner, schema: Schema, x: Vector, features: FloatArray) -> pd.DataFrame:
     import pandas as pd
 
+    from uldp.data.columns import ClassLabel
+
     scores = learner.predict(x, features)
-    if schema.task.classes == 0:
+    if not isinstance(schema.label, ClassLabel):
         return pd.DataFrame({"prediction": schema.task.label_offset + schema.task.label_scale * scores})
-    classes = schema.class_names()
+    classes = schema.label.classes
     table = {"prediction": [classes[i] for i in scores.argmax(axis=1)]}
     return pd.DataFrame({**table, **{f"probability_{name}": scores[:, i] for i, name in enumerate(classes)}})

@@ -54,10 +54,13 @@ def new(
     ] = [],  # noqa: B006
     user: Annotated[str | None, typer.Option("--user", help="The column that says whose record it is.")] = None,
     label: Annotated[str | None, typer.Option("--label", help="The column to predict.")] = None,
-    test: Annotated[Path | None, typer.Option("--test", help="A file of held-out records [default: 20 % of the users].")] = None,
+    test: Annotated[
+        Path | None, typer.Option("--test", help="A file of held-out records [default: 20 % of the users].")
+    ] = None,
     users: Annotated[int | None, typer.Option("--users", help="|U|: how many people there may be, public.")] = None,
     suggest: Annotated[
-        bool, typer.Option("--suggest", help="Propose ranges and categories from the files, marked as not agreed yet.")
+        bool,
+        typer.Option("--suggest", help="Propose ranges and categories from the files, marked as not agreed yet."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -68,7 +71,11 @@ def new(
     if target.exists():
         raise ConfigError("exists already; choose another name", place=str(target), value=str(target))
     text = _tables(target, silo, user, label, test, users, suggest) if silo else _BUILTIN
-    text = f"# An experiment of uldp. Show what it costs: uldp plan {target.name}. Train: uldp run {target.name}\n\n" + text + _METHOD
+    text = (
+        f"# An experiment of uldp. Show what it costs: uldp plan {target.name}. Train: uldp run {target.name}\n\n"
+        + text
+        + _METHOD
+    )
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -104,14 +111,18 @@ def _tables(
     draft = draft_schema(pd.concat(frames, ignore_index=True), str(user), str(label), from_data=suggest)
     base = target.resolve().parent
     paths = [os.path.relpath(path.resolve(), base) for path in silos]
-    holdout = f"test = {json.dumps(os.path.relpath(test.resolve(), base))}" if test else "test_fraction = 0.2   # of the users"
+    holdout = (
+        f"test = {json.dumps(os.path.relpath(test.resolve(), base))}"
+        if test
+        else "test_fraction = 0.2   # of the users"
+    )
     return "\n".join(
         [
             "[data]",
             f"silos = {json.dumps(paths)}",
             f"user = {json.dumps(user)}",
             f"label = {json.dumps(label)}",
-            f"users = {users}   # |U|, public: ids are hashed into so many places; or give roster = \"ids.txt\"",
+            f'users = {users}   # |U|, public: ids are hashed into so many places; or give roster = "ids.txt"',
             holdout,
             "",
             "# Public constants. Ranges and categories are agreed on by the parties, never computed from the data:",

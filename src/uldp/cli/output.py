@@ -24,7 +24,8 @@ P = ParamSpec("P")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 Set = Annotated[
-    list[str], typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated.")
+    list[str],
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated."),
 ]
 
 

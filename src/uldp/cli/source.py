@@ -19,9 +19,7 @@ DatasetOption = Annotated[
 MethodOption = Annotated[str | None, typer.Option("--method", help="A method by name (see `uldp methods`).")]
 
 
-def experiment_from(
-    file: Path | None, dataset: str | None, method: str | None, overrides: list[str]
-) -> Experiment:
+def experiment_from(file: Path | None, dataset: str | None, method: str | None, overrides: list[str]) -> Experiment:
     """The experiment of a file or of a data set's preset, with ``--method`` and ``--set`` on top."""
     from uldp.experiment.config import Experiment, read_toml
     from uldp.experiment.presets import preset

@@ -1,0 +1,1 @@
+"""Data: records with owners, allocations, schemas of public constants, tables and built-in sets."""

@@ -60,9 +60,7 @@ def bounded_zipf(ranks: int, exponent: float) -> Weights:
     return shares
 
 
-def _check(
-    labels: LabelArray, users: int, silos: int, kind: str, user_exponent: float, silo_exponent: float
-) -> None:
+def _check(labels: LabelArray, users: int, silos: int, kind: str, user_exponent: float, silo_exponent: float) -> None:
     if kind not in ALLOCATIONS:
         raise ConfigError(
             f"unknown allocation {kind!r}. Known: {', '.join(ALLOCATIONS)}",
@@ -81,9 +79,7 @@ def _check(
         raise ConfigError(f"at least 1 silo, not {silos}", place="data.silos", value=silos)
     for name, exponent in (("user_exponent", user_exponent), ("silo_exponent", silo_exponent)):
         if not 0 <= exponent < float("inf"):
-            raise ConfigError(
-                f"zero or a positive number, not {exponent}", place=f"data.{name}", value=exponent
-            )
+            raise ConfigError(f"zero or a positive number, not {exponent}", place=f"data.{name}", value=exponent)
     if kind == "non-iid":
         _check_labels(labels, users)
 

@@ -28,9 +28,7 @@ def dataset(name: str) -> Dataset:
     """The data set of this name."""
     known = datasets()
     if name not in known:
-        raise ConfigError(
-            f"unknown data set {name!r}. Known: {', '.join(known)}", place="data.dataset", value=name
-        )
+        raise ConfigError(f"unknown data set {name!r}. Known: {', '.join(known)}", place="data.dataset", value=name)
     return known[name]
 
 
@@ -74,7 +72,5 @@ def _check_option(chosen: Dataset, key: str, value: Any) -> None:
             place="data",
             value=key,
         )
-    if isinstance(known[key], int | float) and (
-        isinstance(value, bool) or not isinstance(value, int | float)
-    ):
+    if isinstance(known[key], int | float) and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise ConfigError(f"a number, not {value!r}", place=f"data.{key}", value=value)

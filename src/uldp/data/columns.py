@@ -200,9 +200,7 @@ def check_keys(tree: Any, known: Collection[str], place: str) -> None:
             raise ConfigError(f"unknown key {key!r}. Known keys: {', '.join(known)}", place=place, value=key)
 
 
-def _read_numbers(
-    column: pd.Series, low: float, high: float, impute: float | None
-) -> tuple[Matrix, list[Finding]]:
+def _read_numbers(column: pd.Series, low: float, high: float, impute: float | None) -> tuple[Matrix, list[Finding]]:
     numbers, unreadable = values.numbers(column)
     missing = np.isnan(numbers)
     outside = ~missing & ~unreadable & ((numbers < low) | (numbers > high))
@@ -261,9 +259,7 @@ def _value_list(tree: Tree, key: str, place: str) -> tuple[Value, ...]:
             value=listed,
         )
     if not isinstance(listed, list | tuple) or not all(isinstance(value, Value) for value in listed):
-        raise ConfigError(
-            f"a list of texts, numbers or true/false, not {listed!r}", place=place, value=listed
-        )
+        raise ConfigError(f"a list of texts, numbers or true/false, not {listed!r}", place=place, value=listed)
     if len(_index(tuple(listed))) < len(listed):
         raise ConfigError(f"two entries mean the same in {listed!r}", place=place, value=listed)
     return tuple(listed)

@@ -56,9 +56,7 @@ def draft_schema(frame: pd.DataFrame, user: str, label: str, *, from_data: bool)
     for key, column in (("user", user), ("label", label)):
         if column not in frame.columns:
             there = ", ".join(map(str, frame.columns))
-            raise DataError(
-                f"no column {column!r}; the table has: {there}", place=f"data.{key}", value=column
-            )
+            raise DataError(f"no column {column!r}; the table has: {there}", place=f"data.{key}", value=column)
     columns: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     for name in map(str, frame.columns):
@@ -142,9 +140,7 @@ def _column(seen: _Seen, from_data: bool) -> dict[str, Any]:
         if not from_data:
             return {"kind": "number", "range": []}
         low, high = seen.range()
-        return {"kind": "number", "range": [low, high]} | (
-            {"missing": (low + high) / 2} if seen.missing else {}
-        )
+        return {"kind": "number", "range": [low, high]} | ({"missing": (low + high) / 2} if seen.missing else {})
     if not from_data:
         return {"kind": "category", "categories": []}
     if not seen.missing:

@@ -51,9 +51,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
     with warnings.catch_warnings():
         # A row with more fields than the header would otherwise lose them with a mere warning.
         warnings.simplefilter("error", pd.errors.ParserWarning)
-        header = pd.read_csv(
-            path, header=None, nrows=1, dtype=str, keep_default_na=False, encoding="utf-8-sig"
-        )
+        header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, encoding="utf-8-sig")
         names = [str(name).strip() for name in header.iloc[0]]
         _check_names(names)
         return pd.read_csv(

@@ -95,9 +95,7 @@ class HashedIds:
 
     def __post_init__(self) -> None:
         if isinstance(self.users, bool) or not isinstance(self.users, int) or self.users < 2:
-            raise ConfigError(
-                f"a whole number from 2 up, not {self.users!r}", place="data.users", value=self.users
-            )
+            raise ConfigError(f"a whole number from 2 up, not {self.users!r}", place="data.users", value=self.users)
         if len(self.key) < KEY_BYTES:
             raise ConfigError(f"a key has {KEY_BYTES} bytes, not {len(self.key)}", place="data.id_key")
 
@@ -177,6 +175,4 @@ def _read_bytes(path: Path, key: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(
-            f"cannot read {str(path)!r} ({error.strerror})", place=f"data.{key}", value=str(path)
-        ) from None
+        raise DataError(f"cannot read {str(path)!r} ({error.strerror})", place=f"data.{key}", value=str(path)) from None

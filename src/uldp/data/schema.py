@@ -95,9 +95,7 @@ class Schema:
             outside=_choice(tree, "outside", OUTSIDE_RULES, place),
             standardise=_choice(tree, "standardise", STANDARDISE_RULES, place),
             source=_choice(tree, "source", SOURCES, place),
-            statistics=None
-            if statistics is None
-            else Statistics.from_dict(statistics, f"{place}.statistics"),
+            statistics=None if statistics is None else Statistics.from_dict(statistics, f"{place}.statistics"),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ features, labels, indices and places in training or test exactly as they are.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,9 +52,7 @@ def load_tables(
 ) -> Federation:
     """The federation of these files; the test set is the file ``test``, or a share of the users."""
     if (test is None) == (test_fraction is None):
-        raise ConfigError(
-            "give exactly one of test (a file) and test_fraction", place="data.test", value=test
-        )
+        raise ConfigError("give exactly one of test (a file) and test_fraction", place="data.test", value=test)
     fraction = _fraction(test_fraction)
     # Read the test file first: a wrong path shows before minutes are spent on the silos.
     test_frame = None if test is None else _rows(read_table(test, "data.test"), str(test))
@@ -66,9 +65,7 @@ def load_tables(
     if schema.standardise == "silo":
         schema = schema.with_statistics(_pooled(schema, silos))
         silos = [replace(silo, data=_standardised(schema, silo.data)) for silo in silos]
-    parts = (
-        [(silo.held_out, silo.place) for silo in silos] if test_frame is None else [(test_frame, str(test))]
-    )
+    parts = [(silo.held_out, silo.place) for silo in silos] if test_frame is None else [(test_frame, str(test))]
     notes = [note for silo in silos for note in silo.notes]
     if test_frame is not None:
         notes += schema.notes(test_frame, str(test))
@@ -119,8 +116,8 @@ def silo_files(files: Files) -> dict[str, Path]:
         named = {}
         for path in map(Path, files):
             stem = table_stem(path)
-            twins = sum(name == stem or name.startswith(f"{stem}-") for name in named)
-            named[stem if stem not in named else f"{stem}-{twins + 1}"] = path
+            numbered = (f"{stem}-{number}" for number in itertools.count(2))
+            named[next(name for name in itertools.chain([stem], numbered) if name not in named)] = path
     if not named:
         raise ConfigError("at least one file is needed", place="data.silos")
     return named
@@ -129,7 +126,7 @@ def silo_files(files: Files) -> dict[str, Path]:
 def _fraction(test_fraction: float | None) -> float:
     if test_fraction is None:
         return 0.0
-    if not 0 < test_fraction < 1:
+    if not (isinstance(test_fraction, int | float) and 0 < test_fraction < 1):
         raise ConfigError(
             f"a number between 0 and 1, not {test_fraction!r}",
             place="data.test_fraction",

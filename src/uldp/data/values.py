@@ -28,6 +28,7 @@ MISSING_WORDS: Final = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none"
 MISSING: Final = -1
 UNKNOWN: Final = -2
 
+_LONGEST_NUMBER: Final = 1000  # Python refuses to read whole numbers of more than 4300 digits
 _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
 
 
@@ -40,18 +41,15 @@ def canonical(value: object) -> str:
     >>> {canonical(value) for value in (7, 7.0, "7", " 7.0", "007")}
     {'7'}
     """
+    if isinstance(value, str):
+        return _canonical_text(value)
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     if isinstance(value, Integral):
         return str(int(value))
     if isinstance(value, Real | Decimal):
         return _canonical_float(float(value))
-    text = unicodedata.normalize("NFC", str(value)).strip()
-    if _DECIMAL.fullmatch(text):
-        whole, _, rest = text.partition(".")
-        # Whole numbers stay exact: an id of twenty digits does not survive a float.
-        return str(int(whole)) if whole.strip("+-") and not rest.strip("0") else _canonical_float(float(text))
-    return text.lower() if text.lower() in ("true", "false") else text
+    return _canonical_text(str(value))
 
 
 def is_missing(value: object) -> bool:
@@ -72,8 +70,26 @@ def numbers(column: pd.Series) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.
     if is_numeric_dtype(column.dtype):
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
-        values = np.array([_number(cell) for cell in cells(column)], dtype=np.float64)
+        plain = _plain_numbers(column)
+        values = np.array([_number(cell) for cell in cells(column)]) if plain is None else plain
     return values, np.isinf(values)
+
+
+def _plain_numbers(column: pd.Series) -> npt.NDArray[np.float64] | None:
+    """The fast path for text cells that are all finite numbers; None where one is not.
+
+    Both paths round correctly, so they agree to the last bit (a test holds them to it): a cell's number does not
+    depend on which path the other cells of the column made us take.
+    """
+    import pyarrow as pa
+
+    if column.dtype != "str":
+        return None
+    try:
+        values: npt.NDArray[np.float64] = pa.array(column, pa.string()).cast(pa.float64()).to_numpy(False)
+    except pa.ArrowException:
+        return None
+    return values if np.isfinite(values).all() else None
 
 
 def codes(column: pd.Series, index: Mapping[str, int]) -> IntArray:
@@ -100,17 +116,21 @@ def _code(cell: object, index: Mapping[str, int]) -> int:
 
 def _number(cell: object) -> float:
     """NaN for a missing cell, infinity for one that is no finite number."""
-    if isinstance(cell, Real | Decimal | np.bool_):
-        return float(cell)
-    if is_missing(cell):
-        return math.nan
-    text = str(cell)
     try:
-        return (
-            math.inf if "_" in text else float(text)
-        )  # Python reads "1_000"; a table means something else by it
-    except ValueError:
-        return math.inf
+        if isinstance(cell, str):  # Python reads "1_000"; a table means something else by it
+            return math.inf if "_" in cell else float(cell)
+        return math.nan if cell is None else float(cell)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan if is_missing(cell) else math.inf
+
+
+def _canonical_text(value: str) -> str:
+    text = unicodedata.normalize("NFC", value).strip()
+    if len(text) <= _LONGEST_NUMBER and _DECIMAL.fullmatch(text):
+        whole, _, rest = text.partition(".")
+        # Whole numbers stay exact: an id of twenty digits does not survive a float.
+        return str(int(whole)) if whole.strip("+-") and not rest.strip("0") else _canonical_float(float(text))
+    return text.lower() if text.lower() in ("true", "false") else text
 
 
 def _canonical_float(value: float) -> str:

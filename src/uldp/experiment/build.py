@@ -80,9 +80,7 @@ def noised_method(experiment: Experiment, facts: Facts) -> Method:
     if privacy.noise_multiplier is not None:
         return experiment.with_noise(privacy.noise_multiplier)
     assert privacy.epsilon is not None
-    sigma = calibrate(
-        lambda noise: planned_events(experiment.with_noise(noise), facts), privacy.epsilon, privacy.delta
-    )
+    sigma = calibrate(lambda noise: planned_events(experiment.with_noise(noise), facts), privacy.epsilon, privacy.delta)
     return experiment.with_noise(sigma)
 
 
@@ -109,7 +107,9 @@ def prepare(experiment: Experiment) -> Prepared:
     """Load the data, build the model, calibrate the noise, check all ranges. Nothing is trained or written."""
     federation = load_federation(experiment)
     if not len(federation.test):
-        raise ConfigError("the test set has no records; give data.test or a larger data.test_fraction", place="data.test")
+        raise ConfigError(
+            "the test set has no records; give data.test or a larger data.test_fraction", place="data.test"
+        )
     learner = build_learner(experiment, federation.feature_shape, federation.task)
     facts = Facts(federation.users, len(federation.silos), learner.dimension)
     plan = Plan(
@@ -135,7 +135,11 @@ def statement(plan: Plan, ledger: Ledger, *, simulated: bool, data_caveats: tupl
     exposures = (
         Exposure("The outside world", "the model of every round", spent.value),
         Exposure("The server", server_sees, faced(method.seen_by_server(facts))),
-        Exposure("One silo", "the models, the sample and its own share of the noise", faced(method.seen_by_silo(facts))),
+        Exposure(
+            "One silo",
+            "the models, the sample and its own share of the noise",
+            faced(method.seen_by_silo(facts)),
+        ),
     )
     return Statement(
         unit=method.unit,
@@ -162,7 +166,7 @@ def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
     lines = []
     if plan.method.noise_multiplier and simulated:
         lines.append(
-            "The noise is simulated from the seed: whoever knows run.seed can take it off. Set run.secrets = \"os\" before "
+            'The noise is simulated from the seed: whoever knows run.seed can take it off. Set run.secrets = "os" before '
             "a model of real data leaves the house."
         )
     if plan.method.noise_multiplier and plan.aggregation.server_sees_each_silo and plan.facts.silos > 1:

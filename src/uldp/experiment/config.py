@@ -61,7 +61,9 @@ class DataConfig:
         tables_only = ("user", "label", "test", "test_fraction", "roster", "id_key", "schema")
         given = [key for key in tables_only if getattr(self, key)]
         if self.dataset is not None and given:
-            raise ConfigError(f"{given[0]} belongs to your own tables, not to a built-in dataset", place=f"data.{given[0]}")
+            raise ConfigError(
+                f"{given[0]} belongs to your own tables, not to a built-in dataset", place=f"data.{given[0]}"
+            )
         if self.dataset is None:
             self._check_tables()
 
@@ -71,7 +73,8 @@ class DataConfig:
                 raise ConfigError(f"name the column that holds the {key}", place=f"data.{key}")
         if not self.schema:
             raise ConfigError(
-                "a schema of public constants is needed; `uldp new NAME --silo FILE ...` drafts one", place="data.schema"
+                "a schema of public constants is needed; `uldp new NAME --silo FILE ...` drafts one",
+                place="data.schema",
             )
         if self.allocation not in (None, "as-is"):
             raise ConfigError(
@@ -248,7 +251,9 @@ def _read_method(tree: Any) -> tuple[str, Method]:
     for key, value in named.fixed.items():
         if fields.get(key, value) != value:
             raise ConfigError(
-                f"{tree['name']} means {key} = {value!r}, not {fields[key]!r}", place=f"method.{key}", value=fields[key]
+                f"{tree['name']} means {key} = {value!r}, not {fields[key]!r}",
+                place=f"method.{key}",
+                value=fields[key],
             )
     return tree["name"], read_section(named.method, {**fields, **named.fixed}, "method", hidden=_FROM_PRIVACY)
 
@@ -264,6 +269,4 @@ def _read_model(tree: Any) -> ModelConfig:
 
 def _check_noise(privacy: PrivacyConfig, method: Method) -> None:
     if method.unit is not None and (privacy.epsilon is None) == (privacy.noise_multiplier is None):
-        raise ConfigError(
-            "give exactly one of epsilon (the noise is calibrated) and noise_multiplier", place="privacy"
-        )
+        raise ConfigError("give exactly one of epsilon (the noise is calibrated) and noise_multiplier", place="privacy")

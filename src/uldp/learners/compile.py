@@ -96,7 +96,11 @@ def _rule(
     """The rule of one layer, the shape of its result, and its cost."""
     match layer:
         case nn.Linear() if len(shape) == 1:
-            return rules.Linear(layer, starts), (layer.out_features,), _Cost(layer.out_features, layer.weight.numel())
+            return (
+                rules.Linear(layer, starts),
+                (layer.out_features,),
+                _Cost(layer.out_features, layer.weight.numel()),
+            )
         case nn.Conv2d() if len(shape) == 3:
             return _convolution(layer, shape, starts, is_first)
         case nn.Flatten() if (layer.start_dim, layer.end_dim) == (1, -1):
@@ -130,9 +134,7 @@ def _activation(layer: nn.Module) -> Rule:
     raise NoRule(f"no batched rule for {layer}")
 
 
-def _convolution(
-    layer: nn.Conv2d, shape: Shape, starts: list[int], is_first: bool
-) -> tuple[Rule, Shape, _Cost]:
+def _convolution(layer: nn.Conv2d, shape: Shape, starts: list[int], is_first: bool) -> tuple[Rule, Shape, _Cost]:
     if isinstance(layer.padding, str) or layer.padding_mode != "zeros" or layer.groups != 1 or layer.dilation != (1, 1):
         raise NoRule(f"no batched rule for {layer}")
     size = [

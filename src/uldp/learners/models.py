@@ -109,9 +109,7 @@ def _import_factory(name: str) -> Factory:
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ConfigError(
-                f"{name!r}: module {path!r} has no {attribute!r}", place="model.name", value=name
-            )
+            raise ConfigError(f"{name!r}: module {path!r} has no {attribute!r}", place="model.name", value=name)
         found = getattr(found, part)
     if not callable(found):
         raise ConfigError(f"{name!r} cannot be called", place="model.name", value=name)
@@ -137,7 +135,8 @@ def _call(name: str, factory: Factory, shape: Shape, task: Task, arguments: Mapp
         raise
     except Exception as error:
         raise ModelError(
-            f"{name!r} failed for features of shape {shape} ({type(error).__name__}: {error})", place="model.name"
+            f"{name!r} failed for features of shape {shape} ({type(error).__name__}: {error})",
+            place="model.name",
         ) from error
     if not isinstance(module, nn.Module):
         raise ModelError(f"{name!r} returned {type(module).__name__}, not an nn.Module", place="model.name")
@@ -205,7 +204,8 @@ def _check_behaviour(module: nn.Module, feature_shape: Shape) -> None:
                 )
         if outputs.ndim != 2 or len(outputs) != 3:
             raise ModelError(
-                f"for 3 records the model returns shape {tuple(outputs.shape)}, not (3, outputs)", place="model"
+                f"for 3 records the model returns shape {tuple(outputs.shape)}, not (3, outputs)",
+                place="model",
             )
         together = _try(model.eval(), inputs)
         alone = torch.cat([_try(model, inputs[i : i + 1]) for i in range(3)])
@@ -242,9 +242,7 @@ def _outputs(task: Task, single: bool = False) -> int:
 
 def _rate(value: Any, option: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ConfigError(
-            f"a number from 0 to below 1, not {value!r}", place=f"model.options.{option}", value=value
-        )
+        raise ConfigError(f"a number from 0 to below 1, not {value!r}", place=f"model.options.{option}", value=value)
     return float(value)
 
 
@@ -260,7 +258,9 @@ def _sizes(value: Any, option: str) -> list[int]:
 def _choice(value: Any, option: str, known: Sequence[str]) -> str:
     if value not in known:
         raise ConfigError(
-            f"unknown value {value!r}. Known: {', '.join(known)}", place=f"model.options.{option}", value=value
+            f"unknown value {value!r}. Known: {', '.join(known)}",
+            place=f"model.options.{option}",
+            value=value,
         )
     return str(value)
 

@@ -61,7 +61,13 @@ class Noise:
         return alone
 
     def dropout(
-        self, rate: float, layer: int, step: int, first: int, shape: tuple[int, int, int], dtype: Any = np.float32
+        self,
+        rate: float,
+        layer: int,
+        step: int,
+        first: int,
+        shape: tuple[int, int, int],
+        dtype: Any = np.float32,
     ) -> npt.NDArray[Any]:
         """Factors 0 or 1/(1-rate) of ``shape`` (users, records, units); ``first`` is the first record's position.
 

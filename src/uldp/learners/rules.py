@@ -47,7 +47,8 @@ class Slot:
     def load(self, x: Tensor, users: int) -> Tensor:
         """(users, *shape): the slot of the vector x, once for every user."""
         values = self.arrange(x[self.start : self.start + self.size]).reshape(self.shape)
-        return values.expand(users, *self.shape).contiguous()
+        # A copy in any case: for one user, contiguous() would be x itself.
+        return values.expand(users, *self.shape).clone(memory_format=torch.contiguous_format)
 
     def store(self, values: Tensor, rows: Tensor) -> None:
         """Write (users, *shape) to its place in rows (users, d)."""

@@ -69,8 +69,10 @@ def group_users(users: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray
     return who.astype(np.int64), starts.astype(np.int64), counts.astype(np.int64), rows
 
 
-def chunks(users: IntArray, batch_size: int, coarse: bool, capacity: Callable[[int], int]) -> Iterator[Chunk]:
-    """All users that have records, in chunks of at most ``capacity(width)`` users."""
+def chunks(
+    users: IntArray, batch_size: int, coarse: bool, capacity: Callable[[int], int], places: int = 2
+) -> Iterator[Chunk]:
+    """All users that have records, in chunks of at most ``capacity(width)`` users and at least ``places`` places."""
     who, starts, counts, rows = group_users(users)
     widths = padded_width(counts, batch_size, coarse)
     many = counts > batch_size
@@ -78,11 +80,11 @@ def chunks(users: IntArray, batch_size: int, coarse: bool, capacity: Callable[[i
     for is_many, width in sorted(set(zip(many.tolist(), widths.tolist(), strict=True)), reverse=True):
         members = np.flatnonzero((many == is_many) & (widths == width))
         members = members[np.argsort(-counts[members], kind="stable")]
-        size = max(2, capacity(width))
+        size = max(places, capacity(width))
         for first in range(0, len(members), size):
             part = members[first : first + size]
-            if len(part) == 1:
-                part = np.repeat(part, 2)
+            if len(part) < places:
+                part = np.repeat(part, places)
             yield Chunk(who[part], starts[part], counts[part], rows, width, batch_size)
 
 
@@ -130,4 +132,8 @@ class Batches:
         for first in range(0, int(chunk.counts.max()), width):
             places = first + np.arange(width)[None, :]
             mask = np.broadcast_to(places < chunk.counts[:, None], (len(chunk.users), width))
-            yield first, chunk.rows[chunk.starts[:, None] + np.minimum(places, chunk.counts[:, None] - 1)], mask
+            yield (
+                first,
+                chunk.rows[chunk.starts[:, None] + np.minimum(places, chunk.counts[:, None] - 1)],
+                mask,
+            )

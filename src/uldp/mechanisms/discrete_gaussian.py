@@ -60,9 +60,7 @@ _PROPOSALS_AT_ONCE: Final = 1 << 14  # their words and arrays stay in the proces
 _MARGIN: Final = 2.0**-32
 
 
-def sample_discrete_gaussian(
-    scale: Fraction | float | int, count: int, stream: SecretStream
-) -> npt.NDArray[np.int64]:
+def sample_discrete_gaussian(scale: Fraction | float | int, count: int, stream: SecretStream) -> npt.NDArray[np.int64]:
     """``count`` independent integers with P(k) proportional to exp(-k^2 / (2 scale^2)), exactly.
 
     ``scale`` lies between 1/2 and 2^40; a float is taken as the exact rational number it is. The samples are
@@ -130,9 +128,7 @@ class _Law:
         variance = self.scale**2
         return magnitude**2 / (2 * variance) + variance / (2 * self.width**2) - blocks
 
-    def probability(
-        self, magnitude: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float64]:
+    def probability(self, magnitude: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """exp(-x) in floats, to 2^-39; the operations are those of the comment at ``_MARGIN``."""
         size = magnitude.astype(np.float64)
         exponent = size * size * self.curvature + self.offset - blocks
@@ -152,9 +148,7 @@ def _kept(law: _Law, words: npt.NDArray[np.uint64], stream: SecretStream) -> npt
     return np.where(negative, -magnitude, magnitude)[usable]
 
 
-def _uniform_below(
-    numbers: npt.NDArray[np.uint64], bound: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _uniform_below(numbers: npt.NDArray[np.uint64], bound: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Uniform 63-bit ``numbers`` as uniform integers below ``bound``, and which of them may be used.
 
     Numbers from the largest multiple of ``bound`` up are refused, so that every remainder is equally likely.

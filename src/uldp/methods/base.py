@@ -58,7 +58,13 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, "rounds", self.rounds, "at least 1")
-        require(0 <= self.noise_multiplier < math.inf, "noise_multiplier", self.noise_multiplier, "0 or more", "privacy")
+        require(
+            0 <= self.noise_multiplier < math.inf,
+            "noise_multiplier",
+            self.noise_multiplier,
+            "0 or more",
+            "privacy",
+        )
         require(0 < self.sample_rate <= 1, "sample_rate", self.sample_rate, "above 0 and at most 1")
 
     @property

@@ -47,7 +47,11 @@ class FedAvg(Method):
         require(0 < self.value_range < math.inf, "value_range", self.value_range, "a positive number")
         require(self.sample_rate == 1, "sample_rate", self.sample_rate, "1 (this method does not sample users)")
         require(
-            self.noise_multiplier == 0, "noise_multiplier", self.noise_multiplier, "0 (this method adds no noise)", "privacy"
+            self.noise_multiplier == 0,
+            "noise_multiplier",
+            self.noise_multiplier,
+            "0 (this method adds no noise)",
+            "privacy",
         )
 
     @property

@@ -95,7 +95,10 @@ class UserSum(Method):
         super().check(facts)
         if self.needs_counts and self.count_cap(facts) < 1:
             require(
-                False, "max_records", self.max_records, f"at least the number of silos ({facts.silos}), so that each may count one"
+                False,
+                "max_records",
+                self.max_records,
+                f"at least the number of silos ({facts.silos}), so that each may count one",
             )
 
     def caveats(self, facts: Facts) -> tuple[str, ...]:

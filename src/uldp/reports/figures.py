@@ -26,7 +26,13 @@ def compare_figure(results: Sequence[Result], metric: str, path: Path) -> Path:
         left.plot(rounds, values, style, color=colour, label=result.method)
         if math.isfinite(result.epsilon):
             # Methods with equal noise have equal epsilon: markers of different size keep all of them visible.
-            right.plot(rounds, [report.epsilon for report in result.history], style, color=colour, label=result.method)
+            right.plot(
+                rounds,
+                [report.epsilon for report in result.history],
+                style,
+                color=colour,
+                label=result.method,
+            )
     left.set(xlabel="round", ylabel=f"test {metric.replace('_', ' ')}", title=f"Utility on {results[0].dataset}")
     delta = results[0].statement.delta
     right.set(xlabel="round", ylabel=f"epsilon (delta = {delta:g})", title="What one person risks")

@@ -86,7 +86,9 @@ OnRound = Callable[[RoundReport], None]
 
 
 def run(
-    experiment: Experiment | Prepared, directory: RunDirectory | str | None = None, on_round: OnRound | None = None
+    experiment: Experiment | Prepared,
+    directory: RunDirectory | str | None = None,
+    on_round: OnRound | None = None,
 ) -> Result:
     """Simulate all silos of an experiment here. With a directory the run can be looked at and resumed.
 
@@ -123,11 +125,7 @@ class _LocalRun:
         self._seconds = 0.0
         self._data = fingerprint(prepared.federation) if directory else ""
         experiment, streams = prepared.experiment, prepared.streams
-        self._secrets = (
-            directory.secrets(experiment)
-            if directory
-            else _secrets_in_memory(experiment)
-        )
+        self._secrets = directory.secrets(experiment) if directory else _secrets_in_memory(experiment)
         ledger = prepared.ledger(directory.ledger_entries() if directory else ())
         x = prepared.learner.initial(streams.child("model"))
         self._server = ServerSession(prepared.plan, x, ledger, self._secrets)

@@ -106,7 +106,8 @@ class ServerSession:
         body = m.decode(reply, experiment=self._plan.digest, silo=name, limit=self._plan.message_limit)
         if not isinstance(body, self._turn.answer):
             raise MessageRefused(
-                f"answered {type(body).__name__}, {self._turn.answer.__name__} is expected", place=f"silo {name}"
+                f"answered {type(body).__name__}, {self._turn.answer.__name__} is expected",
+                place=f"silo {name}",
             )
         self._check_answer(name, body)
         self._answers[name] = body
@@ -135,7 +136,11 @@ class ServerSession:
         assert self._turn is not None
         facts = self._plan.facts
         if self._turn.answer is m.Counts:
-            counts = (m.unpack_counts(a.counts, facts.users, self._cap, n) for n, a in self._answers.items() if isinstance(a, m.Counts))
+            counts = (
+                m.unpack_counts(a.counts, facts.users, self._cap, n)
+                for n, a in self._answers.items()
+                if isinstance(a, m.Counts)
+            )
             self._totals = np.sum(list(counts), axis=0, dtype=np.int64)
         elif self._turn.answer is m.Update:
             if self._sum is None:

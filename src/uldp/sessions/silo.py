@@ -88,7 +88,9 @@ class SiloSession:
         for name, value in theirs.items():
             ours = getattr(self._plan.facts, name)
             if value != ours:
-                raise MessageRefused(f"the server says {name} = {value}, here it is {ours}", place=self.name, value=value)
+                raise MessageRefused(
+                    f"the server says {name} = {value}, here it is {ours}", place=self.name, value=value
+                )
 
     def _checked_totals(self, data: bytes) -> IntArray:
         facts = self._plan.facts
@@ -102,7 +104,9 @@ class SiloSession:
     def _update(self, round_: int, model: bytes, sample: bytes) -> m.Update:
         plan, facts = self._plan, self._plan.facts
         if round_ != self._round + 1:
-            raise MessageRefused(f"round {round_} is not the next one ({self._round + 1})", place=self.name, value=round_)
+            raise MessageRefused(
+                f"round {round_} is not the next one ({self._round + 1})", place=self.name, value=round_
+            )
         if plan.method.needs_counts and self._totals is None:
             raise MessageRefused("no totals were exchanged for weighting by records", place=self.name)
         if (sample == b"") != (plan.method.sample_rate == 1):

@@ -49,9 +49,7 @@ class Dataset(Protocol):
         """Further options of ``load`` with their defaults."""
         ...
 
-    def load(
-        self, users: int, silos: int, allocation: str, streams: Streams, options: Options
-    ) -> Federation: ...
+    def load(self, users: int, silos: int, allocation: str, streams: Streams, options: Options) -> Federation: ...
 
 
 @dataclass(frozen=True)
@@ -98,9 +96,7 @@ def _silo(records: Records, user: IntArray, rows: np.typing.NDArray[np.bool_], n
 def split(records: Records, fraction: float, streams: Streams, *, stratify: bool) -> tuple[Records, Records]:
     """Training and test records, at random; with ``stratify`` each class has its share in both."""
     if not 0 < fraction < 1:
-        raise ConfigError(
-            f"a number between 0 and 1, not {fraction!r}", place="data.test_fraction", value=fraction
-        )
+        raise ConfigError(f"a number between 0 and 1, not {fraction!r}", place="data.test_fraction", value=fraction)
     generator = streams.child("split").generator()
     test = np.zeros(len(records), dtype=np.bool_)
     for rows in _strata(records.labels, stratify):

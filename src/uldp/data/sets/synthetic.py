@@ -54,12 +54,7 @@ def _numbers(features: FloatArray, streams: Streams) -> LabelArray:
 def _whole(options: Options, name: str) -> int:
     value: Any = options[name]
     least = {"records": 10, "features": 1, "classes": 0}[name]
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or value < least
-        or (name, value) == ("classes", 1)
-    ):
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (name, value) == ("classes", 1):
         what = "0 (a numeric label) or from 2 up" if name == "classes" else f"from {least} up"
         raise ConfigError(f"a whole number {what}, not {value!r}", place=f"data.{name}", value=value)
     return value

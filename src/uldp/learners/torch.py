@@ -1,0 +1,400 @@
+"""The PyTorch learner: all users of a silo at once.
+
+Users of like size train in chunks (``schedule``); each chunk runs through batched rules, through ``torch.func`` or
+through a loop (``nets``). Chunks are spread over threads, and each chunk computes on one thread alone: that scales
+better than threads within tiny products, and the number of threads then changes no bit of a result. Rows are handed
+out chunk by chunk, so that memory does not grow with the number of users.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from uldp.data.federation import IntArray, Records, SiloData, Task
+from uldp.errors import ConfigError, ModelError
+from uldp.learners import metrics
+from uldp.learners.base import LocalTraining, Rows, Vector
+from uldp.learners.compile import NoRule, compile_rules
+from uldp.learners.losses import Loss, Targets, choose_loss
+from uldp.learners.models import Shape, check_model, initial_module, probe
+from uldp.learners.nets import FuncNet, LoopNet, Net, RulesNet
+from uldp.learners.noise import Noise
+from uldp.learners.rules import Moment
+from uldp.learners.schedule import Batches, Chunk, chunks
+from uldp.learners.updates import Accumulate, Update, choose_update
+from uldp.rng import Streams
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+PATHS: Final = ("auto", "rules", "func", "loop")
+DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
+
+#: A chunk's share of the memory budget: some chunks are computed while others wait to be fetched.
+_SHARE: Final = 8
+#: More than this per chunk is not faster: it only falls out of the cache.
+_CHUNK_BYTES: Final = 16 * 2**20
+#: Up to this many parameters a step costs its calls, not its arithmetic: few wide chunks are best.
+_SMALL_MODEL: Final = 512
+_EVALUATION_BYTES: Final = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is known once the shape of the features is: how to compute, and what a record costs."""
+
+    path: str
+    loss: Loss
+    outputs: int
+    units: int
+    flops: int
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """A silo's records as tensors."""
+
+    features: Tensor
+    labels: Tensor
+
+
+class TorchLearner:
+    """Trains ``module`` for many users at once; see :class:`~uldp.learners.base.Learner`.
+
+    ``memory_mb`` bounds the working memory of training, ``threads`` defaults to torch's own number. ``path`` is
+    "auto" except in tests: batched rules where the layers have them, else ``torch.func``, else a loop.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        task: Task,
+        *,
+        dtype: str = "float32",
+        device: str = "cpu",
+        memory_mb: int = 256,
+        path: str = "auto",
+        threads: int | None = None,
+    ) -> None:
+        if dtype not in DTYPES:
+            raise ConfigError(f"unknown dtype {dtype!r}. Known: {', '.join(DTYPES)}", place="run.dtype", value=dtype)
+        if path not in PATHS:
+            raise ConfigError(f"unknown path {path!r}. Known: {', '.join(PATHS)}", place="path", value=path)
+        if memory_mb < 1:
+            raise ConfigError(f"at least 1, not {memory_mb}", place="run.memory_mb", value=memory_mb)
+        if threads is not None and threads < 1:
+            raise ConfigError(f"at least 1, not {threads}", place="run.threads", value=threads)
+        check_model(module)
+        self._original = module
+        self._task = task
+        self._dtype = DTYPES[dtype]
+        self._device = _checked_device(device)
+        self._module = copy.deepcopy(module).to(device=self._device, dtype=self._dtype)
+        self._names = [name for name, p in module.named_parameters() if p.requires_grad]
+        self._sizes = [p.numel() for p in module.parameters() if p.requires_grad]
+        self._memory = memory_mb * 2**20
+        self._path = path
+        self._threads = threads
+        self._plans: dict[Shape, _Plan] = {}
+
+    @property
+    def dimension(self) -> int:
+        return sum(self._sizes)
+
+    def path(self, feature_shape: Shape) -> str:
+        """How records of this shape are trained: "rules", "func" or "loop"."""
+        return self._plan(feature_shape).path
+
+    def flops_per_record(self, feature_shape: Shape) -> int:
+        """Floating-point operations of one record's forward and backward pass: 2 per product, three products."""
+        return self._plan(feature_shape).flops
+
+    def initial(self, streams: Streams) -> Vector:
+        """x_0; for a module that was not made by ``build_model``, the parameters that it came with."""
+        module = initial_module(self._original, streams)
+        parts = [p.detach().reshape(-1).double() for p in module.parameters() if p.requires_grad]
+        return torch.cat(parts).cpu().numpy()
+
+    # --- training -------------------------------------------------------------------------------------------
+
+    def user_deltas(
+        self, x: Vector, data: SiloData, local: LocalTraining, streams: Streams
+    ) -> Iterator[tuple[IntArray, Rows]]:
+        if not len(data):
+            return
+        plan, records, start = self._begin(x, data)
+        states = 4 if local.optimizer == "adam" else 1
+
+        def train(chunk: Chunk) -> tuple[IntArray, Rows]:
+            return self._train(plan, chunk, start, records, local, streams)
+
+        coarse = self.dimension <= _SMALL_MODEL
+        work = chunks(data.users, local.batch_size, coarse, lambda width: self._capacity(plan, width, states))
+        yield from self._spread(plan, train, work)
+
+    def user_gradients(self, x: Vector, data: SiloData, streams: Streams) -> Iterator[tuple[IntArray, Rows]]:
+        if not len(data):
+            return
+        plan, records, start = self._begin(x, data)
+        most = self._gradient_width(plan) if plan.loss.additive else len(data)
+
+        def accumulate(chunk: Chunk) -> tuple[IntArray, Rows]:
+            return self._gradients(plan, chunk, start, records, streams)
+
+        coarse = self.dimension <= _SMALL_MODEL
+        work = chunks(data.users, most, coarse, lambda width: self._capacity(plan, width, 2))
+        yield from self._spread(plan, accumulate, work)
+
+    def silo_delta(self, x: Vector, data: SiloData, local: LocalTraining, streams: Streams) -> Vector:
+        if not len(data):
+            return np.zeros(self.dimension)
+        plan, records, start = self._begin(x, data)
+        alone = np.zeros(len(data), dtype=np.int64)
+        (chunk,) = chunks(alone, local.batch_size, coarse=False, capacity=lambda width: 1, places=1)
+        _, rows = self._train(plan, chunk, start, records, local, streams.child("silo"))
+        return rows[0].astype(np.float64)
+
+    def _begin(self, x: Vector, data: SiloData) -> tuple[_Plan, _Tensors, Tensor]:
+        plan = self._plan(tuple(data.features.shape[1:]))
+        features = _tensor(data.features).to(self._device, self._dtype)
+        labels = plan.loss.labels(_tensor(data.labels), self._dtype)
+        return plan, _Tensors(features, labels.to(self._device)), self._vector(x)
+
+    def _train(
+        self,
+        plan: _Plan,
+        chunk: Chunk,
+        x: Tensor,
+        records: _Tensors,
+        local: LocalTraining,
+        streams: Streams,
+    ) -> tuple[IntArray, Rows]:
+        """Q epochs for the users of a chunk."""
+        with torch.no_grad():
+            noise = Noise(streams, chunk.users)
+            batches = Batches(chunk, noise)
+            net = self._net(plan, x, records, len(chunk.users))
+            update = choose_update(local)
+            rows = torch.empty((chunk.real, self.dimension), dtype=self._dtype, device=self._device)
+            phases = list(chunk.phases(local.epochs))
+            staying = [active for _, active in phases[1:]] + [0]
+            for (steps, active), left in zip(phases, staying, strict=True):
+                # Users who are done may go on as ghosts beside the last one: their rows are already stored.
+                places = min(max(active, 2), len(chunk.users))
+                net.focus(places)
+                self._run(net, batches, records, steps, places, noise, update)
+                net.store_deltas(left, rows[left:active])
+            return chunk.users[: chunk.real], rows.cpu().numpy()
+
+    def _run(
+        self,
+        net: Net,
+        batches: Batches,
+        records: _Tensors,
+        steps: range,
+        places: int,
+        noise: Noise,
+        update: Update,
+    ) -> None:
+        """Steps during which the same users train."""
+        inputs, targets = None, None
+        for step in steps:
+            if inputs is None or targets is None or not batches.constant:
+                index, mask = batches.at(step, places)
+                inputs, targets = self._batch(net, records, index, mask)
+            net.step(inputs, targets, Moment(noise, step), update)
+
+    def _gradients(
+        self, plan: _Plan, chunk: Chunk, x: Tensor, records: _Tensors, streams: Streams
+    ) -> tuple[IntArray, Rows]:
+        """The gradient of each user's mean loss, summed up over parts of the user's records."""
+        with torch.no_grad():
+            noise = Noise(streams, chunk.users)
+            net = self._net(plan, x, records, len(chunk.users))
+            update = Accumulate()
+            counts = torch.from_numpy(chunk.counts).to(self._device, self._dtype)
+            for first, index, mask in Batches(chunk, noise).parts(chunk.width):
+                inputs, targets = self._batch(net, records, index, mask, counts)
+                net.step(inputs, targets, Moment(noise, 0, first), update)
+            rows = torch.empty((chunk.real, self.dimension), dtype=self._dtype, device=self._device)
+            net.store_states(rows)
+            return chunk.users[: chunk.real], rows.cpu().numpy()
+
+    def _batch(
+        self,
+        net: Net,
+        records: _Tensors,
+        index: IntArray,
+        mask: npt.NDArray[np.bool_],
+        counts: Tensor | None = None,
+    ) -> tuple[Tensor, Targets]:
+        places = torch.from_numpy(index).to(self._device)
+        present = _tensor(mask).to(self._device, self._dtype)
+        share = None if counts is None else present.sum(1) / counts
+        inputs = net.prepare(records.features[places])
+        return inputs, Targets(records.labels[places], present, share)
+
+    def _net(self, plan: _Plan, x: Tensor, records: _Tensors, users: int) -> Net:
+        if plan.path == "rules":
+            compiled = compile_rules(self._module, tuple(records.features.shape[1:]))
+            return RulesNet(compiled, plan.loss, x, users)
+        return {"func": FuncNet, "loop": LoopNet}[plan.path](self._module, plan.loss, x, users)
+
+    def _capacity(self, plan: _Plan, width: int, states: int) -> int:
+        """How many users fit a chunk. Follows from the configuration only, never from free memory."""
+        per_user = (self.dimension * (2 + states) + 2 * width * plan.units) * self._dtype.itemsize
+        return max(1, min(self._memory // _SHARE, _CHUNK_BYTES) // per_user)
+
+    def _gradient_width(self, plan: _Plan) -> int:
+        """How many records of one user are taken at a time: a power of two that fits half a chunk."""
+        fitting = min(self._memory // _SHARE, _CHUNK_BYTES) // (4 * plan.units * self._dtype.itemsize)
+        return int(min(2 ** max(3, int(fitting).bit_length() - 1), 4096))
+
+    def _spread(self, plan: _Plan, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """work(item) for all items, in their order, on several threads where that is possible."""
+        if plan.path == "loop" or self._device.type != "cpu":
+            # The loop seeds torch's one generator; a device schedules its work by itself.
+            return map(work, items)
+        return _in_threads(work, items, self._threads or torch.get_num_threads())
+
+    # --- using the model --------------------------------------------------------------------------------------
+
+    def evaluate(self, x: Vector, records: Records) -> Mapping[str, float]:
+        if not len(records):
+            return {}
+        outputs = self._outputs(x, records.features)
+        loss = self._plan(tuple(records.features.shape[1:])).loss
+        labels = loss.labels(_tensor(records.labels), torch.float64)
+        mask = torch.ones(1, len(records), dtype=torch.float64)
+        value = float(loss(outputs.unsqueeze(0), labels.unsqueeze(0), mask))
+        return metrics.score(self._task, self._predictions(outputs), records.labels, value)
+
+    def predict(self, x: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        return self._predictions(self._outputs(x, features))
+
+    def _predictions(self, outputs: Tensor) -> npt.NDArray[np.float64]:
+        if self._task.kind == "regression":
+            return outputs.squeeze(1).numpy()
+        if outputs.shape[1] == 1:
+            chance = torch.sigmoid(outputs)
+            return torch.cat([1.0 - chance, chance], 1).numpy()
+        return torch.softmax(outputs, 1).numpy()
+
+    def _outputs(self, x: Vector, features: npt.NDArray[np.float32]) -> Tensor:
+        """(records, outputs) in float64, dropout off, some records at a time."""
+        plan = self._plan(tuple(features.shape[1:]))
+        parts = torch.split(self._vector(x), self._sizes)
+        shapes = [p.shape for p in self._module.parameters() if p.requires_grad]
+        parameters = {n: part.view(s) for n, part, s in zip(self._names, parts, shapes, strict=True)}
+        size = max(1, min(self._memory, _EVALUATION_BYTES) // (2 * plan.units * self._dtype.itemsize))
+        module = self._module.eval()
+        outputs = [torch.zeros((0, plan.outputs), dtype=torch.float64)]
+        with torch.no_grad():
+            for first in range(0, len(features), size):
+                part = _tensor(features[first : first + size])
+                result = functional_call(module, parameters, (part.to(self._device, self._dtype),))
+                outputs.append(result.double().cpu())
+        return torch.cat(outputs)
+
+    def _vector(self, x: Vector) -> Tensor:
+        if x.shape != (self.dimension,):
+            raise ModelError(f"{x.shape} parameters for a model of {self.dimension}", place="model")
+        return _tensor(x).to(self._device, self._dtype)
+
+    # --- how to compute ---------------------------------------------------------------------------------------
+
+    def _plan(self, feature_shape: Shape) -> _Plan:
+        if feature_shape not in self._plans:
+            self._plans[feature_shape] = self._make_plan(feature_shape)
+        return self._plans[feature_shape]
+
+    def _make_plan(self, feature_shape: Shape) -> _Plan:
+        check_model(self._module, feature_shape)
+        with torch.no_grad():
+            sample = probe(feature_shape, 1).to(self._device, self._dtype)
+            outputs = int(copy.deepcopy(self._module).eval()(sample).shape[1])
+        loss = choose_loss(self._task, outputs)
+        # Without rules we do not see the activations: as many as parameters is a cautious guess.
+        units, products = max(2 * self.dimension, sample.numel()), self.dimension
+        reason = ""
+        if self._path in ("auto", "rules"):
+            try:
+                compiled = compile_rules(self._module, feature_shape)
+                return _Plan("rules", loss, outputs, compiled.units, 6 * compiled.products)
+            except NoRule as error:
+                if self._path == "rules":
+                    raise ModelError(f"{error}; use path 'auto'", place="model") from error
+        if self._path in ("auto", "func"):
+            try:
+                self._try_func(loss, feature_shape)
+                return _Plan("func", loss, outputs, units, 6 * products)
+            except Exception as error:
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                if self._path == "func":
+                    raise ModelError(f"the model cannot be vectorised ({reason})", place="model") from error
+            warnings.warn(
+                f"the model cannot be trained for many users at once ({reason}); one user after the other is slow. "
+                "An nn.Sequential of standard layers is fastest",
+                UserWarning,
+                stacklevel=2,
+            )
+        return _Plan("loop", loss, outputs, units, 6 * products)
+
+    def _try_func(self, loss: Loss, feature_shape: Shape) -> None:
+        """One step of two users with two records; raises what the model raises."""
+        x = torch.cat([p.detach().reshape(-1) for p in self._module.parameters() if p.requires_grad])
+        net = FuncNet(self._module, loss, x, 2)
+        inputs = probe(feature_shape, 4).to(self._device, self._dtype).unflatten(0, (2, 2))
+        labels = loss.labels(torch.zeros(2, 2, device=self._device), self._dtype)
+        noise = Noise(Streams.from_seed(0), np.arange(2))
+        net.step(
+            inputs,
+            Targets(labels, torch.ones_like(inputs.flatten(2)[..., 0])),
+            Moment(noise, 0),
+            Accumulate(),
+        )
+
+
+def _checked_device(device: str) -> torch.device:
+    try:
+        found = torch.device(device)
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {device!r} cannot be used ({reason})", place="run.device", value=device) from error
+    return found
+
+
+def _tensor(array: npt.NDArray[Any]) -> Tensor:
+    """The array as a tensor, without a copy where torch allows it (it dislikes read-only memory)."""
+    array = np.ascontiguousarray(array)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _in_threads(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+    """Results in the order of the items; at most ``threads`` of them wait to be fetched."""
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        # The workers' setting became the default of new threads; put ours back.
+        torch.set_num_threads(torch.get_num_threads())

@@ -1,0 +1,266 @@
+"""What every private method promises: one person moves the sum by at most C, and the noise is what the event says."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import TinyLearner, drive, make_sessions, small_federation, step
+from uldp.errors import ConfigError
+from uldp.methods.base import Facts
+from uldp.methods.registry import METHODS, lookup
+from uldp.methods.release import continuous_multiplier, silo_sum
+from uldp.privacy.accountants import account
+from uldp.privacy.events import Gaussian, NonPrivate, PoissonSampled
+from uldp.rng import Secrets, Streams
+from uldp.vectors import from_words
+
+PRIVATE = [name for name, named in METHODS.items() if named.method.unit is not None]
+FACTS = Facts(users=100, silos=5, dimension=4)
+
+
+def build(name, **fields):
+    named = lookup(name)
+    return named.method(**{**dict(named.fixed), **fields})
+
+
+def noiseless_total(method, federation, x, sample=None):
+    """The sum over silos of what each silo would send without noise, as Python integers."""
+    facts = Facts(federation.users, len(federation.silos), len(x))
+    learner, streams = TinyLearner(len(x)), Streams.from_seed(0)
+    cap = method.count_cap(facts)
+    counts = np.stack([np.minimum(silo.counts(facts.users), cap) for silo in federation])
+    totals = counts.sum(axis=0) if method.needs_counts else None
+    total = [0] * len(x)
+    for index, silo in enumerate(federation):
+        data = silo if sample is None else silo.take(sample[silo.users])
+        rows = method.silo(x, data, learner, streams.child("silo", index))
+        weights = method.weights(facts, counts[index], totals)
+        part = silo_sum(rows, weights, method.encoding(facts), facts.dimension).total
+        total = [a + int(b) for a, b in zip(total, part, strict=True)]
+    return total
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+@given(
+    seed=st.integers(0, 10_000),
+    user=st.integers(0, 5),
+    scale=st.sampled_from([0.01, 1.0, 1e3, 1e30]),
+    clip=st.sampled_from([1e-3, 0.1, 7.0]),
+    sampled=st.booleans(),
+)
+@settings(max_examples=60)
+def test_removing_a_user_moves_the_sum_by_at_most_the_clip(name, seed, user, scale, clip, sampled):
+    federation = small_federation(seed=seed, scale=scale)
+    fields = {"local_epochs": 3, "local_lr": 0.1} if "avg" in name else {}
+    method = build(name, clip=clip, **fields)
+    x = np.random.default_rng(seed).normal(size=4)
+    sample = np.random.default_rng(seed + 1).random(federation.users) < 0.5 if sampled else None
+    with np.errstate(all="ignore"):
+        whole = noiseless_total(method, federation, x, sample)
+        without = noiseless_total(method, federation.without(user), x, sample)
+    moved = sum((a - b) ** 2 for a, b in zip(whole, without, strict=True))
+    assert moved <= method.encoding(FACTS).units ** 2  # integers: no tolerance
+
+
+def test_the_bound_is_nearly_attained_so_the_test_above_can_fail():
+    federation = small_federation(scale=1e3)
+    method = build("uldp-sgd-w", clip=0.1)
+    x = np.ones(4)
+    moved = [
+        math.dist(noiseless_total(method, federation, x), noiseless_total(method, federation.without(user), x))
+        for user in range(federation.users)
+    ]
+    assert max(moved) > 0.5 * method.encoding(FACTS).units
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_the_realised_noise_of_the_total_is_sigma_times_clip(name, rate):
+    dimension = 20_000
+    federation = small_federation(users=8, silos=3, dimension=2, records=12)
+    federation = dataclasses.replace(
+        federation,
+        silos=tuple(
+            dataclasses.replace(s, features=np.zeros((len(s), dimension), np.float32)) for s in federation.silos
+        ),
+        test=dataclasses.replace(federation.test, features=np.zeros((20, dimension), np.float32)),
+    )
+    sigma, clip = 5.0, 0.3
+    method = build(name, rounds=1, noise_multiplier=sigma, clip=clip, sample_rate=rate)
+    server, silos = make_sessions(method, federation, learner=TinyLearner(dimension))
+    totals = []
+    plan = server._plan
+    original = plan.aggregation.combine
+
+    class Spy(type(plan.aggregation)):
+        def combine(self, protected, dimension):
+            totals.append(from_words(original(protected, dimension)))
+            return totals[-1].view(np.uint64)
+
+    server._plan = dataclasses.replace(plan, aggregation=Spy())
+    drive(server, silos)
+    noise = totals[0] * (clip / method.encoding(plan.facts).units)  # zero features: zero gradients, only noise is left
+    expected = (sigma * clip) ** 2
+    error = 5 * expected * math.sqrt(2 / dimension)  # five standard errors of a variance
+    assert abs(noise.var() - expected) < error
+    assert abs(noise.mean()) < 5 * sigma * clip / math.sqrt(dimension)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_the_event_is_the_papers_gaussian(name):
+    method = build(name, noise_multiplier=5.0)
+    event = method.event(FACTS, FACTS.silos)
+    assert isinstance(event, Gaussian)
+    assert 0 < 5.0 - event.noise_multiplier < 1e-12 or event.noise_multiplier == 5.0
+    sampled = build(name, noise_multiplier=5.0, sample_rate=0.1).event(FACTS, FACTS.silos)
+    assert isinstance(sampled, PoissonSampled)
+    assert sampled.sample_rate == 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "observer", "expected"),
+    [
+        ("uldp-avg", "seen_by_silo", 11.48),
+        ("uldp-avg", "seen_by_server", 9.997),
+        ("uldp-avg-w", "seen_by_server", 28.37),
+        ("uldp-sgd-w", "seen_by_silo", 11.48),
+    ],
+)
+def test_who_faces_which_epsilon(name, observer, expected):
+    event = getattr(build(name, noise_multiplier=5.0, sample_rate=0.1), observer)(FACTS)
+    assert account({event: 100}, 1e-5).value == pytest.approx(expected, abs=6e-3)
+
+
+def test_a_silent_silo_takes_its_noise_with_it():
+    method = build("uldp-avg", noise_multiplier=5.0)
+    assert account({method.event(FACTS, 4): 100}, 1e-5).value == pytest.approx(11.48, abs=6e-3)
+    assert method.event(FACTS, 0) == NonPrivate()
+
+
+def test_a_single_silo_knows_all_of_its_own_noise():
+    assert build("uldp-avg", noise_multiplier=5.0).seen_by_silo(Facts(10, 1, 4)) == NonPrivate()
+
+
+def test_discrete_noise_is_never_accounted_as_more_than_its_continuous_twin():
+    """delta of the sum of discrete shares, computed exactly in one dimension, against the accounted Gaussian."""
+    from uldp.privacy.accountants import gaussian_delta
+
+    for scale, shares, units in [(64.0, 1, 128), (64.0, 3, 256), (100.5, 2, 300)]:
+        grid = np.arange(-4000, 4001)
+        single = np.exp(-(grid**2) / (2 * scale**2))
+        single /= single.sum()
+        pmf = single
+        for _ in range(shares - 1):
+            pmf = np.convolve(pmf, single, mode="same")
+        shifted = np.roll(pmf, units)
+        mu = 1 / continuous_multiplier(scale, shares, units)
+        for epsilon in (0.1, 1.0, 3.0):
+            exact = np.maximum(shifted - math.exp(epsilon) * pmf, 0).sum()
+            assert exact <= gaussian_delta(epsilon, mu) * (1 + 1e-9) + 1e-13
+
+
+def test_too_small_a_share_of_noise_is_refused_with_the_bound():
+    with pytest.raises(ConfigError, match="from 64 units up"):
+        build("uldp-avg", noise_multiplier=1e-6).check(FACTS)
+
+
+def test_an_overflowing_noise_is_refused():
+    with pytest.raises(ConfigError, match="63 are there"):
+        build("uldp-avg", noise_multiplier=1e12).check(FACTS)
+
+
+def test_more_silos_than_countable_records_are_refused():
+    with pytest.raises(ConfigError, match=r"method\.max_records"):
+        build("uldp-avg-w", noise_multiplier=5.0, max_records=3).check(FACTS)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"clip": 0.0},
+        {"clip": math.nan},
+        {"clip": -1.0},
+        {"noise_multiplier": -1.0},
+        {"noise_multiplier": math.nan},
+        {"sample_rate": 0.0},
+        {"sample_rate": 1.5},
+        {"sample_rate": math.nan},
+        {"rounds": 0},
+        {"global_lr": 0.0},
+        {"weighting": "sizes"},
+        {"max_records": 0},
+    ],
+)
+def test_impossible_settings_are_refused_by_name(fields):
+    with pytest.raises(ConfigError, match=next(iter(fields))):
+        build("uldp-avg", **fields)
+
+
+def test_weights_by_records_sum_to_less_than_one_and_absent_users_need_no_rule():
+    method = build("uldp-avg-w", max_records=50)
+    counts = np.array([[3, 0, 400, 1], [1, 0, 0, 0], [0, 0, 2, 0], [0, 0, 0, 0], [9, 0, 7, 0]])
+    capped = np.minimum(counts, method.count_cap(FACTS))
+    assert capped.max() == 10
+    totals = capped.sum(axis=0)
+    weights = np.stack([method.weights(FACTS, row, totals) for row in capped])
+    assert (weights.sum(axis=0) < 1).all()
+    assert (weights[:, 1] == 0).all()
+    np.testing.assert_allclose(weights[:, 0], 16 * capped[:, 0] / (16 * 13 + 1))
+
+
+def test_uniform_weights_do_not_depend_on_counts():
+    method = build("uldp-avg")
+    assert (method.weights(FACTS, np.arange(100), None) == 0.2).all()
+
+
+def test_sgd_descends_and_so_does_avg():
+    federation = small_federation(users=20, records=200)
+    for name, fields in [("uldp-sgd", {}), ("uldp-avg", {"local_epochs": 2, "local_lr": 0.05}), ("default", {})]:
+        method = build(name, rounds=10, **({"clip": 5.0, "global_lr": 3.0, **fields} if name != "default" else fields))
+        server, silos = make_sessions(method, federation)
+        before = TinyLearner(4).evaluate(server.model, federation.test)["loss"]
+        drive(server, silos)
+        assert TinyLearner(4).evaluate(server.model, federation.test)["loss"] < before / 2, name
+
+
+def test_the_server_step_divides_by_the_sampled_share():
+    facts = Facts(users=10, silos=2, dimension=1)
+    from uldp.methods.base import State
+
+    full = build("uldp-avg", global_lr=4.0).server(State(np.zeros(1)), np.ones(1), facts)
+    sampled = build("uldp-avg", global_lr=4.0, sample_rate=0.5).server(State(np.zeros(1)), np.ones(1), facts)
+    assert full.x[0] == pytest.approx(4 / 20)
+    assert sampled.x[0] == pytest.approx(8 / 20)
+
+
+def test_users_outside_the_sample_contribute_nothing_and_come_back_later():
+    federation = small_federation(users=40, records=80)
+    method = build("uldp-avg", rounds=12, sample_rate=0.5)
+    server, silos = make_sessions(method, federation)
+    seen = []
+    while requests := server.requests():
+        from uldp.protocol import messages as m
+
+        for request in list(requests.values())[:1]:
+            body = m.decode(request, experiment="d" * 64, silo="silo-0", limit=10**6)
+            if isinstance(body, m.AskUpdate):
+                seen.append(m.unpack_bits(body.sample, federation.users, "test"))
+        step(server, silos)
+    seen = np.array(seen)
+    assert seen.shape == (12, 40)
+    assert seen.any(axis=0).all()  # Algorithm 4 as printed would lose users for good
+    assert 0.35 < seen.mean() < 0.65
+    assert len({row.tobytes() for row in seen}) == 12
+
+
+def test_the_sample_depends_on_secrets_not_on_the_public_streams():
+    federation = small_federation()
+    method = build("uldp-avg", rounds=1, sample_rate=0.5)
+    server, _ = make_sessions(method, federation, seed=0)
+    other, _ = make_sessions(method, federation, seed=0)
+    other._secrets = Secrets.from_key(b"z" * 32)
+    assert server._sample(1) != other._sample(1)

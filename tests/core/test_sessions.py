@@ -1,0 +1,257 @@
+"""Sessions: who may speak when, what is refused, and that refusing changes nothing."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support import drive, make_plan, make_sessions, small_federation, step
+from uldp.errors import MessageRefused, RunError
+from uldp.methods.registry import METHODS, lookup
+from uldp.protocol import messages as m
+from uldp.protocol.turns import TURNS, Phase, diagram, turn
+
+DIGEST = "d" * 64
+
+
+def build(name="uldp-avg-w", **fields):
+    named = lookup(name)
+    defaults = {"rounds": 3}
+    if named.method.unit is not None:
+        defaults["noise_multiplier"] = 5.0
+    return named.method(**{**defaults, **dict(named.fixed), **fields})
+
+
+def ask(body, silo="silo-0", digest=DIGEST):
+    return m.encode(digest, silo, body)
+
+
+def greeted(method=None):
+    server, silos = make_sessions(method or build(), small_federation())
+    step(server, silos)
+    return server, silos
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_runs_to_the_end_and_charges_every_round_once(name):
+    server, silos = make_sessions(build(name), small_federation())
+    drive(server, silos)
+    assert server.round == 3
+    assert [entry.round for entry in server.ledger.entries] == [1, 2, 3]
+    assert server.requests() == {}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_seed_gives_the_same_model_bit_by_bit(name):
+    models = []
+    for _ in range(2):
+        server, silos = make_sessions(build(name), small_federation(), seed=4)
+        drive(server, silos)
+        models.append(server.model.tobytes())
+    assert models[0] == models[1]
+
+
+def test_another_seed_gives_another_model():
+    models = set()
+    for seed in (1, 2):
+        server, silos = make_sessions(build(), small_federation(), seed=seed)
+        drive(server, silos)
+        models.add(server.model.tobytes())
+    assert len(models) == 2
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_saving_and_restoring_after_every_exchange_changes_nothing(name):
+    method = build(name, **({"sample_rate": 0.5} if METHODS[name].method.unit else {}))
+    server, silos = make_sessions(method, small_federation())
+    drive(server, silos)
+    expected = server.model.tobytes()
+    server, silos = make_sessions(method, small_federation())
+    while step(server, silos):
+        saved, states = server.save(), {name: silo.save() for name, silo in silos.items()}
+        entries = server.ledger.entries
+        server, silos = make_sessions(method, small_federation())
+        server.restore(saved)
+        for entry in entries:
+            server.ledger.charge(entry)
+        for silo_name, state in states.items():
+            silos[silo_name].restore(state)
+    assert server.model.tobytes() == expected
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("question", [m.Hello(1, 2, 3), m.AskCounts(), m.TellTotals(b""), m.AskUpdate(1, b"", b""), m.Finish()])
+def test_only_the_table_decides_who_may_speak(phase, question):
+    if (phase, type(question)) in TURNS:
+        assert turn(phase, question, "x")[0] is TURNS[phase, type(question)][0]
+    else:
+        with pytest.raises(MessageRefused, match="out of turn"):
+            turn(phase, question, "x")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "reason"),
+    [
+        (b"", "not a message"),
+        (b"\x00garbage", "not a message"),
+        (ask(m.Hello(3, 6, 4), digest="e" * 64), "experiment"),
+        (ask(m.Hello(3, 6, 4), silo="silo-1"), "signed for"),
+        (ask(m.Hello(3, 7, 4)), "users = 7"),
+        (ask(m.Hello(2, 6, 4)), "silos = 2"),
+        (ask(m.Hello(3, 6, 5)), "dimension = 5"),
+        (ask(m.Finish()), "out of turn"),
+        (ask(m.Goodbye()), "out of turn"),
+        (bytes(200_000), "at most"),
+    ],
+)
+def test_a_silo_refuses_what_is_foreign_and_is_not_changed_by_it(request_bytes, reason):
+    _, silos = make_sessions(build(), small_federation())
+    silo = silos["silo-0"]
+    before = silo.save()
+    with pytest.raises(MessageRefused, match=reason):
+        silo.reply(request_bytes)
+    assert silo.save() == before
+    silo.reply(ask(m.Hello(3, 6, 4)))  # and it goes on
+
+
+def test_unknown_fields_and_versions_are_refused():
+    import msgspec
+
+    _, silos = make_sessions(build(), small_federation())
+    tree = msgspec.msgpack.decode(ask(m.Hello(3, 6, 4)))
+    for change in ({"version": 2}, {"extra": 1}):
+        with pytest.raises(MessageRefused):
+            silos["silo-0"].reply(msgspec.msgpack.encode({**tree, **change}))
+
+
+def test_totals_that_would_give_weights_above_one_are_refused():
+    server, silos = greeted()
+    counts = m.decode(silos["silo-0"].reply(ask(m.AskCounts())), experiment=DIGEST, silo="silo-0", limit=10**6)
+    own = m.unpack_counts(counts.counts, 6, 10**6, "x")
+    with pytest.raises(MessageRefused, match="smaller than this silo's own count"):
+        silos["silo-0"].reply(ask(m.TellTotals(m.pack(np.maximum(own - 1, 0)))))
+    with pytest.raises(MessageRefused, match="outside 0"):
+        silos["silo-0"].reply(ask(m.TellTotals(m.pack(own - 10**9))))
+
+
+def test_counts_stay_in_the_silo_when_the_method_does_not_need_them():
+    _, silos = greeted(build("uldp-avg"))
+    with pytest.raises(MessageRefused, match="they stay here"):
+        silos["silo-0"].reply(ask(m.AskCounts()))
+
+
+def test_a_method_that_needs_counts_does_not_train_without_them():
+    _, silos = greeted(build("uldp-avg-w"))
+    with pytest.raises(MessageRefused, match="no totals"):
+        silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(np.zeros(4)), b"")))
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        (m.AskUpdate(2, m.pack(np.zeros(4)), b""), "not the next one"),
+        (m.AskUpdate(1, m.pack(np.zeros(5)), b""), "32 are expected"),
+        (m.AskUpdate(1, m.pack(np.full(4, np.nan)), b""), "NaN"),
+        (m.AskUpdate(1, m.pack(np.zeros(4)), b"\xff"), "sample_rate"),
+    ],
+)
+def test_a_silo_refuses_a_wrong_round_model_or_sample(question, reason):
+    _, silos = greeted(build("uldp-avg"))
+    with pytest.raises(MessageRefused, match=reason):
+        silos["silo-0"].reply(ask(question))
+
+
+def test_a_repeated_request_gets_the_same_bytes_and_a_changed_one_is_refused():
+    _, silos = greeted(build("uldp-avg"))
+    first = silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(np.zeros(4)), b"")))
+    assert silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(np.zeros(4)), b""))) == first
+    with pytest.raises(MessageRefused, match="not the next one"):
+        silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(np.ones(4)), b"")))
+
+
+def test_two_different_sums_of_one_round_never_carry_the_same_noise():
+    vectors = []
+    for model in (np.zeros(4), np.ones(4)):
+        _, silos = greeted(build("uldp-avg"))
+        answers = {}
+        for noise in (5.0, 0.0):
+            _, silos = greeted(build("uldp-avg", noise_multiplier=noise))
+            reply = silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(model), b"")))
+            body = m.decode(reply, experiment=DIGEST, silo="silo-0", limit=10**6)
+            answers[noise] = np.frombuffer(body.vector, dtype="<i8")
+        vectors.append(answers[5.0] - answers[0.0])
+    assert (vectors[0] != vectors[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (b"junk", "not a message"),
+        (ask(m.Goodbye()), "Update is expected"),
+        (ask(m.Update(2, m.pack(np.zeros(4, np.uint64)), 0)), "round 2"),
+        (ask(m.Update(1, m.pack(np.zeros(3, np.uint64)), 0)), "32 are expected"),
+        (ask(m.Update(1, m.pack(np.zeros(4, np.uint64)), -1)), "negative"),
+        (ask(m.Update(1, m.pack(np.zeros(4, np.uint64)), 0), digest="f" * 64), "experiment"),
+    ],
+)
+def test_the_server_refuses_a_bad_answer_names_the_silo_and_charges_nothing(reply, reason):
+    server, silos = greeted(build("uldp-avg"))
+    server.requests()
+    before = server.model.tobytes()
+    with pytest.raises(MessageRefused, match=reason) as refused:
+        server.receive("silo-0", reply)
+    assert "silo-0" in str(refused.value)
+    assert server.ledger.entries == ()
+    assert server.model.tobytes() == before
+    drive(server, silos)  # and it goes on
+    assert server.round == 3
+
+
+def test_the_model_does_not_change_before_all_have_answered_and_the_round_is_charged():
+    server, silos = greeted(build("uldp-avg"))
+    requests = server.requests()
+    server.receive("silo-0", silos["silo-0"].reply(requests["silo-0"]))
+    with pytest.raises(RunError, match="silo-1, silo-2"):
+        server.advance()
+    for name in ("silo-1", "silo-2"):
+        server.receive(name, silos[name].reply(requests[name]))
+    with pytest.raises(RunError, match="not charged"):
+        server.advance()
+    assert server.round == 0
+    server.charge()
+    server.advance()
+    assert server.round == 1
+
+
+def test_a_silo_that_is_not_asked_or_not_known_is_refused():
+    server, silos = make_sessions(build(), small_federation())
+    with pytest.raises(MessageRefused, match="no silo"):
+        server.receive("stranger", b"")
+    with pytest.raises(MessageRefused, match="without being asked"):
+        server.receive("silo-0", b"")
+
+
+def test_the_budget_ends_the_run_before_the_round_is_asked_for():
+    method = build("uldp-avg", rounds=10)
+    from uldp.privacy.accountants import account
+
+    facts = make_plan(method, small_federation()).facts
+    budget = account({method.event(facts, 3): 4}, 1e-5).value
+    server, silos = make_sessions(method, small_federation(), budget=budget)
+    drive(server, silos)
+    assert server.round == 4
+    assert server.budget_ended
+    assert server.ledger.epsilon().value <= budget
+
+
+def test_the_wire_shows_no_saturation_of_a_private_method():
+    server, silos = greeted(build("uldp-avg"))
+    for name, request in server.requests().items():
+        body = m.decode(silos[name].reply(request), experiment=DIGEST, silo=name, limit=10**6)
+        assert body.saturated == 0
+
+
+def test_the_diagram_in_the_docs_is_the_table():
+    text = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    assert diagram() in re.findall(r"```mermaid\n(.*?)\n```", text, flags=re.S)

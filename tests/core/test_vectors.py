@@ -1,0 +1,102 @@
+"""Clipping and encoding: the bound holds over the integers, without a tolerance."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from uldp.errors import ConfigError, ModelError
+from uldp.methods.release import silo_sum
+from uldp.vectors import FixedPoint, clip_rows, from_words, to_words
+
+finite = st.floats(-1e6, 1e6, allow_nan=False, width=32)
+rows = st.lists(st.lists(finite, min_size=3, max_size=3), min_size=1, max_size=5).map(np.array)
+
+
+def squared_norm(integers) -> int:
+    return sum(int(value) ** 2 for value in integers)
+
+
+@given(rows, st.floats(1e-6, 1e6))
+def test_an_encoded_row_is_never_longer_than_the_clip(matrix, clip):
+    encoding = FixedPoint(limit=clip)
+    for row in clip_rows(matrix, clip):
+        encoded, _ = encoding.encode_sum(row[None, :])
+        assert squared_norm(encoded) <= encoding.units**2
+
+
+@given(rows, st.floats(1e-3, 1e3), st.lists(st.integers(0, 50), min_size=3, max_size=3))
+def test_the_shares_of_one_user_over_silos_are_together_never_longer_than_the_clip(matrix, clip, counts):
+    from uldp.methods.weights import record_weights
+
+    totals = np.array([sum(counts)])
+    encoding = FixedPoint(limit=clip)
+    row = clip_rows(matrix[:1], clip)
+    total = 0
+    for count in counts:
+        weights = record_weights(np.array([count]), totals)
+        total = total + encoding.encode_sum(row, weights)[0]
+    assert squared_norm(total) <= encoding.units**2
+
+
+def test_rows_right_at_the_clip_stay_within_it_in_high_dimension():
+    generator = np.random.default_rng(0)
+    for dimension in (1, 10, 5012, 200_000):
+        row = generator.normal(size=(1, dimension))
+        clipped = clip_rows(row, 0.1)
+        encoded, _ = FixedPoint(limit=0.1).encode_sum(clipped)
+        assert squared_norm(encoded) <= FixedPoint(limit=0.1).units ** 2
+        assert np.linalg.norm(clipped) > 0.1 * (1 - 1e-9)
+
+
+def test_clipping_keeps_short_rows_and_directions():
+    short = np.array([[0.1, -0.2]])
+    assert (clip_rows(short, 1.0) == short).all()
+    np.testing.assert_allclose(clip_rows(np.array([[30.0, -40.0]]), 5.0), [[3.0, -4.0]], rtol=1e-12)
+
+
+def test_encoding_truncates_toward_zero():
+    encoding = FixedPoint(limit=1.0, bits=2)
+    encoded, _ = encoding.encode_sum(np.array([[0.49, -0.49, 0.999]]))
+    assert encoded.tolist() == [1, -1, 3]
+
+
+def test_each_row_is_truncated_before_the_sum():
+    encoding = FixedPoint(limit=1.0, bits=2)
+    encoded, _ = encoding.encode_sum(np.full((4, 1), 0.2))
+    assert encoded.tolist() == [0]  # the sum of the floats, 0.8, would be 3 units
+
+
+def test_values_beyond_a_declared_range_are_cut_off_and_counted():
+    encoding = FixedPoint(limit=2.0, bits=8, saturate=True)
+    encoded, saturated = encoding.encode_sum(np.array([[5.0, -5.0, 1.0]]))
+    assert encoded.tolist() == [256, -256, 128]
+    assert saturated == 2
+
+
+def test_a_user_whose_row_is_not_finite_counts_as_zero_and_changes_nobody_else():
+    encoding = FixedPoint(limit=1.0)
+    good = np.array([[0.5, 0.5], [0.25, 0.0]])
+    bad = np.vstack([good, [[np.nan, 0.1]], [[np.inf, 0.1]]])
+    weights = np.array([1.0, 0.5, 1.0, 1.0])
+    alone = silo_sum([(np.array([0, 1]), clip_rows(good, 1.0))], weights, encoding, 2)
+    together = silo_sum([(np.arange(4), clip_rows(bad, 1.0))], weights, encoding, 2)
+    assert (alone.total == together.total).all()
+    assert (alone.left_out, together.left_out) == (0, 2)
+
+
+def test_a_silo_row_that_is_not_finite_is_an_error():
+    with pytest.raises(ModelError, match=r"method\.local_lr"):
+        silo_sum([(None, np.array([[np.nan]]))], None, FixedPoint(limit=1.0), 1)
+
+
+def test_an_overflow_is_refused_before_training():
+    FixedPoint(limit=1.0).check_range(terms=1e6, noise_scale=1e9)
+    with pytest.raises(ConfigError, match="63 are there"):
+        FixedPoint(limit=1.0).check_range(terms=2**40)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5))
+def test_words_and_integers_are_the_same_residues(values):
+    integers = np.array(values, dtype=np.int64)
+    assert (from_words(to_words(integers)) == integers).all()

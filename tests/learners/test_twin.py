@@ -1,0 +1,175 @@
+"""The trainer agrees with the slow twin in float64: every model, every path, both optimisers."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from twin import collect, gradient_of_user, make_silo, train_user
+
+from uldp.data.federation import Task
+from uldp.learners.base import LocalTraining
+from uldp.learners.models import build_model
+from uldp.learners.torch import TorchLearner
+from uldp.rng import Streams
+
+TWO, THREE, TEN, NUMBER = Task(2), Task(3), Task(10), Task(0)
+COUNTS = [3, 1, 0, 9, 2, 6, 5, 1, 4, 11]  # user 2 has nothing here; with batches of 4 some have several
+STREAMS = Streams.from_seed(7).child("silo", 0, "round", 3)
+
+MODELS = {
+    "logistic": ("logistic", (13,), TWO, {}),
+    "logistic-3": ("logistic", (5,), THREE, {}),
+    "logistic-images": ("logistic", (1, 4, 4), TEN, {}),
+    "linear": ("linear", (6,), NUMBER, {}),
+    "mlp": ("mlp", (7,), THREE, {"hidden": [9, 5], "dropout": 0.3, "norm": "layer"}),
+    "mlp-group-gelu": ("mlp", (7,), NUMBER, {"hidden": [9], "norm": "group", "activation": "gelu"}),
+    "mlp-tanh-images": ("mlp", (2, 4, 3), TWO, {"hidden": [6], "activation": "tanh"}),
+    "mlp-leaky": ("mlp", (4,), TWO, {"hidden": [6, 5], "activation": "leaky-relu", "dropout": 0.9}),
+    "cnn-digits": ("cnn", (1, 8, 8), TEN, {"dropout2d": 0.25}),
+    "cnn-mnist": ("cnn", (1, 28, 28), TEN, {}),
+    "cnn-colour": ("cnn", (3, 17, 19), THREE, {"channels": [4, 5], "hidden": 8}),
+    "creditcard": ("creditcard", (30,), TWO, {}),
+}
+LOCALS = {
+    "sgd": LocalTraining(epochs=3, lr=0.1, batch_size=4),
+    "sgd-decay": LocalTraining(epochs=2, lr=0.1, batch_size=4, weight_decay=0.05),
+    "adam": LocalTraining(epochs=3, lr=0.01, batch_size=4, optimizer="adam"),
+    "adam-decay": LocalTraining(epochs=2, lr=0.01, batch_size=64, optimizer="adam", weight_decay=0.05),
+}
+
+
+class Residual(nn.Module):
+    """A module without batched rules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 5)
+        self.last = nn.Linear(5, 3)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)) * self.scale + x)
+
+
+class Branching(Residual):
+    """A module that cannot be vectorised: it looks at its data; and it drops units."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.4)
+
+    def forward(self, x):
+        if float(self.scale.sum()) > 100:
+            x = -x
+        return super().forward(self.drop(x)) + self.last(self.drop(x))
+
+
+def built(name):
+    model, shape, task, options = MODELS[name]
+    return build_model(model, shape, task, options), shape, task
+
+
+def agrees(module, shape, task, local, path="auto", expected_path=None, counts=COUNTS):
+    learner = TorchLearner(module, task, dtype="float64", path=path)
+    if expected_path:
+        assert learner.path(shape) == expected_path
+    data = make_silo(counts, shape, task)
+    x = learner.initial(Streams.from_seed(3))
+    rows = collect(learner.user_deltas(x, data, local, STREAMS))
+    assert sorted(rows) == [u for u, n in enumerate(counts) if n]
+    for user, row in rows.items():
+        expected = train_user(module, task, data, user, x, local, STREAMS)
+        assert np.abs(expected).max() > 1e-6
+        np.testing.assert_allclose(row, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("local", LOCALS)
+@pytest.mark.parametrize("name", MODELS)
+def test_rules_agree_with_the_twin(name, local):
+    module, shape, task = built(name)
+    agrees(module, shape, task, LOCALS[local], "auto", "rules", COUNTS if shape[-1] < 28 else [3, 0, 5, 1])
+
+
+@pytest.mark.parametrize("local", LOCALS)
+@pytest.mark.parametrize("name", MODELS)
+def test_func_and_loop_agree_with_the_twin(name, local):
+    module, shape, task = built(name)
+    random = any(isinstance(m, nn.Dropout | nn.Dropout2d) for m in module.modules())
+    counts = [3, 0, 5, 1]
+    if not random:
+        agrees(module, shape, task, LOCALS[local], "func", "func", counts)
+    agrees(module, shape, task, LOCALS[local], "loop", "loop", counts)
+
+
+@pytest.mark.parametrize("local", LOCALS)
+def test_a_module_without_rules_takes_the_general_path(local):
+    torch.manual_seed(0)
+    agrees(Residual(), (5,), THREE, LOCALS[local], "auto", "func")
+
+
+@pytest.mark.parametrize("local", ["sgd", "adam-decay"])
+def test_a_module_that_cannot_be_vectorised_is_looped_with_a_warning(local):
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="one user after the other"):
+        agrees(Branching(), (5,), THREE, LOCALS[local], "auto", "loop")
+
+
+LAYERS = {
+    "strided": [nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(3, 4, 2, stride=(1, 2)), nn.Flatten()],
+    "group-norm": [nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(), nn.Dropout(0.2), nn.AvgPool2d(2), nn.Flatten()],
+    "global-mean": [nn.Dropout2d(0.3), nn.Conv2d(2, 4, (3, 2), bias=False), nn.Tanh(), nn.AdaptiveAvgPool2d(1)],
+    "max-3": [nn.Conv2d(2, 4, 3, padding=(2, 1)), nn.Sigmoid(), nn.MaxPool2d((3, 2)), nn.Conv2d(4, 3, (1, 3))],
+    "no-affine": [nn.Flatten(), nn.Linear(98, 6, bias=False), nn.GroupNorm(3, 6, affine=False), nn.ReLU()],
+    "relu-first": [nn.ReLU(), nn.Tanh(), nn.Conv2d(2, 3, 3), nn.Sigmoid(), nn.ReLU(), nn.Identity()],
+    "norm-first": [nn.Flatten(), nn.LayerNorm(98), nn.Sequential(nn.Dropout(0.5), nn.Linear(98, 4)), nn.Dropout(0.5)],
+    "layer-norm-no-bias": [nn.Flatten(), nn.Linear(98, 6), nn.LayerNorm(6, bias=False), nn.GELU(), nn.Tanh()],
+}
+
+
+@pytest.mark.parametrize("local", ["sgd", "adam-decay"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_rule_agrees_with_torch(name, local):
+    torch.manual_seed(0)
+    stack = [*LAYERS[name], nn.Flatten()]
+    width = nn.Sequential(*stack)(torch.zeros(2, 2, 7, 7)).shape[1]
+    module = nn.Sequential(*stack, nn.Linear(width, 3))
+    agrees(module, (2, 7, 7), THREE, LOCALS[local], "rules", "rules")
+
+
+@pytest.mark.parametrize("path", ["rules", "func", "loop"])
+@pytest.mark.parametrize("name", ["logistic", "linear", "mlp", "cnn-digits", "creditcard"])
+def test_gradients_are_those_of_autograd(name, path):
+    module, shape, task = built(name)
+    if path == "func" and any(isinstance(m, nn.Dropout | nn.Dropout2d) for m in module.modules()):
+        pytest.skip("torch.func is for modules without random layers")
+    # One megabyte: users with many records are taken in several parts.
+    learner = TorchLearner(module, task, dtype="float64", memory_mb=1, path=path)
+    counts = [1, 0, 2, 70, 9, 1, 33]
+    data = make_silo(counts, shape, task)
+    x = learner.initial(Streams.from_seed(3))
+    rows = collect(learner.user_gradients(x, data, STREAMS))
+    assert sorted(rows) == [0, 2, 3, 4, 5, 6]
+    for user, row in rows.items():
+        np.testing.assert_allclose(row, gradient_of_user(module, task, data, user, x, STREAMS), rtol=0, atol=1e-9)
+
+
+def test_silo_delta_is_training_on_all_records_as_one_user():
+    module, shape, task = built("creditcard")
+    learner = TorchLearner(module, task, dtype="float64")
+    data = make_silo([5, 9, 0, 3], shape, task)
+    x = learner.initial(Streams.from_seed(3))
+    one = make_silo([17], shape, task)
+    one = type(one)("one", data.features, data.labels, np.zeros(17, dtype=np.int64))
+    expected = train_user(module, task, one, 0, x, LOCALS["adam"], STREAMS.child("silo"))
+    np.testing.assert_allclose(learner.silo_delta(x, data, LOCALS["adam"], STREAMS), expected, rtol=0, atol=1e-9)
+
+
+def test_no_warning_on_the_fast_path():
+    module, shape, task = built("cnn-digits")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agrees(module, shape, task, LOCALS["sgd"], counts=[2, 1])

@@ -1,0 +1,106 @@
+"""What several tests share: a learner of twenty lines, small federations, a plan for them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from uldp.aggregation import aggregation
+from uldp.data.federation import Federation, Records, SiloData, Task
+from uldp.methods.base import Facts, Method
+from uldp.privacy.ledger import Ledger
+from uldp.rng import Secrets, Streams
+from uldp.sessions.plan import Plan
+from uldp.sessions.server import ServerSession
+from uldp.sessions.silo import SiloSession
+
+
+class TinyLearner:
+    """Least squares without an intercept; its gradient is written down by hand."""
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+
+    def initial(self, streams: Streams):
+        return streams.generator().normal(size=self.dimension)
+
+    def _gradient(self, x, features, labels):
+        return features.T @ (features @ x - labels) / len(labels)
+
+    def _grouped(self, data: SiloData):
+        for user in np.unique(data.users):
+            rows = data.users == user
+            yield user, data.features[rows].astype(float), data.labels[rows].astype(float)
+
+    def user_gradients(self, x, data, streams):
+        for user, features, labels in self._grouped(data):
+            yield np.array([user]), self._gradient(x, features, labels)[None, :]
+
+    def user_deltas(self, x, data, local, streams):
+        for user, features, labels in self._grouped(data):
+            local_x = x.copy()
+            for _ in range(local.epochs):
+                local_x -= local.lr * self._gradient(local_x, features, labels)
+            yield np.array([user]), (local_x - x)[None, :]
+
+    def silo_delta(self, x, data, local, streams):
+        if not len(data):
+            return np.zeros_like(x)
+        everything = SiloData(data.name, data.features, data.labels, np.zeros(len(data), dtype=np.int64))
+        return next(self.user_deltas(x, everything, local, streams))[1][0]
+
+    def evaluate(self, x, records):
+        return {"loss": float(np.mean((records.features @ x - records.labels) ** 2))}
+
+    def predict(self, x, features):
+        return features.astype(float) @ x
+
+
+def small_federation(users=6, silos=3, dimension=4, records=30, seed=0, scale=1.0) -> Federation:
+    generator = np.random.default_rng(seed)
+
+    def draw(count):
+        features = (scale * generator.normal(size=(count, dimension))).astype(np.float32)
+        return features, (features.sum(axis=1) + generator.normal(size=count)).astype(np.float32)
+
+    parts = []
+    for index in range(silos):
+        features, labels = draw(records)
+        parts.append(SiloData(f"silo-{index}", features, labels, generator.integers(0, users, records)))
+    return Federation("small", tuple(parts), users, Task(0), Records(*draw(20)))
+
+
+def make_plan(method: Method, federation: Federation, dimension=4) -> Plan:
+    return Plan(
+        digest="d" * 64,
+        method=method,
+        aggregation=aggregation("plain"),
+        facts=Facts(federation.users, len(federation.silos), dimension),
+        silos=tuple(silo.name for silo in federation.silos),
+    )
+
+
+def make_sessions(method, federation, *, seed=0, budget=None, delta=1e-5, learner=None):
+    """A server and its silos, ready for the first message."""
+    learner = learner or TinyLearner(federation.feature_shape[0])
+    plan = make_plan(method, federation, learner.dimension)
+    streams, secrets = Streams.from_seed(seed), Secrets.simulated_from_seed(seed)
+    server = ServerSession(plan, learner.initial(streams), Ledger(delta, budget), secrets)
+    silos = {silo.name: SiloSession(plan, silo, learner, streams, secrets) for silo in federation}
+    return server, silos
+
+
+def step(server, silos) -> bool:
+    """One exchange; False when the experiment is over."""
+    requests = server.requests()
+    if not requests:
+        return False
+    for name, request in requests.items():
+        server.receive(name, silos[name].reply(request))
+    server.charge()
+    server.advance()
+    return True
+
+
+def drive(server, silos) -> None:
+    while step(server, silos):
+        pass
