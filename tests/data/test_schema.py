@@ -97,9 +97,10 @@ def test_round_trip(through):
 
 def test_caveats():
     assert schema().caveats == ()
-    assert schema(standardise="silo").caveats[0].startswith("user-level DP does not hold:")
+    assert schema(standardise="silo").void.startswith("user-level DP does not hold:")
+    assert schema().void == ""
     assert "assumes public constants" in schema(source="data").caveats[0]
-    assert len(schema(source="data", standardise="silo").caveats) == 2
+    assert len(schema(source="data", standardise="silo").caveats) == 1
 
 
 @pytest.mark.parametrize(
@@ -233,6 +234,8 @@ def categories(*listed, **changes):
         ({"label": {"kind": "class", "classes": [0, 1], "column": "y"}}, "'y', but data.label is 'out'"),
         ({"label": 3}, "data.schema.label: kind ="),
         ({"statistics": {"mean": 3}}, "data.schema.statistics: two lists of numbers"),
+        ({"statistics": {"mean": [0, 0], "deviation": [1, 1]}}, 'statistics need standardise = "silo"'),
+        ({"statistics": {"mean": [0], "deviation": [1]}, "standardise": "silo"}, "for each number column"),
     ],
 )
 def test_bad_schemas(changes, text):

@@ -56,6 +56,8 @@ def _train(prepared: Prepared, directory: RunDirectory, as_json: bool) -> None:
 
     for note in prepared.federation.notes:
         warn(note)
+    if prepared.plan.method.unit is not None and prepared.federation.void:
+        warn(f"NO GUARANTEE: {prepared.federation.void}.")
     if prepared.plan.method.unit is not None and prepared.plan.method.noise_multiplier == 0:
         warn("noise_multiplier = 0: NO PRIVACY, epsilon is infinite.")
     try:
@@ -111,10 +113,7 @@ def plan(
     agreed, delta = prepared.plan, experiment.privacy.delta
     event = agreed.method.event(agreed.facts, agreed.facts.silos)
     statement = planned_statement(
-        agreed,
-        delta,
-        simulated=experiment.run.secrets == "simulated",
-        data_caveats=prepared.federation.caveats,
+        agreed, delta, prepared.federation, simulated=experiment.run.secrets == "simulated"
     )
     per_round = {t: account({event: t}, delta).value for t in _milestones(agreed.method.rounds)}
     if as_json:

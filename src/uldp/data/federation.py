@@ -82,8 +82,8 @@ class SiloData:
 class Federation:
     """Silos that train one model together. ``users`` is |U|, public, and may exceed the users with records.
 
-    ``caveats`` are sentences about the data that a privacy statement must carry (for instance that the
-    features were scaled by statistics of the data). ``notes`` are for whoever holds the data and go nowhere
+    ``caveats`` are sentences about the data that a privacy statement must carry. ``void`` is one that says why no
+    guarantee holds for these data (for instance that the features were scaled by statistics of them). ``notes`` are for whoever holds the data and go nowhere
     else (for instance how many values were clipped). ``schema``, where there is one, applies the same
     preprocessing to new tables.
     """
@@ -94,6 +94,7 @@ class Federation:
     task: Task
     test: Records
     caveats: tuple[str, ...] = field(default=())
+    void: str = ""
     notes: tuple[str, ...] = field(default=())
     schema: Schema | None = None
 

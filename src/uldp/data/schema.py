@@ -24,6 +24,7 @@ Columns of a table that the schema does not name are ignored.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,6 +77,14 @@ class Schema:
     source: str = "public"
     statistics: Statistics | None = None
 
+    def __post_init__(self) -> None:
+        if self.statistics is None:
+            return
+        if self.standardise != "silo":  # else statistics could slip in without the caveat
+            raise ConfigError('statistics need standardise = "silo"', place="data.schema.statistics")
+        if not len(self.statistics.mean) == len(self.statistics.deviation) == len(self.number_positions()):
+            raise ConfigError("one mean and deviation for each number column", place="data.schema.statistics")
+
     @classmethod
     def from_dict(
         cls, tree: Tree, *, label: str | None = None, user: str | None = None, place: str = "data.schema"
@@ -116,9 +125,12 @@ class Schema:
     @property
     def caveats(self) -> tuple[str, ...]:
         """Sentences that a privacy statement about data under this schema must carry."""
-        return ((STANDARDISE_CAVEAT,) if self.standardise == "silo" else ()) + (
-            (SOURCE_CAVEAT,) if self.source == "data" else ()
-        )
+        return (SOURCE_CAVEAT,) if self.source == "data" else ()
+
+    @property
+    def void(self) -> str:
+        """Why no guarantee holds for data under this schema; empty where one does."""
+        return STANDARDISE_CAVEAT if self.standardise == "silo" else ""
 
     def feature_names(self) -> tuple[str, ...]:
         return tuple(name for column in self.columns for name in column.feature_names())
@@ -183,7 +195,7 @@ class Schema:
 def _label(tree: Tree, name: str | None, place: str) -> Label:
     if "label" not in tree:
         raise ConfigError('missing; say what the label is, e.g. kind = "class"', place=f"{place}.label")
-    own = tree["label"].get("column") if isinstance(tree["label"], dict) else None
+    own = tree["label"].get("column") if isinstance(tree["label"], Mapping) else None
     if name is None and own is None:
         raise ConfigError("missing; name the label's column", place=f"{place}.label.column")
     if name is not None and own is not None and name != own:
@@ -195,7 +207,7 @@ def _label(tree: Tree, name: str | None, place: str) -> Label:
 
 def _columns(tree: Tree, label: str, user: str | None, place: str) -> tuple[Column, ...]:
     columns = tree.get("columns")
-    if not isinstance(columns, dict) or not columns:
+    if not isinstance(columns, Mapping) or not columns:
         raise ConfigError(
             "at least one feature column is needed; `uldp new` drafts them from a table",
             place=f"{place}.columns",

@@ -54,6 +54,7 @@ def load_tables(
     if (test is None) == (test_fraction is None):
         raise ConfigError("give exactly one of test (a file) and test_fraction", place="data.test", value=test)
     fraction = _fraction(test_fraction)
+    schema = replace(schema, statistics=None)  # those of this data are taken below, if any
     # Read the test file first: a wrong path shows before minutes are spent on the silos.
     test_frame = None if test is None else _rows(read_table(test, "data.test"), str(test))
     silos = [
@@ -76,6 +77,7 @@ def load_tables(
         schema.task,
         _test_records(schema, parts),
         caveats=schema.caveats,
+        void=schema.void,
         notes=(*notes, *_collisions(ids, index)),
         schema=schema,
     )

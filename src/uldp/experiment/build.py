@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from uldp.data.federation import Federation, Task
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
 from uldp.methods.base import Facts, Method
-from uldp.privacy.accountants import Composition, account
+from uldp.privacy.accountants import Composition, Epsilon, account
 from uldp.privacy.calibrate import calibrate
 from uldp.privacy.events import Event
 from uldp.privacy.ledger import Entry, Ledger
@@ -122,24 +123,26 @@ def prepare(experiment: Experiment) -> Prepared:
     return Prepared(experiment, federation, learner, plan)
 
 
-def statement(plan: Plan, ledger: Ledger, *, simulated: bool, data_caveats: tuple[str, ...] = ()) -> Statement:
+def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: bool) -> Statement:
     """The statement about what the ledger holds."""
     method, facts = plan.method, plan.facts
-    spent = ledger.epsilon()
+    spent = Epsilon(math.inf, "none") if federation.void else ledger.epsilon()
     releases = len(ledger.entries)
 
     def faced(event: Event) -> float:
         return account({event: releases}, ledger.delta).value
 
-    server_sees = "each silo's noised sum and the sample" if plan.aggregation.server_sees_each_silo else "the totals"
+    server_sees = "each silo's noised sum" if plan.aggregation.server_sees_each_silo else "the noised total"
+    silo_sees = "the model of every round and its own share of the noise"
+    if method.sample_rate < 1:
+        server_sees, silo_sees = f"{server_sees} and the sample", f"{silo_sees} and the sample"
+    if method.needs_counts:
+        server_sees += " (and, in the clear, everybody's record counts: no epsilon covers those)"
+        silo_sees += " (and, in the clear, everybody's record totals)"
     exposures = (
         Exposure("The outside world", "the model of every round", spent.value),
         Exposure("The server", server_sees, faced(method.seen_by_server(facts))),
-        Exposure(
-            "One silo",
-            "the models, the sample and its own share of the noise",
-            faced(method.seen_by_silo(facts)),
-        ),
+        Exposure("One silo", silo_sees, faced(method.seen_by_silo(facts))),
     )
     return Statement(
         unit=method.unit,
@@ -149,15 +152,16 @@ def statement(plan: Plan, ledger: Ledger, *, simulated: bool, data_caveats: tupl
         rounds=releases,
         simulated=simulated,
         exposures=exposures if method.unit is not None else (),
-        caveats=(*data_caveats, *method.caveats(facts), *_common_caveats(plan, simulated)),
+        void=federation.void if method.unit is not None else "",
+        caveats=(*federation.caveats, *method.caveats(facts), *_common_caveats(plan, simulated)),
     )
 
 
-def planned_statement(plan: Plan, delta: float, *, simulated: bool, data_caveats: tuple[str, ...] = ()) -> Statement:
+def planned_statement(plan: Plan, delta: float, federation: Federation, *, simulated: bool) -> Statement:
     """The statement that a whole run will end with."""
     event = plan.method.event(plan.facts, plan.facts.silos)
     entries = tuple(Entry(round_, event, "planned") for round_ in range(1, plan.method.rounds + 1))
-    return statement(plan, Ledger(delta, None, entries), simulated=simulated, data_caveats=data_caveats)
+    return statement(plan, Ledger(delta, None, entries), federation, simulated=simulated)
 
 
 def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:

@@ -105,8 +105,8 @@ class UserSum(Method):
         lines = []
         if self.needs_counts:
             lines.append(
-                "Weighting by records without the private protocol: the server sees every user's record counts "
-                "in each silo and the silos see their totals. No epsilon covers that."
+                "Weighting by records without the private protocol: the server sees how many records everybody has in "
+                "each silo. Towards the server this method therefore keeps no user-level promise about presence."
             )
         if self.sample_rate < 1:
             lines.append(

@@ -21,7 +21,10 @@ class Exposure:
 
 @dataclass(frozen=True)
 class Statement:
-    """An (epsilon, delta) guarantee in words and numbers. ``epsilon`` is the outside world's."""
+    """An (epsilon, delta) guarantee in words and numbers. ``epsilon`` is the outside world's.
+
+    ``void`` says why there is no guarantee although noise was added; it is empty where there is one.
+    """
 
     unit: str | None
     epsilon: float
@@ -31,16 +34,19 @@ class Statement:
     simulated: bool
     exposures: tuple[Exposure, ...]
     caveats: tuple[str, ...]
+    void: str = ""
 
     def headline(self) -> str:
         """The one sentence."""
         if self.unit is None:
             return "No privacy: this method bounds nobody's influence and adds no noise."
+        if self.void:
+            return f"NO GUARANTEE: {self.void}."
         if math.isinf(self.epsilon):
             return "NO PRIVACY: the noise is zero, so epsilon is infinite."
         return (
-            f"Whoever sees the model of every round learns at most ({self.epsilon:.4g}, {self.delta:g})-DP about any one "
-            f"{self.unit}: all of that {self.unit}'s records, in all silos together, could have been left out "
+            f"{self.unit.capitalize()}-level DP with epsilon {self.epsilon:.4g} at delta {self.delta:g} against whoever sees the model of every "
+            f"round: all records of any one {self.unit}, in all silos together, could have been left out "
             f"(add/remove, {self.rounds} rounds, {self.accountant})."
         )
 
@@ -48,7 +54,7 @@ class Statement:
         """The statement for people."""
         lines = [self.headline()]
         if self.unit is not None and math.isfinite(self.epsilon):
-            lines += [f"{e.who}, who sees {e.sees}: epsilon {show_epsilon(e.epsilon)}" for e in self.exposures]
+            lines += [f"{e.who} sees {e.sees}: epsilon {show_epsilon(e.epsilon)}." for e in self.exposures]
         return lines + list(self.caveats)
 
     def to_json(self) -> dict[str, Any]:

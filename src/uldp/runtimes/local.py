@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -174,7 +175,7 @@ class _LocalRun:
             self._server.round,
             self._prepared.plan.method.rounds,
             self._learner.evaluate(self._server.model, self._prepared.federation.test),
-            self._server.ledger.epsilon().value,
+            math.inf if self._prepared.federation.void else self._server.ledger.epsilon().value,
             seconds,
         )
         self._history.append(report)
@@ -224,7 +225,7 @@ class _LocalRun:
                     line["round"],
                     self._prepared.plan.method.rounds,
                     line["metrics"],
-                    float("inf") if epsilon is None else epsilon,
+                    math.inf if epsilon is None else epsilon,
                     line["seconds"],
                 )
             )
@@ -241,10 +242,7 @@ class _LocalRun:
     def _finish(self) -> Result:
         prepared = self._prepared
         summary = statement(
-            prepared.plan,
-            self._server.ledger,
-            simulated=self._secrets.simulated,
-            data_caveats=prepared.federation.caveats,
+            prepared.plan, self._server.ledger, prepared.federation, simulated=self._secrets.simulated
         )
         result = Result(
             dataset=prepared.federation.name,
