@@ -7,6 +7,8 @@ import numpy as np
 from uldp.aggregation import aggregation
 from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.methods.base import Facts, Method
+from uldp.methods.registry import lookup
+from uldp.methods.release import silo_sum
 from uldp.privacy.ledger import Ledger
 from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
@@ -104,3 +106,30 @@ def step(server, silos) -> bool:
 def drive(server, silos) -> None:
     while step(server, silos):
         pass
+
+
+def build(name: str, **fields) -> Method:
+    """A method by name, with these fields."""
+    named = lookup(name)
+    return named.method(**{**dict(named.fixed), **fields})
+
+
+def noiseless_total(method, federation, learner, x, sample=None) -> list[int]:
+    """The sum over silos of what each silo would send without noise, as Python integers."""
+    facts = Facts(federation.users, len(federation.silos), len(x))
+    streams = Streams.from_seed(0)
+    counts = np.stack([np.minimum(silo.counts(facts.users), method.count_cap(facts)) for silo in federation])
+    totals = counts.sum(axis=0) if method.needs_counts else None
+    total = [0] * len(x)
+    for index, silo in enumerate(federation):
+        data = silo if sample is None else silo.take(sample[silo.users])
+        rows = method.silo(x, data, learner, streams.child("silo", index))
+        weights = method.weights(facts, counts[index], totals)
+        part = silo_sum(rows, weights, method.encoding(facts), facts.dimension).total
+        total = [a + int(b) for a, b in zip(total, part, strict=True)]
+    return total
+
+
+def moved(before: list[int], after: list[int]) -> int:
+    """The squared distance of two integer vectors, exactly."""
+    return sum((a - b) ** 2 for a, b in zip(before, after, strict=True))

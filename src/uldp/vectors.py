@@ -95,10 +95,8 @@ class FixedPoint:
         block = max(1, _BLOCK // max(1, dimension))
         for start in range(0, count, block):
             part = rows[start : start + block]
-            if weights is None:
-                scaled = part * scale
-            else:
-                scaled = part * (weights[start : start + block] * scale)[:, None]
+            factors = scale if weights is None else (weights[start : start + block] * scale)[:, None]
+            scaled = part * factors
             if self.saturate:
                 saturated += int((np.abs(scaled) > self.units).sum())
                 np.clip(scaled, -self.units, self.units, out=scaled)

@@ -219,5 +219,7 @@ def test_no_noise_is_allowed_and_said_loudly(folder):
     assert result.exit_code == 0
     assert "NO PRIVACY" in result.stderr
     assert "NO PRIVACY" in result.stdout
-    document = json.loads(runner.invoke(app, ["plan", "e.toml", "--set", "privacy.noise_multiplier=0", "--json"]).stdout)
+    document = json.loads(
+        runner.invoke(app, ["plan", "e.toml", "--set", "privacy.noise_multiplier=0", "--json"]).stdout
+    )
     assert document["epsilon"] is None

@@ -7,41 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support import TinyLearner, build, drive, make_sessions, noiseless_total, small_federation, step
 
-from tests.support import TinyLearner, drive, make_sessions, small_federation, step
 from uldp.errors import ConfigError
 from uldp.methods.base import Facts
-from uldp.methods.registry import METHODS, lookup
-from uldp.methods.release import continuous_multiplier, silo_sum
+from uldp.methods.registry import METHODS
+from uldp.methods.release import continuous_multiplier
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian, NonPrivate, PoissonSampled
-from uldp.rng import Secrets, Streams
+from uldp.rng import Secrets
 from uldp.vectors import from_words
 
 PRIVATE = [name for name, named in METHODS.items() if named.method.unit is not None]
 FACTS = Facts(users=100, silos=5, dimension=4)
-
-
-def build(name, **fields):
-    named = lookup(name)
-    return named.method(**{**dict(named.fixed), **fields})
-
-
-def noiseless_total(method, federation, x, sample=None):
-    """The sum over silos of what each silo would send without noise, as Python integers."""
-    facts = Facts(federation.users, len(federation.silos), len(x))
-    learner, streams = TinyLearner(len(x)), Streams.from_seed(0)
-    cap = method.count_cap(facts)
-    counts = np.stack([np.minimum(silo.counts(facts.users), cap) for silo in federation])
-    totals = counts.sum(axis=0) if method.needs_counts else None
-    total = [0] * len(x)
-    for index, silo in enumerate(federation):
-        data = silo if sample is None else silo.take(sample[silo.users])
-        rows = method.silo(x, data, learner, streams.child("silo", index))
-        weights = method.weights(facts, counts[index], totals)
-        part = silo_sum(rows, weights, method.encoding(facts), facts.dimension).total
-        total = [a + int(b) for a, b in zip(total, part, strict=True)]
-    return total
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -60,8 +38,8 @@ def test_removing_a_user_moves_the_sum_by_at_most_the_clip(name, seed, user, sca
     x = np.random.default_rng(seed).normal(size=4)
     sample = np.random.default_rng(seed + 1).random(federation.users) < 0.5 if sampled else None
     with np.errstate(all="ignore"):
-        whole = noiseless_total(method, federation, x, sample)
-        without = noiseless_total(method, federation.without(user), x, sample)
+        whole = noiseless_total(method, federation, TinyLearner(4), x, sample)
+        without = noiseless_total(method, federation.without(user), TinyLearner(4), x, sample)
     moved = sum((a - b) ** 2 for a, b in zip(whole, without, strict=True))
     assert moved <= method.encoding(FACTS).units ** 2  # integers: no tolerance
 
@@ -71,7 +49,10 @@ def test_the_bound_is_nearly_attained_so_the_test_above_can_fail():
     method = build("uldp-sgd-w", clip=0.1)
     x = np.ones(4)
     moved = [
-        math.dist(noiseless_total(method, federation, x), noiseless_total(method, federation.without(user), x))
+        math.dist(
+            noiseless_total(method, federation, TinyLearner(4), x),
+            noiseless_total(method, federation.without(user), TinyLearner(4), x),
+        )
         for user in range(federation.users)
     ]
     assert max(moved) > 0.5 * method.encoding(FACTS).units

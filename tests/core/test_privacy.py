@@ -37,7 +37,11 @@ def test_unequal_rounds_compose():
     mu = math.sqrt(50 / 25 + 50 / 16)
     assert gaussian_delta(mixed, mu) == pytest.approx(1e-5, rel=1e-6)
     sampled = account({PoissonSampled(0.5, Gaussian(5.0)): 50, Gaussian(5.0): 50}, 1e-5).value
-    assert account({PoissonSampled(0.5, Gaussian(5.0)): 100}, 1e-5).value < sampled < account({Gaussian(5.0): 100}, 1e-5).value
+    assert (
+        account({PoissonSampled(0.5, Gaussian(5.0)): 100}, 1e-5).value
+        < sampled
+        < account({Gaussian(5.0): 100}, 1e-5).value
+    )
 
 
 def test_delta_of_the_gaussian_against_numerical_integration():
@@ -45,6 +49,7 @@ def test_delta_of_the_gaussian_against_numerical_integration():
     from scipy.stats import norm
 
     for epsilon, mu in [(0.5, 1.0), (2.0, 0.8), (5.0, 2.0)]:
+
         def density(t, epsilon=epsilon, mu=mu):
             return max(0.0, norm.pdf(t - mu) - math.exp(epsilon) * norm.pdf(t))
 

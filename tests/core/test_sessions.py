@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from tests.support import drive, make_plan, make_sessions, small_federation, step
+
 from uldp.errors import MessageRefused, RunError
 from uldp.methods.registry import METHODS, lookup
 from uldp.protocol import messages as m
@@ -81,7 +81,9 @@ def test_saving_and_restoring_after_every_exchange_changes_nothing(name):
 
 
 @pytest.mark.parametrize("phase", Phase)
-@pytest.mark.parametrize("question", [m.Hello(1, 2, 3), m.AskCounts(), m.TellTotals(b""), m.AskUpdate(1, b"", b""), m.Finish()])
+@pytest.mark.parametrize(
+    "question", [m.Hello(1, 2, 3), m.AskCounts(), m.TellTotals(b""), m.AskUpdate(1, b"", b""), m.Finish()]
+)
 def test_only_the_table_decides_who_may_speak(phase, question):
     if (phase, type(question)) in TURNS:
         assert turn(phase, question, "x")[0] is TURNS[phase, type(question)][0]
@@ -126,7 +128,7 @@ def test_unknown_fields_and_versions_are_refused():
 
 
 def test_totals_that_would_give_weights_above_one_are_refused():
-    server, silos = greeted()
+    _, silos = greeted()
     counts = m.decode(silos["silo-0"].reply(ask(m.AskCounts())), experiment=DIGEST, silo="silo-0", limit=10**6)
     own = m.unpack_counts(counts.counts, 6, 10**6, "x")
     with pytest.raises(MessageRefused, match="smaller than this silo's own count"):
@@ -225,7 +227,7 @@ def test_the_model_does_not_change_before_all_have_answered_and_the_round_is_cha
 
 
 def test_a_silo_that_is_not_asked_or_not_known_is_refused():
-    server, silos = make_sessions(build(), small_federation())
+    server, _ = make_sessions(build(), small_federation())
     with pytest.raises(MessageRefused, match="no silo"):
         server.receive("stranger", b"")
     with pytest.raises(MessageRefused, match="without being asked"):

@@ -112,9 +112,7 @@ def plan(
     prepared = prepare(experiment)
     agreed, delta = prepared.plan, experiment.privacy.delta
     event = agreed.method.event(agreed.facts, agreed.facts.silos)
-    statement = planned_statement(
-        agreed, delta, prepared.federation, simulated=experiment.run.secrets == "simulated"
-    )
+    statement = planned_statement(agreed, delta, prepared.federation, simulated=experiment.run.secrets == "simulated")
     per_round = {t: account({event: t}, delta).value for t in _milestones(agreed.method.rounds)}
     if as_json:
         print_json(
@@ -135,8 +133,8 @@ def plan(
         return
     facts = agreed.facts
     typer.echo(
-        f"{experiment.method_name} on {prepared.federation.name}: |U| = {facts.users} users, |S| = {facts.silos} silos, "
-        f"{facts.dimension} parameters, noise multiplier {agreed.method.noise_multiplier:g}"
+        f"{experiment.method_name} on {prepared.federation.name}: |U| = {facts.users} users, "
+        f"|S| = {facts.silos} silos, {facts.dimension} parameters, noise multiplier {agreed.method.noise_multiplier:g}"
     )
     print_table(("after round", "epsilon"), [(str(t), show_epsilon(e)) for t, e in per_round.items()])
     typer.echo("Privacy after the last round")

@@ -83,7 +83,8 @@ class Federation:
     """Silos that train one model together. ``users`` is |U|, public, and may exceed the users with records.
 
     ``caveats`` are sentences about the data that a privacy statement must carry. ``void`` is one that says why no
-    guarantee holds for these data (for instance that the features were scaled by statistics of them). ``notes`` are for whoever holds the data and go nowhere
+    guarantee holds for these data (for instance that the features were scaled by statistics of them). ``hashed`` says
+    that two people may share a user index. ``notes`` are for whoever holds the data and go nowhere
     else (for instance how many values were clipped). ``schema``, where there is one, applies the same
     preprocessing to new tables.
     """
@@ -95,6 +96,7 @@ class Federation:
     test: Records
     caveats: tuple[str, ...] = field(default=())
     void: str = ""
+    hashed: bool = False
     notes: tuple[str, ...] = field(default=())
     schema: Schema | None = None
 

@@ -78,6 +78,7 @@ def load_tables(
         _test_records(schema, parts),
         caveats=schema.caveats,
         void=schema.void,
+        hashed=isinstance(index, HashedIds),
         notes=(*notes, *_collisions(ids, index)),
         schema=schema,
     )
@@ -169,8 +170,8 @@ def _collisions(ids: frozenset[str], index: UserIndex) -> tuple[str, ...]:
     if units == len(ids):
         return ()
     return (
-        f"data.users: {len(ids)} user ids fall on {units} indices by hashing; people who share one are"
-        " protected together, as one user (a larger data.users makes this rarer)",
+        f"data.users: {len(ids)} user ids fall on {units} places by hashing; whoever shares a place has the larger"
+        " epsilon that the statement names (a larger data.users makes this rarer, a roster impossible)",
     )
 
 

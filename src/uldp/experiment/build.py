@@ -139,11 +139,14 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
     if method.needs_counts:
         server_sees += " (and, in the clear, everybody's record counts: no epsilon covers those)"
         silo_sees += " (and, in the clear, everybody's record totals)"
-    exposures = (
+    exposures: tuple[Exposure, ...] = (
         Exposure("The outside world", "the model of every round", spent.value),
         Exposure("The server", server_sees, faced(method.seen_by_server(facts))),
         Exposure("One silo", silo_sees, faced(method.seen_by_silo(facts))),
     )
+    if federation.hashed:
+        shared = "the model of every round; this holds for a person whose id was hashed to the same place as another's"
+        exposures += (Exposure("The outside world", shared, faced(method.replaced(facts))),)
     return Statement(
         unit=method.unit,
         epsilon=spent.value,
@@ -170,13 +173,13 @@ def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
     lines = []
     if plan.method.noise_multiplier and simulated:
         lines.append(
-            'The noise is simulated from the seed: whoever knows run.seed can take it off. Set run.secrets = "os" before '
-            "a model of real data leaves the house."
+            "The noise is simulated from the seed: whoever knows run.seed can take it off. "
+            'Set run.secrets = "os" before a model of real data leaves the house.'
         )
     if plan.method.noise_multiplier and plan.aggregation.server_sees_each_silo and plan.facts.silos > 1:
         lines.append("Plain aggregation: the server sees each silo's noised sum, not only the total.")
     lines.append(
-        "Not covered: test metrics and times in the run directory, choices made after looking at them, and further runs "
-        "on the same data, which add up."
+        "Not covered: test metrics (computed on the test records without noise) and times, choices made after looking "
+        "at them, and further runs on the same data, which add up."
     )
     return tuple(lines)

@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, vmap
 
 from uldp.learners.compile import Compiled
 from uldp.learners.losses import Loss, Targets
-from uldp.learners.noise import Noise
+from uldp.learners.noise import Noise, Place
 from uldp.learners.rules import Moment, Slot, plain_slot
 from uldp.learners.updates import Update, Weight
 
@@ -190,9 +190,10 @@ class AddressedDropout(nn.Module):
             return x
         layer = self._layer + (here.calls[self._layer] << 16)
         here.calls[self._layer] += 1
+        place = Place(layer, range(here.step, here.step + 1), here.first)
         shape = (1, len(x), x.shape[1] if self._channels_only else x[0].numel())
         dtype = np.float64 if x.dtype == torch.float64 else np.float32
-        mask = torch.from_numpy(here.noise.dropout(self._rate, layer, here.step, here.first, shape, dtype)[0])
+        mask = torch.from_numpy(here.noise.dropout(self._rate, place, shape, dtype)[0, 0])
         mask = mask.to(x.device)
         return x * (mask[:, :, None, None] if self._channels_only else mask.view_as(x))
 

@@ -9,6 +9,7 @@ shuffling, and cheap. Nothing here is secret, and no privacy claim rests on it.
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +47,19 @@ def _keys(streams: Streams, users: IntArray) -> Words:
     return mix(mix(users.astype(np.uint64) * np.uint64(_GOLDEN)) + np.uint64(streams.word()))
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where dropout happens: the layer, the steps, and the position in the batch of the first record."""
+
+    layer: int
+    steps: range
+    first: int = 0
+
+    def words(self) -> Words:
+        """One word per step."""
+        return np.array([(step * _STEP + self.layer * _LAYER) & _MASK for step in self.steps], dtype=np.uint64)
+
+
 class Noise:
     """The random choices of some users' training."""
 
@@ -61,27 +75,22 @@ class Noise:
         return alone
 
     def dropout(
-        self,
-        rate: float,
-        layer: int,
-        step: int,
-        first: int,
-        shape: tuple[int, int, int],
-        dtype: Any = np.float32,
+        self, rate: float, place: Place, shape: tuple[int, int, int], dtype: Any = np.float32
     ) -> npt.NDArray[Any]:
-        """Factors 0 or 1/(1-rate) of ``shape`` (users, records, units); ``first`` is the first record's position.
+        """Factors 0 or 1/(1-rate): (steps, users, records, units), for ``shape`` = (users, records, units).
 
         The users are the first ``shape[0]`` ones. One 32-bit hash decides two neighbouring units, 16 bits each.
         """
         users, records, units = shape
+        steps = len(place.steps)
         if rate >= 1.0:
-            return np.zeros(shape, dtype)
-        place = np.uint64((step * _STEP + layer * _LAYER) & _MASK)
-        rows = mix(mix(self._dropout[:users] + place)[:, None] + _counters(first, records)[None, :])
-        low = rows.astype(np.uint32)[:, :, None]
-        high = (rows >> np.uint64(32)).astype(np.uint32)[:, :, None]
-        lanes = _counters(0, (units + 1) // 2).astype(np.uint32)
-        bits = low + lanes
+            return np.zeros((steps, *shape), dtype)
+        lanes = (units + 1) // 2
+        rows = mix(self._dropout[None, :users] + place.words()[:, None])
+        rows = mix(rows[:, :, None] + _counters(place.first, records))
+        low = rows.astype(np.uint32)[..., None]
+        high = (rows >> np.uint64(32)).astype(np.uint32)[..., None]
+        bits = low + _counters(0, lanes).astype(np.uint32)
         shifted = bits >> np.uint32(16)
         bits ^= shifted
         bits *= np.uint32(0x21F0AAAD)
@@ -91,8 +100,7 @@ class Noise:
         bits *= np.uint32(0xD35A2D97)
         np.right_shift(bits, np.uint32(15), out=shifted)
         bits ^= shifted
-        keep = round((1.0 - rate) * 65536)
-        kept = bits.view(np.uint16)[:, :, :units] < keep
+        kept = bits.view(np.uint16)[..., :units] < round((1.0 - rate) * 65536)
         factors: npt.NDArray[Any] = np.multiply(kept, np.asarray(1.0 / (1.0 - rate), dtype), dtype=dtype)
         return factors
 

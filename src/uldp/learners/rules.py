@@ -14,16 +14,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from uldp.learners.losses import logistic
-from uldp.learners.noise import Noise
+from uldp.learners.noise import Noise, Place
 from uldp.learners.updates import Update, Weight
 
 Shape = tuple[int, ...]
+
+#: Which gradients the norm's kernel shall return.
+_INPUT_ONLY: Final = [True, False, False]
+#: Dropout factors are made for several steps at once while they are few.
+_FACTORS: Final = 2**17
 
 
 @dataclass
@@ -88,6 +94,11 @@ class Rule(ABC):
         """The gradient with respect to the input; the layer's own parameters make their step."""
 
 
+def over_records(g: Tensor) -> Tensor:
+    """(users, 1, features): the sum over the records of (users, records, features)."""
+    return g if g.shape[1] == 1 else g.sum(1, keepdim=True)
+
+
 class Linear(Rule):
     """Weights are kept as (users, inputs, outputs): the forward product needs no transposition then."""
 
@@ -120,7 +131,7 @@ class Linear(Rule):
         below = torch.bmm(g, self._weight.now.transpose(1, 2)) if self.input_gradient else g
         update.product(self._weight, self._x.transpose(1, 2), g)
         if self._bias is not None:
-            update.dense(self._bias, g.sum(1, keepdim=True))
+            update.dense(self._bias, over_records(g))
         return below
 
 
@@ -190,7 +201,7 @@ class Normalize(Rule):
     fresh = True
 
     def __init__(self, features: int, groups: int, epsilon: float, starts: list[int]) -> None:
-        self._features, self._groups, self._epsilon = features, groups, epsilon
+        self._groups, self._size, self._epsilon = groups, features // groups, epsilon
         self.slots = tuple(plain_slot(start, (1, features)) for start in starts)
 
     def bind(self, weights: list[Weight]) -> None:
@@ -198,30 +209,27 @@ class Normalize(Rule):
         self._shift = weights[1] if len(weights) > 1 else None
 
     def forward(self, x: Tensor, moment: Moment) -> Tensor:
-        parts = x.view(*x.shape[:2], self._groups, -1)
-        size = parts.shape[-1]
-        centred = parts - parts.sum(-1, keepdim=True).div_(size)
-        self._rate = centred.square().sum(-1, keepdim=True).div_(size).add_(self._epsilon).rsqrt_()
-        self._hat = centred.mul_(self._rate).view_as(x)
+        self._x = x.view(*x.shape[:2], self._groups, self._size)
+        # torch's own kernel, without scale and shift: those differ between users.
+        hat, self._mean, self._rate = torch.native_layer_norm(self._x, [self._size], None, None, self._epsilon)
+        self._hat = hat.view(x.shape)
         if self._scale is None:
-            return self._hat.clone()
-        y = self._hat * self._scale.now
-        return y if self._shift is None else y.add_(self._shift.now)
+            return self._hat
+        if self._shift is None:
+            return self._hat * self._scale.now
+        return torch.addcmul(self._shift.now, self._hat, self._scale.now)
 
     def backward(self, g: Tensor, update: Update) -> Tensor:
-        hat = self._hat
+        scaled = g
         if self._scale is not None:
             scaled = g * self._scale.now
             if self._shift is not None:
-                update.dense(self._shift, g.sum(1, keepdim=True))
-            update.dense(self._scale, g.mul_(hat).sum(1, keepdim=True))
-            g = scaled
-        parts = g.view(*g.shape[:2], self._groups, -1)
-        hats = hat.view_as(parts)
-        size = parts.shape[-1]
-        along = (parts * hats).sum(-1, keepdim=True).div_(-size)
-        parts = parts - parts.sum(-1, keepdim=True).div_(size)
-        return parts.add_(hats.mul_(along)).mul_(self._rate).view_as(g)
+                update.dense(self._shift, over_records(g))
+            update.dense(self._scale, over_records(g.mul_(self._hat)))
+        below, _, _ = torch.ops.aten.native_layer_norm_backward(
+            scaled.view(self._x.shape), self._x, [self._size], self._mean, self._rate, None, None, _INPUT_ONLY
+        )
+        return below.view(g.shape)  # type: ignore[no-any-return]
 
 
 class ImageNorm(Rule):
@@ -276,29 +284,33 @@ class Dropout(Rule):
     def __init__(self, rate: float, layer: int, shape: Shape, channels_only: bool) -> None:
         self._rate, self._layer, self._shape, self._channels_only = rate, layer, shape, channels_only
         self._units = shape[0] if channels_only else prod(shape)
+        self._made: tuple[int, int, int, Tensor] | None = None
 
     def _factors(self, x: Tensor, moment: Moment) -> Tensor:
-        records = x.shape[3] if x.ndim == 5 else x.shape[1]
-        dtype = np.float64 if x.dtype == torch.float64 else np.float32
-        flat = torch.from_numpy(
-            moment.noise.dropout(
-                self._rate, self._layer, moment.step, moment.first, (x.shape[0], records, self._units), dtype
-            )
-        ).to(x.device)
+        """Factors in the shape of x, from a block that covers this step."""
+        users, records = x.shape[0], x.shape[3] if x.ndim == 5 else x.shape[1]
+        made = self._made
+        if made is None or made[1:3] != (users, moment.first) or not made[0] <= moment.step < made[0] + len(made[3]):
+            steps = max(1, min(16, _FACTORS // (users * records * self._units)))
+            dtype = np.float64 if x.dtype == torch.float64 else np.float32
+            place = Place(self._layer, range(moment.step, moment.step + steps), moment.first)
+            block = moment.noise.dropout(self._rate, place, (users, records, self._units), dtype)
+            made = self._made = (moment.step, users, moment.first, torch.from_numpy(block).to(x.device))
+        flat = made[3][moment.step - made[0]]
         if x.ndim == 3:
             return flat
         if self._channels_only:
             return flat.transpose(1, 2)[:, :, None, :, None]
-        return flat.unflatten(2, self._shape).permute(0, 2, 3, 1, 4)
+        return flat.view(users, records, *self._shape).permute(0, 2, 3, 1, 4)
 
     def forward(self, x: Tensor, moment: Moment) -> Tensor:
-        if self._rate > 0:
-            self._mask = self._factors(x, moment)
-            x = x * self._mask
-        return x
+        if not self._rate:
+            return x
+        self._mask = self._factors(x, moment)
+        return x * self._mask
 
     def backward(self, g: Tensor, update: Update) -> Tensor:
-        return g.mul_(self._mask) if self._rate > 0 else g
+        return g.mul_(self._mask) if self._rate else g
 
 
 class Flatten(Rule):

@@ -100,6 +100,10 @@ class Method(ABC):
         """The largest count a silo reports for one user."""
         return 0
 
+    def replaced(self, facts: Facts) -> Event:
+        """What the world sees of a round when one user's records are replaced instead of left out."""
+        return self.event(facts, facts.silos)
+
     def seen_by_server(self, facts: Facts) -> Event:
         """What a server sees that is shown every silo's noised sum and knows the sample."""
         return self.event(facts, facts.silos)

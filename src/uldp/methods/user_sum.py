@@ -70,6 +70,10 @@ class UserSum(Method):
         # Theorem 3: sensitivity C. A silent silo takes its share of the noise with it.
         return self._gaussian(facts, silos_heard, 1.0, self.sample_rate)
 
+    def replaced(self, facts: Facts) -> Event:
+        # Two rows of norm C each differ by up to 2C; by joint convexity a sample costs no more than no sampling.
+        return self._gaussian(facts, facts.silos, 2.0, 1.0)
+
     def seen_by_server(self, facts: Facts) -> Event:
         # Each silo's sum has noise sigma C / sqrt(|S|); together they cost mu^2 = |S| sum_s w_su^2 / sigma^2.
         # Uniform weights: sum_s w_su^2 = 1/|S|. By records it is 1 for a user whose records are all in one silo.

@@ -120,7 +120,7 @@ def decode(data: bytes, *, experiment: str, silo: str, limit: int) -> Body:
         )
     if envelope.experiment != experiment:
         raise MessageRefused(
-            f"belongs to experiment {envelope.experiment[:12]}, this is {experiment[:12]}; compare the experiment files",
+            f"belongs to experiment {envelope.experiment[:12]}, here it is {experiment[:12]}; compare the files",
             place=f"silo {silo}",
             value=envelope.experiment,
         )

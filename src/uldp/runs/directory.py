@@ -135,7 +135,7 @@ class RunDirectory:
         head, body = data[: len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
         if head != _MAGIC + hashlib.sha256(body).digest():
             raise RunError(
-                "the checkpoint is damaged (its checksum does not fit); restore the file from a backup, or start a new run",
+                "the checkpoint is damaged (its checksum does not fit); restore it from a backup, or start a new run",
                 place=str(file),
             )
         try:

@@ -234,16 +234,14 @@ class _LocalRun:
         """Stop on a model that returns NaN. The probes are public: no record decides whether a run goes on."""
         if not np.isfinite(self._learner.predict(x, self._probe)).all():
             raise ModelError(
-                f"the model returns NaN or infinity {when}; the last checkpoint is kept and what was spent stays spent. "
+                f"the model returns NaN or infinity {when}; the last checkpoint is kept, what was spent stays spent. "
                 "Check the model, lower the learning rates or the clip",
                 place="model",
             )
 
     def _finish(self) -> Result:
         prepared = self._prepared
-        summary = statement(
-            prepared.plan, self._server.ledger, prepared.federation, simulated=self._secrets.simulated
-        )
+        summary = statement(prepared.plan, self._server.ledger, prepared.federation, simulated=self._secrets.simulated)
         result = Result(
             dataset=prepared.federation.name,
             method=prepared.experiment.method_name,

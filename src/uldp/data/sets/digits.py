@@ -33,7 +33,7 @@ DATASET: Final = PooledDataset(
         records=1797,
         features=(1, 8, 8),
         classes=10,
-        users=100,
+        users=200,
         silos=5,
         allocation="zipf",
     ),
