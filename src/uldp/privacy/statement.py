@@ -45,8 +45,8 @@ class Statement:
         if math.isinf(self.epsilon):
             return "NO PRIVACY: the noise is zero, so epsilon is infinite."
         return (
-            f"{self.unit.capitalize()}-level DP with epsilon {self.epsilon:.4g} at delta {self.delta:g} against whoever "
-            f"sees the model of every round: all records of any one {self.unit}, in all silos together, "
+            f"{self.unit.capitalize()}-level DP with epsilon {self.epsilon:.4g} at delta {self.delta:g} against "
+            f"whoever sees the model of every round: all records of any one {self.unit}, in all silos together, "
             f"could have been left out (add/remove, {self.rounds} rounds, {self.accountant})."
         )
 
