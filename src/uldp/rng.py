@@ -53,7 +53,7 @@ class Streams:
     >>> streams = Streams.from_seed(0)
     >>> a = streams.child("silo", 1, "round", 2).generator().integers(100)
     >>> b = streams.child("silo", 1).child("round", 2).generator().integers(100)
-    >>> a == b
+    >>> bool(a == b)
     True
     """
 

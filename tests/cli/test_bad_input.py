@@ -205,8 +205,8 @@ def test_a_model_with_batch_norm_is_refused_with_the_remedy(folder):
         (["plan", "gone.toml"], ["gone.toml"]),
         (["new", "e"], ["e.toml", "exists"]),
         (["new", "n", "--silo", "a.csv"], ["--user"]),
-        (["new", "n", "--silo", "gone.csv", "--user", "id", "--label", "y", "--users", "9"], ["gone.csv"]),
-        (["new", "n", "--silo", "a.csv", "--user", "who", "--label", "y", "--users", "9"], ["who"]),
+        (["new", "n", "--silo", "gone.csv", "--user", "id", "--label", "y", "--people", "9"], ["gone.csv"]),
+        (["new", "n", "--silo", "a.csv", "--user", "who", "--label", "y", "--people", "9"], ["who"]),
     ],
 )
 def test_other_commands(folder, arguments, says):

@@ -70,9 +70,9 @@ def _explain(epsilon: float, delta: float, silos: int) -> str:
 What this means. Each uldp method hid every single person from whoever sees the models: had one person's records been
 missing from all {silos} silos, the models would have come out almost as likely, within a factor of e^{epsilon:.3g}
 except with probability {delta:g}. Not protected: 'default' has no privacy at all. The noise of this demo comes from a
-known seed, so it protects only from people without the seed (run.secrets = "os" changes that). The server sees each silo's
-noised sum, and for uldp-avg-w also how many records everybody has, so against the server itself the protection is
-weaker: `uldp plan` prints the numbers. The test set, the times and your own choice among the four methods are outside
-of every epsilon. Each method used the data once more: the epsilons add up.
+known seed, so it protects only from people without the seed (run.secrets = "os" changes that). The server sees each
+silo's noised sum, and for uldp-avg-w also how many records everybody has, so against the server itself the protection
+is weaker: `uldp plan` prints the numbers. The test set, the times and your own choice among the four methods are
+outside of every epsilon. Each method used the data once more: the epsilons add up.
 """
     return textwrap.fill(" ".join(text.split()), 100)

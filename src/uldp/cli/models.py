@@ -81,7 +81,7 @@ def export(
     learner = _learner(directory, schema, x)
     content = {
         "state_dict": learner.state_dict(x),
-        "model": str(learner.module),
+        "model": learner.description,
         "schema": json.dumps(schema.to_dict()) if schema else "",
         "features": list(schema.feature_names()) if schema else [],
     }

@@ -11,6 +11,9 @@ import typer
 
 from uldp.cli.output import Json, print_json, reporting
 
+PLACES = 10
+"""Places for each person that ids are hashed into: about a tenth of the people then share one."""
+
 _METHOD = """\
 [model]
 name = "auto"                  # logistic for classes, linear for numbers, cnn for images; or "package.module:factory"
@@ -19,9 +22,9 @@ name = "auto"                  # logistic for classes, linear for numbers, cnn f
 name = "uldp-avg-w"            # see `uldp methods`
 rounds = 20
 local_epochs = 10
-local_lr = 0.1
-clip = 0.5                     # the most one person can move the sum
-global_lr = 5.0
+local_lr = 0.5
+clip = 1.0                     # the most one person can move the sum
+global_lr = {global_lr}               # the server divides the sum by users and silos: a few times the silos is a start
 sample_rate = 1.0              # below 1: each round takes every person with this probability
 
 [privacy]
@@ -57,7 +60,7 @@ def new(
     test: Annotated[
         Path | None, typer.Option("--test", help="A file of held-out records [default: 20 % of the users].")
     ] = None,
-    users: Annotated[int | None, typer.Option("--users", help="|U|: how many people there may be, public.")] = None,
+    people: Annotated[int | None, typer.Option("--people", help="About how many people there are; public.")] = None,
     suggest: Annotated[
         bool,
         typer.Option("--suggest", help="Propose ranges and categories from the files, marked as not agreed yet."),
@@ -70,12 +73,10 @@ def new(
     target = Path(name if name.endswith(".toml") else f"{name}.toml")
     if target.exists():
         raise ConfigError("exists already; choose another name", place=str(target), value=str(target))
-    text = _tables(target, silo, user, label, test, users, suggest) if silo else _BUILTIN
-    text = (
-        f"# An experiment of uldp. Show what it costs: uldp plan {target.name}. Train: uldp run {target.name}\n\n"
-        + text
-        + _METHOD
-    )
+    data = _tables(target, silo, user, label, test, people, suggest) if silo else _BUILTIN
+    method = _METHOD.replace("{global_lr}", f"{4.0 * PLACES * len(silo) if silo else 10.0}")
+    head = f"# An experiment of uldp. Show what it costs: uldp plan {target.name}. Train: uldp run {target.name}"
+    text = f"{head}\n\n{data}{method}"
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -94,7 +95,7 @@ def _tables(
     user: str | None,
     label: str | None,
     test: Path | None,
-    users: int | None,
+    people: int | None,
     suggest: bool,
 ) -> str:
     """The ``[data]`` section for one's own tables."""
@@ -104,7 +105,7 @@ def _tables(
     from uldp.data.files import read_table
     from uldp.errors import ConfigError
 
-    for option, value in (("--user", user), ("--label", label), ("--users", users)):
+    for option, value in (("--user", user), ("--label", label), ("--people", people)):
         if value is None:
             raise ConfigError("is needed with --silo", place=option)
     frames = [read_table(path, "--silo") for path in silos]
@@ -122,7 +123,9 @@ def _tables(
             f"silos = {json.dumps(paths)}",
             f"user = {json.dumps(user)}",
             f"label = {json.dumps(label)}",
-            f'users = {users}   # |U|, public: ids are hashed into so many places; or give roster = "ids.txt"',
+            f"# Ids are hashed into so many places: {PLACES} for each of {people} people, so that few share one.",
+            '# Or give roster = "ids.txt" instead, a list of all ids.',
+            f"users = {PLACES * int(people or 0)}",
             holdout,
             "",
             "# Public constants. Ranges and categories are agreed on by the parties, never computed from the data:",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +30,7 @@ def experiment_from(file: Path | None, dataset: str | None, method: str | None, 
     if file is not None:
         tree, base = read_toml(file), file.resolve().parent
         if method is not None:
-            tree = {**tree, "method": {**tree.get("method", {}), "name": method}}
+            tree = {**tree, "method": _another_method(tree.get("method", {}), method)}
     else:
         assert dataset is not None
         tree, base = preset(dataset, method or "uldp-avg-w"), Path.cwd()
@@ -48,3 +49,14 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
     for assignment in overrides:
         tree = with_override(tree, assignment)
     return tree
+
+
+def _another_method(section: Any, name: str) -> dict[str, Any]:
+    """The ``[method]`` section for another method: settings that only the file's own method has are left behind."""
+    if not isinstance(section, dict) or not isinstance(section.get("name"), str):
+        return {"name": name}
+    from uldp.methods.registry import lookup
+
+    before, after = lookup(section["name"]), lookup(name)
+    left_behind = {f.name for f in fields(before.method)} - {f.name for f in fields(after.method)} | set(before.fixed)
+    return {**{key: value for key, value in section.items() if key not in left_behind}, "name": name}

@@ -53,8 +53,8 @@ class LocalTraining:
 class Learner(Protocol):
     """Trains a model that is given as one flat vector of parameters.
 
-    Randomness is addressed by user, epoch, step and layer below ``streams``: how users are grouped into chunks changes
-    rounding only. A user's row depends on that user's records, on x and on ``streams``, on nothing else.
+    Randomness is addressed by user, epoch, step and layer below ``streams``: how users are grouped into chunks
+    changes rounding only. A user's row depends on that user's records, on x and on ``streams``, on nothing else.
     """
 
     @property
@@ -73,7 +73,7 @@ class Learner(Protocol):
         ...
 
     def user_gradients(self, x: Vector, data: SiloData, streams: Streams) -> Iterator[tuple[IntArray, Rows]]:
-        """For every user with records: (users, rows g_su), the gradient of the mean loss over all their records."""
+        """For every user with records: (users, rows g_su), the gradient of the mean loss over their records."""
         ...
 
     def silo_delta(self, x: Vector, data: SiloData, local: LocalTraining, streams: Streams) -> Vector:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from torch import nn
@@ -12,7 +13,7 @@ from uldp.learners import rules, rules_conv
 from uldp.learners.rules import Rule, Shape
 
 
-class NoRule(Exception):
+class NoRuleError(Exception):
     """The model has a layer, or a use of a layer, without a batched rule."""
 
 
@@ -36,7 +37,7 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def compile_rules(module: nn.Module, feature_shape: Shape) -> Compiled:
-    """Fresh rules for the model; :class:`NoRule` says why it has none."""
+    """Fresh rules for the model; :class:`NoRuleError` says why it has none."""
     starts = _starts(module)
     shape = feature_shape
     found = list(layers(module))
@@ -45,12 +46,12 @@ def compile_rules(module: nn.Module, feature_shape: Shape) -> Compiled:
         shape, found = (prod(shape),), found[1:]
     images = len(shape) == 3
     if len(shape) not in (1, 3):
-        raise NoRule(f"features of shape {shape}")
+        raise NoRuleError(f"features of shape {shape}")
     made: list[Rule] = []
     units, products, dropouts = prod(shape), 0, 0
     for layer in found:
         if not type(layer).__module__.startswith("torch.nn.modules."):
-            raise NoRule(f"no batched rule for {type(layer).__name__}")
+            raise NoRuleError(f"no batched rule for {type(layer).__name__}")
         if isinstance(layer, nn.Flatten) and len(shape) == 1:
             continue
         rule, shape, cost = _rule(layer, shape, [starts[id(p)] for p in layer.parameters()], not made, dropouts)
@@ -59,11 +60,21 @@ def compile_rules(module: nn.Module, feature_shape: Shape) -> Compiled:
         units += cost.units
         products += cost.products
     if len(shape) != 1:
-        raise NoRule("the result is an image")
-    for below, rule in zip(made, made[1:], strict=False):
+        raise NoRuleError("the result is an image")
+    _fuse_first(made, found, starts)
+    for below, rule in pairwise(made):
         rule.in_place = below.fresh
     next(rule for rule in made if rule.slots).input_gradient = False
     return Compiled(tuple(made), images, units, products)
+
+
+def _fuse_first(made: list[Rule], found: list[nn.Module], starts: dict[int, int]) -> None:
+    """A first convolution with max-pooling above it becomes one rule."""
+    if len(made) > 1 and isinstance(made[0], rules_conv.ConvPatches) and isinstance(made[1], rules_conv.MaxPool):
+        layer = found[0]
+        assert isinstance(layer, nn.Conv2d)
+        fused = rules_conv.ConvPatchesMax(layer, [starts[id(p)] for p in layer.parameters()], made[1].kernel)
+        made[:2] = [fused]
 
 
 def _starts(module: nn.Module) -> dict[int, int]:
@@ -71,12 +82,12 @@ def _starts(module: nn.Module) -> dict[int, int]:
     starts, position = {}, 0
     for parameter in module.parameters():
         if not parameter.requires_grad:
-            raise NoRule("some parameters are frozen")
+            raise NoRuleError("some parameters are frozen")
         starts[id(parameter)] = position
         position += parameter.numel()
     owners = [id(p) for layer in layers(module) for p in layer.parameters()]
     if sorted(owners) != sorted(starts):
-        raise NoRule("layers share parameters")
+        raise NoRuleError("layers share parameters")
     return starts
 
 
@@ -131,12 +142,12 @@ def _activation(layer: nn.Module) -> Rule:
             return rules.Silu()
         case nn.GELU() if layer.approximate == "none":
             return rules.Gelu()
-    raise NoRule(f"no batched rule for {layer}")
+    raise NoRuleError(f"no batched rule for {layer}")
 
 
 def _convolution(layer: nn.Conv2d, shape: Shape, starts: list[int], is_first: bool) -> tuple[Rule, Shape, _Cost]:
     if isinstance(layer.padding, str) or layer.padding_mode != "zeros" or layer.groups != 1 or layer.dilation != (1, 1):
-        raise NoRule(f"no batched rule for {layer}")
+        raise NoRuleError(f"no batched rule for {layer}")
     size = [
         (length + 2 * padding - kernel) // stride + 1
         for length, padding, kernel, stride in zip(
@@ -154,7 +165,7 @@ def _convolution(layer: nn.Conv2d, shape: Shape, starts: list[int], is_first: bo
 def _norm(layer: nn.GroupNorm | nn.LayerNorm, shape: Shape, starts: list[int]) -> Rule:
     if isinstance(layer, nn.LayerNorm):
         if len(shape) != 1 or tuple(layer.normalized_shape) != shape:
-            raise NoRule(f"no batched rule for {layer} on features of shape {shape}")
+            raise NoRuleError(f"no batched rule for {layer} on features of shape {shape}")
         return rules.Normalize(shape[0], 1, layer.eps, starts)
     if len(shape) == 1:
         return rules.Normalize(shape[0], layer.num_groups, layer.eps, starts)
@@ -164,7 +175,7 @@ def _norm(layer: nn.GroupNorm | nn.LayerNorm, shape: Shape, starts: list[int]) -
 def _pool(layer: nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d, shape: Shape) -> tuple[Rule, Shape]:
     if isinstance(layer, nn.AdaptiveAvgPool2d):
         if layer.output_size not in (1, (1, 1)):
-            raise NoRule(f"no batched rule for {layer}")
+            raise NoRuleError(f"no batched rule for {layer}")
         return rules_conv.AvgPool((shape[1], shape[2])), (shape[0], 1, 1)
     kernel = _pair(layer.kernel_size)
     plain = kernel == _pair(layer.stride) and _pair(layer.padding) == (0, 0) and not layer.ceil_mode
@@ -173,6 +184,6 @@ def _pool(layer: nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d, shape: Shap
     else:
         plain = plain and layer.divisor_override is None
     if not plain:
-        raise NoRule(f"no batched rule for {layer}")
+        raise NoRuleError(f"no batched rule for {layer}")
     pool = rules_conv.MaxPool if isinstance(layer, nn.MaxPool2d) else rules_conv.AvgPool
     return pool(kernel), (shape[0], shape[1] // kernel[0], shape[2] // kernel[1])

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from uldp.data.federation import Task
 from uldp.errors import ModelError
@@ -76,7 +76,7 @@ class BinaryCrossEntropy:
         return labels.to(dtype)
 
     def __call__(self, outputs: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-        values = F.binary_cross_entropy_with_logits(outputs.squeeze(2), labels, reduction="none")
+        values = functional.binary_cross_entropy_with_logits(outputs.squeeze(2), labels, reduction="none")
         return _mean(values, mask)
 
     def gradient(self, outputs: Tensor, targets: Targets) -> Tensor:
@@ -97,6 +97,11 @@ class CrossEntropy:
         return _mean(-logs.gather(2, labels.unsqueeze(2)).squeeze(2), mask)
 
     def gradient(self, outputs: Tensor, targets: Targets) -> Tensor:
+        if outputs.shape[2] == 2:
+            # The same, and several times faster than a softmax over two.
+            chance = logistic(outputs[:, :, 1] - outputs[:, :, 0])
+            second = chance.sub_(targets.labels).mul_(targets.weights)
+            return torch.stack([-second, second], 2)
         chances = torch.softmax(outputs, 2)
         return chances.mul_(targets.weights.unsqueeze(2)).sub_(targets.weighted_hot(outputs.shape[2]))
 

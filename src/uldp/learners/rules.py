@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from typing import Final
 
 import numpy as np
@@ -79,7 +79,7 @@ class Rule(ABC):
     input_gradient = True
     slots: tuple[Slot, ...] = ()
 
-    def bind(self, weights: list[Weight]) -> None:
+    def bind(self, weights: list[Weight]) -> None:  # noqa: B027 (most layers have no weights)
         """Use these weights, one per slot."""
 
     def prepare(self, x: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class Linear(Rule):
                 starts[0],
                 inputs * outputs,
                 (inputs, outputs),
-                lambda t: t.unflatten(-1, (outputs, inputs)).transpose(-1, -2),
+                lambda t: t.view(*t.shape[:-1], outputs, inputs).transpose(-1, -2),
             ),
         )
         if layer.bias is not None:
@@ -187,11 +187,12 @@ class Gelu(Rule):
     """x Phi(x), written with erf for the reason given in ``losses.logistic``."""
 
     def forward(self, x: Tensor, moment: Moment) -> Tensor:
-        self._x, self._phi = x, (x * 0.5**0.5).erf_().add_(1.0).mul_(0.5)
+        self._x = x
+        self._phi = (x * sqrt(0.5)).erf_().add_(1.0).mul_(0.5)
         return x * self._phi
 
     def backward(self, g: Tensor, update: Update) -> Tensor:
-        density = (self._x * self._x).mul_(-0.5).exp_().mul_(1.0 / (2.0 * torch.pi) ** 0.5)
+        density = (self._x * self._x).mul_(-0.5).exp_().mul_(1.0 / sqrt(2.0 * torch.pi))
         return g * (self._phi + self._x * density)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from math import prod
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from uldp.learners.rules import Moment, Rule, Slot, plain_slot
 from uldp.learners.updates import Update, Weight
@@ -33,7 +33,7 @@ class _Conv(Rule):
 
     def _pad(self, x: Tensor) -> Tensor:
         down, right = self._padding
-        return F.pad(x, (right, right, 0, 0, down, down)) if down or right else x
+        return functional.pad(x, (right, right, 0, 0, down, down)) if down or right else x
 
     def _crop(self, g: Tensor) -> Tensor:
         down, right = self._padding
@@ -66,19 +66,24 @@ class ConvPatches(_Conv):
             x = self.prepare(x)
         self._patch_shape = x.shape
         self._patches = x.view(x.shape[0], prod(x.shape[1:4]), -1)
+        return self._apply().view(x.shape[0], -1, *x.shape[4:])
+
+    def _apply(self) -> Tensor:
+        """(users, outputs, pixels)."""
         if self._bias is None:
-            y = torch.bmm(self._weight.now, self._patches)
-        else:
-            y = torch.baddbmm(self._bias.now, self._weight.now, self._patches)
-        return y.view(x.shape[0], y.shape[1], *x.shape[4:])
+            return torch.bmm(self._weight.now, self._patches)
+        return torch.baddbmm(self._bias.now, self._weight.now, self._patches)
 
     def backward(self, g: Tensor, update: Update) -> Tensor:
         flat = g.reshape(g.shape[0], g.shape[1], -1)
         below = self._fold(flat) if self.input_gradient else g
+        self._learn(flat, update)
+        return below
+
+    def _learn(self, flat: Tensor, update: Update) -> None:
         update.product(self._weight, flat, self._patches.transpose(1, 2))
         if self._bias is not None:
             update.dense(self._bias, flat.sum(2, keepdim=True))
-        return below
 
     def _fold(self, flat: Tensor) -> Tensor:
         """Every patch's gradient back to the pixels it came from."""
@@ -90,6 +95,41 @@ class ConvPatches(_Conv):
             for j in range(kw):
                 below[:, :, i : i + sh * rows : sh, :, j : j + sw * columns : sw] += patches[:, :, i, j]
         return self._crop(below)
+
+
+class ConvPatchesMax(ConvPatches):
+    """A first convolution together with the max-pooling above it.
+
+    The patches are made once, so their order is free: the pixels that are pooled with each other come in separate
+    blocks, and pooling is a maximum of whole blocks.
+    """
+
+    def __init__(self, layer: nn.Conv2d, starts: list[int], pool: tuple[int, int]) -> None:
+        super().__init__(layer, starts)
+        self._pool = pool
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """(users, patch, pixels of a window, height, records, width): of the pooled image's pixels."""
+        (kh, kw), (sh, sw), (ph, pw) = self._kernel, self._stride, self._pool
+        patches = self._pad(x).unfold(2, kh, sh).unfold(4, kw, sw).permute(0, 1, 5, 6, 2, 3, 4)
+        rows, columns = patches.shape[4] // ph, patches.shape[6] // pw
+        cropped = patches[:, :, :, :, : rows * ph, :, : columns * pw]
+        users, records = x.shape[0], x.shape[3]
+        windows = cropped.reshape(users, -1, rows, ph, records, columns, pw)
+        return windows.permute(0, 1, 3, 6, 2, 4, 5).reshape(users, -1, ph * pw, rows, records, columns)
+
+    def forward(self, x: Tensor, moment: Moment) -> Tensor:
+        if x.ndim == 5:
+            x = self.prepare(x)
+        users, patch, window = x.shape[:3]
+        self._patches = x.view(users, patch, -1)
+        y = self._apply().view(users, -1, window, *x.shape[3:])
+        best, self._excess = _running_max([y[:, :, i] for i in range(window)])
+        return best
+
+    def backward(self, g: Tensor, update: Update) -> Tensor:
+        self._learn(_split_gradient(g, self._excess).flatten(2), update)
+        return g
 
 
 class ConvRows(_Conv):
@@ -105,7 +145,7 @@ class ConvRows(_Conv):
                 starts[0],
                 layer.weight.numel(),
                 (outputs, inputs * kw),
-                lambda t: t.unflatten(-1, (outputs, inputs, kh, kw))[..., k, :],
+                lambda t: t.view(*t.shape[:-1], outputs, inputs, kh, kw)[..., k, :],
             )
 
         self.slots = (*(row(k) for k in range(kh)), *self._bias_slot)
@@ -147,9 +187,9 @@ class ConvRows(_Conv):
     def _fold(self, flat: Tensor) -> Tensor:
         """The gradient of the unrolled image, with the result's gradient padded by empty lines, then of the image."""
         kh, kw = self._kernel
-        users, channels, height, records, width = self._input_shape
+        users, channels, height, records, _ = self._input_shape
         margin = (kh - 1) * self._line
-        padded = F.pad(flat, (margin, margin))
+        padded = functional.pad(flat, (margin, margin))
         length = height * self._line
         unrolled = torch.bmm(self._rows[0].now.transpose(1, 2), padded[:, :, margin:])
         for k in range(1, kh):
@@ -168,46 +208,52 @@ class MaxPool(Rule):
     fresh = True
 
     def __init__(self, kernel: tuple[int, int]) -> None:
-        self._kernel = kernel
+        self.kernel = kernel
+
+    def _windows(self, x: Tensor) -> Tensor:
+        """(users, channels, rows of a window, columns of a window, height, records, width), a view."""
+        kh, kw = self.kernel
+        rows, columns = x.shape[2] // kh, x.shape[4] // kw
+        cropped = x[:, :, : rows * kh, :, : columns * kw]
+        return split(split(cropped, 4, columns, kw), 2, rows, kh).permute(0, 1, 3, 6, 2, 4, 5)
 
     def forward(self, x: Tensor, moment: Moment) -> Tensor:
-        kh, kw = self._kernel
         self._shape = x.shape
-        rows, columns = x.shape[2] // kh, x.shape[4] // kw
-        windows = x[:, :, : rows * kh, :, : columns * kw].unflatten(4, (columns, kw)).unflatten(2, (rows, kh))
-        # Columns first, then rows: so the first of equals is found in the order of the window's rows.
-        best, self._later_columns = _running_max([windows[..., j] for j in range(kw)])
-        best, self._later_rows = _running_max([best[:, :, :, i] for i in range(kh)])
+        windows = self._windows(x).flatten(2, 3)
+        best, self._excess = _running_max([windows[:, :, i] for i in range(windows.shape[2])])
         return best
 
     def backward(self, g: Tensor, update: Update) -> Tensor:
-        kh, kw = self._kernel
-        rows, columns = g.shape[2], g.shape[4]
-        by_row = g.new_empty((*g.shape[:3], kh, *g.shape[3:]))
-        _split(g, self._later_rows, [by_row[:, :, :, i] for i in range(kh)])
-        exact = self._shape[2] == rows * kh and self._shape[4] == columns * kw
-        below = g.new_empty(self._shape) if exact else g.new_zeros(self._shape)
-        windows = below[:, :, : rows * kh, :, : columns * kw].unflatten(4, (columns, kw)).unflatten(2, (rows, kh))
-        _split(by_row, self._later_columns, [windows[..., j] for j in range(kw)])
+        blocks = _split_gradient(g, self._excess)
+        below = g.new_zeros(self._shape)
+        windows = self._windows(below)
+        windows.copy_(blocks.view(windows.shape))
         return below
 
 
+def split(x: Tensor, dim: int, first: int, second: int) -> Tensor:
+    """View one dimension as two."""
+    return x.view(*x.shape[:dim], first, second, *x.shape[dim + 1 :])
+
+
 def _running_max(parts: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """The maximum of all parts, and for each part but the first where it exceeds all before it."""
-    best, later = parts[0], []
+    """The maximum of all parts, and by how much each part but the first exceeds the best one before it."""
+    best, excess = parts[0], []
     for part in parts[1:]:
-        later.append(part > best)
+        excess.append(part - best)
         best = torch.maximum(best, part)
-    return (best if later else best.clone()), later
+    return (best if excess else best.clone()), excess
 
 
-def _split(g: Tensor, later: list[Tensor], parts: list[Tensor]) -> None:
-    """Write each gradient to the part that was the maximum, zero to the others."""
-    for part, exceeds in zip(reversed(parts[1:]), reversed(later), strict=True):
-        taken = g * exceeds
-        part.copy_(taken)
-        g = g - taken
-    parts[0].copy_(g)
+def _split_gradient(g: Tensor, excess: list[Tensor]) -> Tensor:
+    """(users, channels, parts, ...): the gradient at the part that was the maximum, zero at the others."""
+    blocks = g.new_empty((*g.shape[:2], 1 + len(excess), *g.shape[2:]))
+    for i in range(len(excess), 0, -1):
+        part = torch.ops.aten.threshold_backward(g, excess[i - 1], 0.0)
+        blocks[:, :, i] = part
+        g = g - part
+    blocks[:, :, 0] = g
+    return blocks
 
 
 class AvgPool(Rule):
@@ -222,13 +268,13 @@ class AvgPool(Rule):
         kh, kw = self._kernel
         self._shape = x.shape
         rows, columns = x.shape[2] // kh, x.shape[4] // kw
-        windows = x[:, :, : rows * kh, :, : columns * kw].unflatten(4, (columns, kw)).unflatten(2, (rows, kh))
+        windows = split(split(x[:, :, : rows * kh, :, : columns * kw], 4, columns, kw), 2, rows, kh)
         return windows.sum((3, 6)).div_(kh * kw)
 
     def backward(self, g: Tensor, update: Update) -> Tensor:
         kh, kw = self._kernel
         below = g.new_zeros(self._shape)
         rows, columns = g.shape[2], g.shape[4]
-        windows = below[:, :, : rows * kh, :, : columns * kw].unflatten(4, (columns, kw)).unflatten(2, (rows, kh))
+        windows = split(split(below[:, :, : rows * kh, :, : columns * kw], 4, columns, kw), 2, rows, kh)
         windows.copy_((g / (kh * kw))[:, :, :, None, :, :, None].expand(windows.shape))
         return below

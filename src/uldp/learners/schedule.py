@@ -24,9 +24,9 @@ _COARSE: Final = tuple(4**k for k in range(1, 21))
 
 def padded_width(records: IntArray, batch_size: int, coarse: bool) -> IntArray:
     """The width to which batches of users with so many records are padded."""
-    ladder = np.array(_COARSE if coarse else _FINE)
-    widths = ladder[np.searchsorted(ladder, records)]
-    return np.minimum(widths, batch_size).astype(np.int64)
+    ladder: IntArray = np.array(_COARSE if coarse else _FINE, dtype=np.int64)
+    widths: IntArray = np.minimum(ladder[np.searchsorted(ladder, records)], batch_size)
+    return widths
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from uldp.data.federation import IntArray, Records, SiloData, Task
 from uldp.errors import ConfigError, ModelError
 from uldp.learners import metrics
 from uldp.learners.base import LocalTraining, Rows, Vector
-from uldp.learners.compile import NoRule, compile_rules
+from uldp.learners.compile import NoRuleError, compile_rules
 from uldp.learners.losses import Loss, Targets, choose_loss
 from uldp.learners.models import Shape, check_model, initial_module, probe
 from uldp.learners.nets import FuncNet, LoopNet, Net, RulesNet
@@ -164,7 +164,8 @@ class TorchLearner:
         alone = np.zeros(len(data), dtype=np.int64)
         (chunk,) = chunks(alone, local.batch_size, coarse=False, capacity=lambda width: 1, places=1)
         _, rows = self._train(plan, chunk, start, records, local, streams.child("silo"))
-        return rows[0].astype(np.float64)
+        delta: Vector = rows[0].astype(np.float64)
+        return delta
 
     def _begin(self, x: Vector, data: SiloData) -> tuple[_Plan, _Tensors, Tensor]:
         plan = self._plan(tuple(data.features.shape[1:]))
@@ -271,6 +272,18 @@ class TorchLearner:
 
     # --- using the model --------------------------------------------------------------------------------------
 
+    @property
+    def description(self) -> str:
+        """The layers, for people."""
+        return str(self._original)
+
+    def state_dict(self, x: Vector) -> dict[str, Tensor]:
+        """The parameters x under the names that the module gives them, as ``nn.Module.load_state_dict`` wants them."""
+        parts = torch.from_numpy(x).to(self._dtype).split(self._sizes)
+        shapes = {name: p.shape for name, p in self._original.named_parameters() if p.requires_grad}
+        trained = {name: part.reshape(shapes[name]).clone() for name, part in zip(self._names, parts, strict=True)}
+        return {**self._original.state_dict(), **trained}
+
     def evaluate(self, x: Vector, records: Records) -> Mapping[str, float]:
         if not len(records):
             return {}
@@ -295,7 +308,7 @@ class TorchLearner:
     def _outputs(self, x: Vector, features: npt.NDArray[np.float32]) -> Tensor:
         """(records, outputs) in float64, dropout off, some records at a time."""
         plan = self._plan(tuple(features.shape[1:]))
-        parts = torch.split(self._vector(x), self._sizes)
+        parts = self._vector(x).split_with_sizes(self._sizes)
         shapes = [p.shape for p in self._module.parameters() if p.requires_grad]
         parameters = {n: part.view(s) for n, part, s in zip(self._names, parts, shapes, strict=True)}
         size = max(1, min(self._memory, _EVALUATION_BYTES) // (2 * plan.units * self._dtype.itemsize))
@@ -333,7 +346,7 @@ class TorchLearner:
             try:
                 compiled = compile_rules(self._module, feature_shape)
                 return _Plan("rules", loss, outputs, compiled.units, 6 * compiled.products)
-            except NoRule as error:
+            except NoRuleError as error:
                 if self._path == "rules":
                     raise ModelError(f"{error}; use path 'auto'", place="model") from error
         if self._path in ("auto", "func"):
@@ -356,7 +369,7 @@ class TorchLearner:
         """One step of two users with two records; raises what the model raises."""
         x = torch.cat([p.detach().reshape(-1) for p in self._module.parameters() if p.requires_grad])
         net = FuncNet(self._module, loss, x, 2)
-        inputs = probe(feature_shape, 4).to(self._device, self._dtype).unflatten(0, (2, 2))
+        inputs = probe(feature_shape, 4).to(self._device, self._dtype).view(2, 2, *feature_shape)
         labels = loss.labels(torch.zeros(2, 2, device=self._device), self._dtype)
         noise = Noise(Streams.from_seed(0), np.arange(2))
         net.step(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -106,4 +107,5 @@ class Accumulate:
 
 def choose_update(local: LocalTraining) -> Update:
     """The optimiser that ``local`` names."""
-    return {"sgd": Sgd, "adam": Adam}[local.optimizer](local.lr, local.weight_decay)
+    kinds: dict[str, Callable[[float, float], Update]] = {"sgd": Sgd, "adam": Adam}
+    return kinds[local.optimizer](local.lr, local.weight_decay)

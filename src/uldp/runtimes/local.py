@@ -100,7 +100,7 @@ def run(
     ... })
     >>> result = run(experiment)
     >>> round(result.epsilon, 2)
-    1.07
+    1.06
     """
     prepared = experiment if isinstance(experiment, Prepared) else prepare(experiment)
     if isinstance(directory, str):
