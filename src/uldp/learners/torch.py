@@ -279,7 +279,7 @@ class TorchLearner:
 
     def state_dict(self, x: Vector) -> dict[str, Tensor]:
         """The parameters x under the names that the module gives them, as ``nn.Module.load_state_dict`` wants them."""
-        parts = torch.from_numpy(x).to(self._dtype).split(self._sizes)
+        parts = torch.split(torch.from_numpy(x).to(self._dtype), self._sizes)
         shapes = {name: p.shape for name, p in self._original.named_parameters() if p.requires_grad}
         trained = {name: part.reshape(shapes[name]).clone() for name, part in zip(self._names, parts, strict=True)}
         return {**self._original.state_dict(), **trained}

@@ -16,6 +16,7 @@ Files are replaced in one step, so a crash leaves the old one or the new one, ne
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -99,6 +100,22 @@ class RunDirectory:
     def checkpoint_file(self) -> Path:
         return self._private / "checkpoint.bin"
 
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end and said so."""
+        return (self.path / "result.json").exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from working on this run at the same time."""
+        file = self._private / "lock"
+        with _reported(file), file.open("a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError("another process is working on this run", place=str(self.path)) from None
+            yield
+
     def experiment(self) -> Experiment:
         """The experiment that this run belongs to."""
         tree = self.read_json("experiment.json")
@@ -111,6 +128,8 @@ class RunDirectory:
             return Secrets.simulated_from_seed(experiment.run.seed)
         key = self._private / "secrets.key"
         if not key.exists():
+            if self.finished:
+                return Secrets.from_os()  # for show: a finished run releases nothing more
             if self.checkpoint_file.exists():
                 raise RunError("the key of the run's secrets is gone; start a new run", place=str(key))
             self._replace(key, os.urandom(32))

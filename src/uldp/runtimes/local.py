@@ -6,6 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,12 +146,13 @@ class _LocalRun:
         threads = torch.get_num_threads()
         torch.set_num_threads(self._prepared.experiment.run.threads)
         try:
-            self._restore()
-            self._check_model(self._server.model, "before training")
-            self._train()
+            with self._directory.locked() if self._directory else nullcontext():
+                self._restore()
+                self._check_model(self._server.model, "before training")
+                self._train()
+                return self._finish()
         finally:
             torch.set_num_threads(threads)
-        return self._finish()
 
     def _train(self) -> None:
         began = time.perf_counter()

@@ -1,0 +1,250 @@
+"""What a caller may rely on: rows that depend on one user only, flat memory, refusals, evaluation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import r2_score, roc_auc_score
+from torch import nn
+from twin import collect, load, make_silo
+
+from uldp.data.federation import Records, SiloData, Task
+from uldp.errors import ConfigError, ModelError
+from uldp.learners.base import LocalTraining
+from uldp.learners.models import build_model
+from uldp.learners.schedule import Batches, chunks
+from uldp.learners.torch import TorchLearner
+from uldp.rng import Streams
+
+TWO, TEN, NUMBER = Task(2), Task(10), Task(0, label_scale=-3.0, label_offset=5.0)
+STREAMS = Streams.from_seed(7).child("silo", 0, "round", 3)
+LOCAL = LocalTraining(epochs=3, lr=0.1, batch_size=4, weight_decay=0.01)
+ADAM = LocalTraining(epochs=3, lr=0.01, batch_size=4, optimizer="adam")
+ZOO = {
+    "logistic": ((13,), TWO, {}),
+    "linear": ((6,), NUMBER, {}),
+    "mlp": ((7,), TEN, {"hidden": [9, 5], "dropout": 0.3, "norm": "layer", "activation": "gelu"}),
+    "cnn": ((1, 8, 8), TEN, {"dropout2d": 0.2}),
+    "creditcard": ((30,), TWO, {}),
+}
+
+
+def learner(name, **options):
+    shape, task, model_options = ZOO[name]
+    return TorchLearner(build_model(name, shape, task, model_options), task, **options), shape, task
+
+
+@pytest.mark.parametrize("local", [LOCAL, ADAM], ids=["sgd", "adam"])
+@pytest.mark.parametrize("name", ZOO)
+def test_a_row_does_not_change_by_a_bit_when_other_users_go(name, local):
+    trainer, shape, task = learner(name)
+    counts = [3, 1, 0, 9, 2, 6, 5, 1, 4, 11, 2, 2, 3, 1, 1, 7, 14, 4, 4, 3, 3]
+    data = make_silo(counts, shape, task)
+    x = trainer.initial(Streams.from_seed(3))
+    rows = collect(trainer.user_deltas(x, data, local, STREAMS))
+    gradients = collect(trainer.user_gradients(x, data, STREAMS))
+    for gone in (0, 1, 3, 9, 16):
+        rest = data.take(data.users != gone)
+        for user, row in collect(trainer.user_deltas(x, rest, local, STREAMS)).items():
+            np.testing.assert_array_equal(row, rows[user])
+        for user, row in collect(trainer.user_gradients(x, rest, STREAMS)).items():
+            np.testing.assert_array_equal(row, gradients[user])
+    for user in (1, 9):
+        alone = data.take(data.users == user)
+        np.testing.assert_array_equal(collect(trainer.user_deltas(x, alone, local, STREAMS))[user], rows[user])
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "creditcard"])
+def test_chunks_and_threads_change_rounding_at_most(name):
+    _, shape, task = learner(name)
+    data = make_silo([3, 1, 0, 9, 2, 6, 5, 1, 4, 11, 70, 2], shape, task)
+    results = []
+    for memory, threads in ((256, 1), (256, 3), (1, 2)):
+        trainer, _, _ = learner(name, memory_mb=memory, threads=threads)
+        x = trainer.initial(Streams.from_seed(3))
+        results.append(collect(trainer.user_deltas(x, data, LOCAL, STREAMS)))
+    for user, row in results[0].items():
+        np.testing.assert_array_equal(results[1][user], row)
+        np.testing.assert_allclose(results[2][user], row, rtol=1e-4, atol=1e-6)
+
+
+def test_other_streams_give_other_rows_only_where_something_is_random():
+    for name, random in (("creditcard", True), ("linear", False)):
+        trainer, shape, task = learner(name)
+        data = make_silo([3, 4], shape, task)
+        x = trainer.initial(STREAMS)
+        first = collect(trainer.user_deltas(x, data, LOCAL, STREAMS))
+        other = collect(trainer.user_deltas(x, data, LOCAL, STREAMS.child("other")))
+        assert all(np.array_equal(first[u], other[u]) != random for u in first)
+
+
+def test_torch_s_own_generator_and_threads_stay_as_they_are():
+    torch.manual_seed(5)
+    state, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    for path in ("auto", "loop"):
+        trainer, shape, task = learner("creditcard", path=path)
+        x = trainer.initial(STREAMS)
+        collect(trainer.user_deltas(x, make_silo([3, 4], shape, task), LOCAL, STREAMS))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("path", ["rules", "func", "loop"])
+def test_one_users_nan_stays_with_that_user(path):
+    trainer, shape, task = learner("logistic", path=path)
+    data = make_silo([3, 4, 2, 9], shape, task)
+    x = trainer.initial(STREAMS)
+    good = collect(trainer.user_deltas(x, data, LOCAL, STREAMS))
+    features = data.features.copy()
+    features[np.flatnonzero(data.users == 1)[0]] = np.nan
+    features[np.flatnonzero(data.users == 3)[2]] = np.inf
+    spoiled = SiloData("a", features, data.labels, data.users)
+    rows = collect(trainer.user_deltas(x, spoiled, LOCAL, STREAMS))
+    assert not np.isfinite(rows[1]).all() and not np.isfinite(rows[3]).all()
+    for user in (0, 2):
+        np.testing.assert_array_equal(rows[user], good[user])
+
+
+@pytest.mark.parametrize("path", ["rules", "func", "loop"])
+def test_a_silo_without_records_yields_nothing(path):
+    trainer, shape, task = learner("linear", path=path)
+    empty = make_silo([], shape, task)
+    x = trainer.initial(STREAMS)
+    assert list(trainer.user_deltas(x, empty, LOCAL, STREAMS)) == []
+    assert list(trainer.user_gradients(x, empty, STREAMS)) == []
+    assert np.array_equal(trainer.silo_delta(x, empty, LOCAL, STREAMS), np.zeros(trainer.dimension))
+
+
+def test_rows_come_in_the_configured_type_and_x_is_left_alone():
+    for dtype in ("float32", "float64"):
+        trainer, shape, task = learner("linear", dtype=dtype)
+        x = trainer.initial(STREAMS)
+        before = x.copy()
+        for _, rows in trainer.user_deltas(x, make_silo([3, 4], shape, task), LOCAL, STREAMS):
+            assert rows.dtype == np.dtype(dtype)
+        trainer.silo_delta(x, make_silo([3, 4], shape, task), LOCAL, STREAMS)
+        assert np.array_equal(x, before)
+
+
+def test_a_caller_may_stop_early():
+    trainer, shape, task = learner("creditcard", memory_mb=1)
+    chunk = next(iter(trainer.user_deltas(trainer.initial(STREAMS), make_silo([2] * 50, shape, task), LOCAL, STREAMS)))
+    assert len(chunk[0]) >= 1
+
+
+def test_initial_parameters_follow_the_streams():
+    trainer, _, _ = learner("cnn")
+    a, b, c = (trainer.initial(Streams.from_seed(seed)) for seed in (0, 0, 1))
+    assert np.array_equal(a, b) and not np.array_equal(a, c)
+    assert a.dtype == np.float64 and a.shape == (trainer.dimension,)
+
+
+# --- evaluation -----------------------------------------------------------------------------------------------
+
+
+def test_classification_metrics_are_those_of_sklearn():
+    for classes, name in ((2, "logistic"), (2, "creditcard"), (3, "mlp")):
+        task = Task(classes)
+        module = build_model(name, (5,), task, {"dropout": 0.4} if name != "logistic" else {})
+        trainer = TorchLearner(module, task, dtype="float64")
+        x = trainer.initial(STREAMS) * 3
+        data = make_silo([60], (5,), task)
+        chances = trainer.predict(x, data.features)
+        logits = load(module, x).eval()(torch.from_numpy(data.features).double()).detach()
+        if logits.shape[1] == 1:
+            logits = torch.cat([torch.zeros_like(logits), logits], 1)
+        np.testing.assert_allclose(chances, torch.softmax(logits, 1).numpy(), atol=1e-12)
+        metrics = trainer.evaluate(x, Records(data.features, data.labels))
+        assert set(metrics) == {"loss", "accuracy", "roc_auc"}
+        expected = nn.functional.cross_entropy(logits, torch.from_numpy(data.labels)).item()
+        assert metrics["loss"] == pytest.approx(expected)
+        assert metrics["accuracy"] == pytest.approx((chances.argmax(1) == data.labels).mean())
+        scores = chances[:, 1] if classes == 2 else chances
+        assert metrics["roc_auc"] == pytest.approx(roc_auc_score(data.labels, scores, multi_class="ovr"))
+
+
+def test_regression_metrics_are_in_original_units():
+    trainer, shape, task = learner("linear", dtype="float64")
+    data = make_silo([40], shape, task)
+    x = trainer.initial(STREAMS)
+    predicted = trainer.predict(x, data.features)
+    metrics = trainer.evaluate(x, Records(data.features, data.labels))
+    assert set(metrics) == {"loss", "r2", "mae"}
+    assert metrics["r2"] == pytest.approx(r2_score(data.labels, predicted))
+    assert metrics["mae"] == pytest.approx(3 * np.abs(predicted - data.labels).mean())
+    assert metrics["loss"] == pytest.approx(((predicted - data.labels) ** 2).mean())
+
+
+def test_undefined_metrics_are_left_out():
+    trainer, shape, _ = learner("logistic")
+    x = trainer.initial(STREAMS)
+    one_class = Records(np.ones((3, *shape), np.float32), np.zeros(3, np.int64))
+    assert set(trainer.evaluate(x, one_class)) == {"loss", "accuracy"}
+    assert trainer.evaluate(x, Records(np.ones((0, *shape), np.float32), np.zeros(0, np.int64))) == {}
+    assert trainer.predict(x, np.ones((0, *shape), np.float32)).shape == (0, 2)
+    number, shape, _ = learner("linear")
+    same = Records(np.ones((3, *shape), np.float32), np.ones(3, np.float32))
+    assert set(number.evaluate(number.initial(STREAMS), same)) == {"loss", "mae"}
+    assert "loss" not in trainer.evaluate(np.full(trainer.dimension, np.nan), one_class)
+
+
+# --- the schedule ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 64])
+@pytest.mark.parametrize("capacity", [1, 3, 100])
+def test_every_record_is_seen_once_per_epoch(batch_size, capacity):
+    from uldp.learners.noise import Noise
+
+    counts = np.array([3, 1, 0, 9, 2, 6, 5, 1, 4, 11, 130])
+    users = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
+    seen = {}
+    for chunk in chunks(users, batch_size, False, lambda width: capacity):
+        assert len(chunk.users) >= 2 and list(chunk.counts) == sorted(chunk.counts, reverse=True)
+        batches = Batches(chunk, Noise(STREAMS, chunk.users))
+        for steps, active in chunk.phases(epochs=2):
+            for step in steps:
+                rows, mask = batches.at(step, active)
+                assert rows.shape == (active, chunk.width)
+                for place in range(active):
+                    user = int(chunk.users[place])
+                    assert set(users[rows[place]]) == {user}, "padding repeats the user's own records"
+                    assert 1 <= mask[place].sum() <= batch_size
+                    seen.setdefault(user, []).extend(rows[place][mask[place]].tolist())
+    for user, count in enumerate(counts):
+        rows = seen.get(user, [])
+        own = sorted(np.flatnonzero(users == user).tolist())
+        assert sorted(rows[:count]) == own and sorted(rows[count:]) == own
+        if count > 20 and batch_size < count:
+            assert rows[:count] != rows[count:], "a new order in every epoch"
+
+
+# --- refusals -------------------------------------------------------------------------------------------------
+
+
+def test_bad_arguments_are_refused():
+    module = build_model("logistic", (3,), TWO)
+    for options in ({"dtype": "float16"}, {"path": "fast"}, {"memory_mb": 0}, {"threads": 0}, {"device": "gpu9"}):
+        with pytest.raises(ConfigError):
+            TorchLearner(module, TWO, **options)
+    trainer = TorchLearner(module, TWO)
+    with pytest.raises(ModelError, match="model of 4"):
+        trainer.predict(np.zeros(3), np.zeros((1, 3), np.float32))
+    with pytest.raises(ModelError, match="cannot be applied"):
+        trainer.predict(np.zeros(4), np.zeros((1, 5), np.float32))
+
+
+def test_a_forced_path_that_does_not_fit_is_refused():
+    dropout = TorchLearner(build_model("creditcard", (30,), TWO), TWO, path="func")
+    with pytest.raises(ModelError, match="cannot be vectorised"):
+        dropout.path((30,))
+    rules = TorchLearner(nn.Sequential(nn.Linear(3, 4), nn.Softplus(), nn.Linear(4, 2)), TWO, path="rules")
+    with pytest.raises(ModelError, match="Softplus"):
+        rules.path((3,))
+
+
+def test_the_number_of_outputs_must_fit_the_task():
+    for module, task in ((nn.Linear(3, 3), TWO), (nn.Linear(3, 2), NUMBER), (nn.Linear(3, 1), TEN)):
+        with pytest.raises(ModelError, match="output"):
+            TorchLearner(nn.Sequential(module), task).path((3,))
