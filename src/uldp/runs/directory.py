@@ -109,7 +109,9 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """Keep other processes from working on this run at the same time."""
         file = self._private / "lock"
-        with _reported(file), file.open("a") as handle:
+        with _reported(file):
+            number = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
+        with os.fdopen(number, "w") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
