@@ -193,19 +193,19 @@ def test_undefined_metrics_are_left_out():
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 64])
-@pytest.mark.parametrize("capacity", [1, 3, 100])
-def test_every_record_is_seen_once_per_epoch(batch_size, capacity):
+@pytest.mark.parametrize(("capacity", "ladder"), [(1, "fine"), (3, "middle"), (100, "coarse")])
+def test_every_record_is_seen_once_per_epoch(batch_size, capacity, ladder):
     from uldp.learners.noise import Noise
 
     counts = np.array([3, 1, 0, 9, 2, 6, 5, 1, 4, 11, 130])
     users = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
     seen = {}
-    for chunk in chunks(users, batch_size, False, lambda width: capacity):
+    for chunk in chunks(users, batch_size, ladder, lambda width: capacity):
         assert len(chunk.users) >= 2 and list(chunk.counts) == sorted(chunk.counts, reverse=True)
         batches = Batches(chunk, Noise(STREAMS, chunk.users))
         for steps, active in chunk.phases(epochs=2):
-            for step in steps:
-                rows, mask = batches.at(step, active)
+            blocks = [batches.block(range(step, min(step + 3, steps.stop)), active) for step in steps[::3]]
+            for rows, mask in (pair for block in blocks for pair in zip(*block, strict=True)):
                 assert rows.shape == (active, chunk.width)
                 for place in range(active):
                     user = int(chunk.users[place])

@@ -83,7 +83,7 @@ def test_unknown_names_and_options_list_the_known_ones():
     ],
 )
 def test_bad_option_values_are_refused(name, options):
-    with pytest.raises(ConfigError, match="model.options"):
+    with pytest.raises(ConfigError, match=r"model\.options"):
         build_model(name, (4,), TWO, options)
 
 
@@ -94,7 +94,7 @@ def test_models_that_do_not_fit_the_data_are_refused():
         ("logistic", (4,), NUMBER),
         ("cnn", (1, 3, 3), TWO),
     ):
-        with pytest.raises(ConfigError, match="model.name"):
+        with pytest.raises(ConfigError, match=r"model\.name"):
             build_model(name, shape, task)
 
 

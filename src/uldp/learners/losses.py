@@ -6,6 +6,7 @@ The mask is part of the interface, so that padding stays out, also for a loss th
 
 from __future__ import annotations
 
+import copy
 from typing import Protocol
 
 import torch
@@ -30,6 +31,14 @@ class Targets:
         if share is not None:
             self.weights *= share.unsqueeze(1)
         self._hot: Tensor | None = None
+
+    def part(self, first: int, last: int) -> Targets:
+        """Of some of the rows."""
+        some = copy.copy(self)
+        some.labels, some.mask, some.weights = self.labels[first:last], self.mask[first:last], self.weights[first:last]
+        some.share = None if self.share is None else self.share[first:last]
+        some._hot = None
+        return some
 
     def weighted_hot(self, classes: int) -> Tensor:
         """One-hot labels times weights, made once: most batches are used in every epoch."""

@@ -26,6 +26,9 @@ from uldp.learners.updates import Update, Weight
 
 Shape = tuple[int, ...]
 
+# The kernels that autograd uses, called by name: one pass instead of several.
+_norm_backward: Final[Callable[..., tuple[Tensor, ...]]] = torch.ops.aten.native_layer_norm_backward.default
+relu_backward: Final[Callable[[Tensor, Tensor, float], Tensor]] = torch.ops.aten.threshold_backward.default
 #: Which gradients the norm's kernel shall return.
 _INPUT_ONLY: Final = [True, False, False]
 #: Dropout factors are made for several steps at once while they are few.
@@ -128,7 +131,7 @@ class Linear(Rule):
         return torch.baddbmm(self._bias.now, x, self._weight.now)
 
     def backward(self, g: Tensor, update: Update) -> Tensor:
-        below = torch.bmm(g, self._weight.now.transpose(1, 2)) if self.input_gradient else g
+        below = torch.bmm(g, self._weight.turned) if self.input_gradient else g
         update.product(self._weight, self._x.transpose(1, 2), g)
         if self._bias is not None:
             update.dense(self._bias, over_records(g))
@@ -141,7 +144,7 @@ class Relu(Rule):
         return self._y
 
     def backward(self, g: Tensor, update: Update) -> Tensor:
-        return torch.ops.aten.threshold_backward(g, self._y, 0.0)  # type: ignore[no-any-return]
+        return relu_backward(g, self._y, 0.0)
 
 
 class LeakyRelu(Rule):
@@ -210,10 +213,10 @@ class Normalize(Rule):
         self._shift = weights[1] if len(weights) > 1 else None
 
     def forward(self, x: Tensor, moment: Moment) -> Tensor:
-        self._x = x.view(*x.shape[:2], self._groups, self._size)
+        self._x = x if self._groups == 1 else x.view(*x.shape[:2], self._groups, self._size)
         # torch's own kernel, without scale and shift: those differ between users.
         hat, self._mean, self._rate = torch.native_layer_norm(self._x, [self._size], None, None, self._epsilon)
-        self._hat = hat.view(x.shape)
+        self._hat = hat if self._groups == 1 else hat.view(x.shape)
         if self._scale is None:
             return self._hat
         if self._shift is None:
@@ -227,10 +230,10 @@ class Normalize(Rule):
             if self._shift is not None:
                 update.dense(self._shift, over_records(g))
             update.dense(self._scale, over_records(g.mul_(self._hat)))
-        below, _, _ = torch.ops.aten.native_layer_norm_backward(
-            scaled.view(self._x.shape), self._x, [self._size], self._mean, self._rate, None, None, _INPUT_ONLY
-        )
-        return below.view(g.shape)  # type: ignore[no-any-return]
+        if self._groups != 1:
+            scaled = scaled.view(self._x.shape)
+        below = _norm_backward(scaled, self._x, [self._size], self._mean, self._rate, None, None, _INPUT_ONLY)[0]
+        return below if self._groups == 1 else below.view(g.shape)
 
 
 class ImageNorm(Rule):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from uldp.learners.rules import Moment, Rule, Slot, plain_slot
+from uldp.learners.rules import Moment, Rule, Slot, plain_slot, relu_backward
 from uldp.learners.updates import Update, Weight
 
 
@@ -87,7 +87,7 @@ class ConvPatches(_Conv):
 
     def _fold(self, flat: Tensor) -> Tensor:
         """Every patch's gradient back to the pixels it came from."""
-        patches = torch.bmm(self._weight.now.transpose(1, 2), flat).view(self._patch_shape)
+        patches = torch.bmm(self._weight.turned, flat).view(self._patch_shape)
         (kh, kw), (sh, sw) = self._kernel, self._stride
         rows, columns = self._patch_shape[4], self._patch_shape[6]
         below = flat.new_zeros(self._input_shape)
@@ -113,10 +113,11 @@ class ConvPatchesMax(ConvPatches):
         (kh, kw), (sh, sw), (ph, pw) = self._kernel, self._stride, self._pool
         patches = self._pad(x).unfold(2, kh, sh).unfold(4, kw, sw).permute(0, 1, 5, 6, 2, 3, 4)
         rows, columns = patches.shape[4] // ph, patches.shape[6] // pw
-        cropped = patches[:, :, :, :, : rows * ph, :, : columns * pw]
-        users, records = x.shape[0], x.shape[3]
-        windows = cropped.reshape(users, -1, rows, ph, records, columns, pw)
-        return windows.permute(0, 1, 3, 6, 2, 4, 5).reshape(users, -1, ph * pw, rows, records, columns)
+        made = x.new_empty((*patches.shape[:4], ph * pw, rows, x.shape[3], columns))
+        for i in range(ph):
+            for j in range(pw):
+                made[:, :, :, :, i * pw + j] = patches[..., i : rows * ph : ph, :, j : columns * pw : pw]
+        return made.flatten(1, 3)
 
     def forward(self, x: Tensor, moment: Moment) -> Tensor:
         if x.ndim == 5:
@@ -191,10 +192,10 @@ class ConvRows(_Conv):
         margin = (kh - 1) * self._line
         padded = functional.pad(flat, (margin, margin))
         length = height * self._line
-        unrolled = torch.bmm(self._rows[0].now.transpose(1, 2), padded[:, :, margin:])
+        unrolled = torch.bmm(self._rows[0].turned, padded[:, :, margin:])
         for k in range(1, kh):
             start = margin - k * self._line
-            unrolled.baddbmm_(self._rows[k].now.transpose(1, 2), padded[:, :, start : start + length])
+            unrolled.baddbmm_(self._rows[k].turned, padded[:, :, start : start + length])
         parts = unrolled.view(users, channels, kw, height, records, self._out[2])
         below = flat.new_zeros(self._input_shape)
         for j in range(kw):
@@ -249,7 +250,7 @@ def _split_gradient(g: Tensor, excess: list[Tensor]) -> Tensor:
     """(users, channels, parts, ...): the gradient at the part that was the maximum, zero at the others."""
     blocks = g.new_empty((*g.shape[:2], 1 + len(excess), *g.shape[2:]))
     for i in range(len(excess), 0, -1):
-        part = torch.ops.aten.threshold_backward(g, excess[i - 1], 0.0)
+        part = relu_backward(g, excess[i - 1], 0.0)
         blocks[:, :, i] = part
         g = g - part
     blocks[:, :, 0] = g

@@ -16,16 +16,24 @@ import numpy.typing as npt
 from uldp.data.federation import IntArray
 from uldp.learners.noise import Noise
 
-#: Padded widths: two per octave.
-_FINE: Final = tuple(sorted({1, 2} | {w * 2**k for k in range(1, 40) for w in (2, 3)}))
-#: For small models, where a step costs the same whatever its width: one per two octaves.
-_COARSE: Final = tuple(4**k for k in range(1, 21))
+
+def _ladder(few: tuple[int, ...], per_octave: tuple[int, ...]) -> IntArray:
+    return np.array(sorted({*few} | {w * 2**k for k in range(40) for w in per_octave}), dtype=np.int64)
 
 
-def padded_width(records: IntArray, batch_size: int, coarse: bool) -> IntArray:
+#: To which widths batches are padded, by what a record costs compared with a step. Where arithmetic rules, many
+#: narrow steps; where the calls of a step rule, few wide chunks.
+LADDERS: Final = {
+    "fine": _ladder((1, 2, 3, 4, 5, 6, 7), (8, 10, 12, 14)),
+    "middle": _ladder((1, 2, 4, 8), (16, 24)),
+    "coarse": _ladder((), (4,))[::2],
+}
+
+
+def padded_width(records: IntArray, batch_size: int, ladder: str) -> IntArray:
     """The width to which batches of users with so many records are padded."""
-    ladder: IntArray = np.array(_COARSE if coarse else _FINE, dtype=np.int64)
-    widths: IntArray = np.minimum(ladder[np.searchsorted(ladder, records)], batch_size)
+    steps = LADDERS[ladder]
+    widths: IntArray = np.minimum(steps[np.searchsorted(steps, records)], batch_size)
     return widths
 
 
@@ -70,11 +78,11 @@ def group_users(users: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray
 
 
 def chunks(
-    users: IntArray, batch_size: int, coarse: bool, capacity: Callable[[int], int], places: int = 2
+    users: IntArray, batch_size: int, ladder: str, capacity: Callable[[int], int], places: int = 2
 ) -> Iterator[Chunk]:
     """All users that have records, in chunks of at most ``capacity(width)`` users and at least ``places`` places."""
     who, starts, counts, rows = group_users(users)
-    widths = padded_width(counts, batch_size, coarse)
+    widths = padded_width(counts, batch_size, ladder)
     many = counts > batch_size
     # Widest first: the largest pieces of work begin first, and the cores finish together.
     for is_many, width in sorted(set(zip(many.tolist(), widths.tolist(), strict=True)), reverse=True):
@@ -94,37 +102,38 @@ class Batches:
     def __init__(self, chunk: Chunk, noise: Noise) -> None:
         self._chunk = chunk
         self._noise = noise
+        self.width = chunk.width
         self._batches = chunk.batches
-        self._orders = np.zeros((0, 0), dtype=np.int64)
+        self._epochs: tuple[bytes, int] = (b"", 0)
+        self._orders = np.zeros((0, 0, 0), dtype=np.int64)
+        #: Every user has one batch: it is the same in every epoch.
+        self.constant = bool((self._batches == 1).all())
 
-    @property
-    def constant(self) -> bool:
-        """Every user has one batch: it is the same in every epoch."""
-        return bool((self._batches == 1).all())
-
-    def at(self, step: int, active: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-        """(row numbers, mask), both (active, width). Padding repeats a record of the same user."""
+    def block(self, steps: range, active: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """(row numbers, mask), both (steps, active, width). Padding repeats a record of the same user."""
         chunk = self._chunk
-        epoch, batch = np.divmod(step, self._batches[:active])
-        if not self.constant:
-            self._reorder(epoch, batch)
+        numbers = np.arange(steps.start, steps.stop)[:, None]
+        epoch, batch = np.divmod(numbers, self._batches[None, :active])
         first = batch * chunk.batch_size
-        places = first[:, None] + np.arange(chunk.width)[None, :]
-        end = np.minimum(first + chunk.batch_size, chunk.counts[:active])[:, None]
+        places = first[:, :, None] + np.arange(chunk.width)
+        end = np.minimum(first + chunk.batch_size, chunk.counts[:active])[:, :, None]
         mask = places < end
         places = np.minimum(places, end - 1)
         if not self.constant:
-            places = np.take_along_axis(self._orders[:active], places, axis=1)
+            span = int((epoch[-1] - epoch[0]).max()) + 1
+            orders = self._orders_from(epoch[0], span)
+            places = orders[np.arange(active)[:, None], (epoch - epoch[0])[:, :, None], places]
         return chunk.rows[chunk.starts[:active, None] + places], mask
 
-    def _reorder(self, epoch: IntArray, batch: IntArray) -> None:
-        """New orders for the users who begin an epoch."""
-        if not self._orders.size:
-            self._orders = np.zeros((len(self._chunk.users), int(self._chunk.counts.max())), dtype=np.int64)
-        begin = np.flatnonzero(batch == 0).astype(np.int64)
-        if len(begin):
-            orders = self._noise.orders(begin, epoch[begin], self._chunk.counts[begin])
-            self._orders[begin, : orders.shape[1]] = orders
+    def _orders_from(self, epoch: IntArray, span: int) -> IntArray:
+        """(users, span, records): each user's orders of the records in ``span`` epochs from ``epoch`` on."""
+        wanted = (epoch.tobytes(), span)
+        if wanted != self._epochs:
+            users = np.repeat(np.arange(len(epoch)), span)
+            epochs = (epoch[:, None] + np.arange(span)).reshape(-1)
+            orders = self._noise.orders(users, epochs, self._chunk.counts[users])
+            self._epochs, self._orders = wanted, orders.reshape(len(epoch), span, -1)
+        return self._orders
 
     def parts(self, width: int) -> Iterator[tuple[int, IntArray, npt.NDArray[np.bool_]]]:
         """All records once, ``width`` at a time: (position of the first one, row numbers, mask)."""

@@ -46,8 +46,13 @@ DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 _SHARE: Final = 8
 #: More than this per chunk is not faster: it only falls out of the cache.
 _CHUNK_BYTES: Final = 16 * 2**20
-#: Up to this many parameters a step costs its calls, not its arithmetic: few wide chunks are best.
+#: Up to this many parameters a step costs its calls, not its arithmetic.
 _SMALL_MODEL: Final = 512
+#: From so many numbers per user on, a call is long enough for threads to run side by side: they take turns between
+#: calls, and with short ones they only wait for each other.
+_LONG_CALLS: Final = 16_384
+#: Batches of several steps are gathered together while they are small: so many numbers.
+_BLOCK: Final = 2**18
 _EVALUATION_BYTES: Final = 64 * 2**20
 
 
@@ -60,6 +65,18 @@ class _Plan:
     outputs: int
     units: int
     flops: int
+    parameters: int
+
+    @property
+    def long_calls(self) -> bool:
+        return max(self.units, self.parameters) >= _LONG_CALLS
+
+    @property
+    def ladder(self) -> str:
+        """How finely users are grouped by their number of records."""
+        if self.parameters <= _SMALL_MODEL:
+            return "coarse"
+        return "fine" if self.units >= _LONG_CALLS else "middle"
 
 
 @dataclass(frozen=True)
@@ -140,8 +157,7 @@ class TorchLearner:
         def train(chunk: Chunk) -> tuple[IntArray, Rows]:
             return self._train(plan, chunk, start, records, local, streams)
 
-        coarse = self.dimension <= _SMALL_MODEL
-        work = chunks(data.users, local.batch_size, coarse, lambda width: self._capacity(plan, width, states))
+        work = chunks(data.users, local.batch_size, plan.ladder, lambda width: self._capacity(plan, width, states))
         yield from self._spread(plan, train, work)
 
     def user_gradients(self, x: Vector, data: SiloData, streams: Streams) -> Iterator[tuple[IntArray, Rows]]:
@@ -153,8 +169,7 @@ class TorchLearner:
         def accumulate(chunk: Chunk) -> tuple[IntArray, Rows]:
             return self._gradients(plan, chunk, start, records, streams)
 
-        coarse = self.dimension <= _SMALL_MODEL
-        work = chunks(data.users, most, coarse, lambda width: self._capacity(plan, width, 2))
+        work = chunks(data.users, most, plan.ladder, lambda width: self._capacity(plan, width, 2))
         yield from self._spread(plan, accumulate, work)
 
     def silo_delta(self, x: Vector, data: SiloData, local: LocalTraining, streams: Streams) -> Vector:
@@ -162,7 +177,7 @@ class TorchLearner:
             return np.zeros(self.dimension)
         plan, records, start = self._begin(x, data)
         alone = np.zeros(len(data), dtype=np.int64)
-        (chunk,) = chunks(alone, local.batch_size, coarse=False, capacity=lambda width: 1, places=1)
+        (chunk,) = chunks(alone, local.batch_size, plan.ladder, capacity=lambda width: 1, places=1)
         _, rows = self._train(plan, chunk, start, records, local, streams.child("silo"))
         delta: Vector = rows[0].astype(np.float64)
         return delta
@@ -210,12 +225,17 @@ class TorchLearner:
         update: Update,
     ) -> None:
         """Steps during which the same users train."""
-        inputs, targets = None, None
-        for step in steps:
-            if inputs is None or targets is None or not batches.constant:
-                index, mask = batches.at(step, places)
-                inputs, targets = self._batch(net, records, index, mask)
-            net.step(inputs, targets, Moment(noise, step), update)
+        if batches.constant:
+            ((inputs, targets),) = self._inputs(net, records, *batches.block(range(1), places))
+            for step in steps:
+                net.step(inputs, targets, Moment(noise, step), update)
+            return
+        size = max(1, min(32, _BLOCK // (places * batches.width * records.features[0].numel())))
+        for first in range(steps.start, steps.stop, size):
+            block = range(first, min(first + size, steps.stop))
+            made = self._inputs(net, records, *batches.block(block, places))
+            for step, (inputs, targets) in zip(block, made, strict=True):
+                net.step(inputs, targets, Moment(noise, step), update)
 
     def _gradients(
         self, plan: _Plan, chunk: Chunk, x: Tensor, records: _Tensors, streams: Streams
@@ -227,25 +247,30 @@ class TorchLearner:
             update = Accumulate()
             counts = torch.from_numpy(chunk.counts).to(self._device, self._dtype)
             for first, index, mask in Batches(chunk, noise).parts(chunk.width):
-                inputs, targets = self._batch(net, records, index, mask, counts)
+                ((inputs, targets),) = self._inputs(net, records, index[None], mask[None], counts)
                 net.step(inputs, targets, Moment(noise, 0, first), update)
             rows = torch.empty((chunk.real, self.dimension), dtype=self._dtype, device=self._device)
             net.store_states(rows)
             return chunk.users[: chunk.real], rows.cpu().numpy()
 
-    def _batch(
+    def _inputs(
         self,
         net: Net,
         records: _Tensors,
         index: IntArray,
         mask: npt.NDArray[np.bool_],
         counts: Tensor | None = None,
-    ) -> tuple[Tensor, Targets]:
+    ) -> Iterator[tuple[Tensor, Targets]]:
+        """What the net needs for each of some steps; index and mask are (steps, users, width)."""
         places = torch.from_numpy(index).to(self._device)
-        present = _tensor(mask).to(self._device, self._dtype)
+        present = _tensor(mask).to(self._device, self._dtype).flatten(0, 1)
         share = None if counts is None else present.sum(1) / counts
-        inputs = net.prepare(records.features[places])
-        return inputs, Targets(records.labels[places], present, share)
+        features = records.features[places]
+        targets = Targets(records.labels[places].flatten(0, 1), present, share)
+        steps, users = index.shape[:2]
+        for step in range(steps):
+            inputs = net.prepare(features[step])
+            yield inputs, targets if steps == 1 else targets.part(step * users, (step + 1) * users)
 
     def _net(self, plan: _Plan, x: Tensor, records: _Tensors, users: int) -> Net:
         if plan.path == "rules":
@@ -268,7 +293,8 @@ class TorchLearner:
         if plan.path == "loop" or self._device.type != "cpu":
             # The loop seeds torch's one generator; a device schedules its work by itself.
             return map(work, items)
-        return _in_threads(work, items, self._threads or torch.get_num_threads())
+        threads = self._threads or torch.get_num_threads()
+        return _in_threads(work, items, threads if plan.long_calls else 1)
 
     # --- using the model --------------------------------------------------------------------------------------
 
@@ -345,14 +371,14 @@ class TorchLearner:
         if self._path in ("auto", "rules"):
             try:
                 compiled = compile_rules(self._module, feature_shape)
-                return _Plan("rules", loss, outputs, compiled.units, 6 * compiled.products)
+                return _Plan("rules", loss, outputs, compiled.units, 6 * compiled.products, self.dimension)
             except NoRuleError as error:
                 if self._path == "rules":
                     raise ModelError(f"{error}; use path 'auto'", place="model") from error
         if self._path in ("auto", "func"):
             try:
                 self._try_func(loss, feature_shape)
-                return _Plan("func", loss, outputs, units, 6 * products)
+                return _Plan("func", loss, outputs, units, 6 * products, self.dimension)
             except Exception as error:
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 if self._path == "func":
@@ -363,7 +389,7 @@ class TorchLearner:
                 UserWarning,
                 stacklevel=2,
             )
-        return _Plan("loop", loss, outputs, units, 6 * products)
+        return _Plan("loop", loss, outputs, units, 6 * products, self.dimension)
 
     def _try_func(self, loss: Loss, feature_shape: Shape) -> None:
         """One step of two users with two records; raises what the model raises."""

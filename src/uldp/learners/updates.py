@@ -13,17 +13,22 @@ from uldp.learners.base import LocalTraining
 
 
 class Weight:
-    """One parameter of many users. ``now`` is the part of the users that are still training: always a prefix."""
+    """One parameter of many users. ``now`` is the part of the users that are still training: always a prefix.
+
+    ``turned`` is the same with its matrices transposed (a view).
+    """
 
     def __init__(self, full: Tensor) -> None:
         self.full = full
         self.now = full
+        self.turned = full.mT if full.ndim == 3 else full
         self._states: list[Tensor] = []
         self.states: list[Tensor] = []
 
     def focus(self, active: int) -> None:
         """Let only the first ``active`` users move from here on."""
         self.now = self.full[:active]
+        self.turned = self.now.mT if self.now.ndim == 3 else self.now
         self.states = [state[:active] for state in self._states]
 
     def add_states(self, count: int) -> list[Tensor]:
