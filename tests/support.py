@@ -81,11 +81,11 @@ def make_plan(method: Method, federation: Federation, dimension=4) -> Plan:
     )
 
 
-def make_sessions(method, federation, *, seed=0, budget=None, delta=1e-5, learner=None):
+def make_sessions(method, federation, *, seed=0, budget=None, delta=1e-5, learner=None, secrets=None):
     """A server and its silos, ready for the first message."""
     learner = learner or TinyLearner(federation.feature_shape[0])
     plan = make_plan(method, federation, learner.dimension)
-    streams, secrets = Streams.from_seed(seed), Secrets.simulated_from_seed(seed)
+    streams, secrets = Streams.from_seed(seed), secrets or Secrets.simulated_from_seed(seed)
     server = ServerSession(plan, learner.initial(streams), Ledger(delta, budget), secrets)
     silos = {silo.name: SiloSession(plan, silo, learner, streams, secrets) for silo in federation}
     return server, silos
@@ -98,6 +98,7 @@ def step(server, silos) -> bool:
         return False
     for name, request in requests.items():
         server.receive(name, silos[name].reply(request))
+    server.collect()
     server.charge()
     server.advance()
     return True

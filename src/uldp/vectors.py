@@ -24,6 +24,9 @@ Words = npt.NDArray[np.uint64]
 FRACTION_BITS: Final = 24
 """The clip is 2^24 units: truncation costs a user at most 2^-24 of the clip in each coordinate."""
 
+SMALLEST_LIMIT: Final = 1e-30
+LARGEST_LIMIT: Final = 1e30
+
 NOISE_DEVIATIONS: Final = 40.0
 """Noise beyond 40 standard deviations has probability below 1e-340: room enough in every range check."""
 
@@ -48,14 +51,23 @@ def clip_rows(rows: Rows, clip: float) -> Vector:
     array([[0.6, 0.8],
            [0.3, 0.4]])
     """
-    clipped = rows.astype(np.float64)  # always a copy
+    clipped = np.array(rows, dtype=np.float64, order="C")  # always a copy
     limit = clip * (1.0 - rounding_margin(clipped.shape[1]))
-    with np.errstate(over="ignore", invalid="ignore"):
-        norms = np.sqrt(np.einsum("ij,ij->i", clipped, clipped))
+    norms = _row_norms(clipped)
     factors = np.divide(limit, norms, out=np.ones_like(norms), where=norms > limit)
     with np.errstate(invalid="ignore"):  # infinity times zero
         clipped *= factors[:, None]
     return clipped
+
+
+def _row_norms(rows: Vector) -> Vector:
+    """L2 norms, one call of one shape per row.
+
+    A reduction over the whole matrix may add up in another order when the number of rows changes, and then one user's
+    clip factor would depend on who else is there.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.sqrt(np.array([np.add.reduce(row * row) for row in rows], dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,15 @@ class FixedPoint:
     limit: float
     bits: int = FRACTION_BITS
     saturate: bool = False
+
+    def __post_init__(self) -> None:
+        if not SMALLEST_LIMIT <= self.limit <= LARGEST_LIMIT:
+            raise ConfigError(
+                f"between {SMALLEST_LIMIT:g} and {LARGEST_LIMIT:g}, so that squares neither vanish nor overflow, "
+                f"not {self.limit!r}",
+                place="method.clip",
+                value=self.limit,
+            )
 
     @property
     def units(self) -> int:
@@ -101,8 +122,20 @@ class FixedPoint:
                 saturated += int((np.abs(scaled) > self.units).sum())
                 np.clip(scaled, -self.units, self.units, out=scaled)
             np.trunc(scaled, out=scaled)
+            if not self.saturate:
+                scaled[~self._within(scaled, None if weights is None else weights[start : start + block])] = 0.0
             total += scaled.astype(np.int64).sum(axis=0)
         return total, saturated
+
+    def _within(self, integers: Vector, weights: Vector | None) -> npt.NDArray[np.bool_]:
+        """Which rows of whole numbers are no longer than weight * limit: the bound itself, checked once more.
+
+        Squares of whole numbers and their sums are exact below 2^53, and the bound is 2^48: no rounding enters here.
+        A clipped row always passes; this keeps the promise even if an argument about rounding were wrong.
+        """
+        bound = float(self.units) if weights is None else weights * self.units
+        squares = np.array([np.add.reduce(row * row) for row in integers], dtype=np.float64)
+        return np.asarray(squares <= bound * bound)
 
     def decode(self, total: Integers) -> Vector:
         """Units back to numbers."""

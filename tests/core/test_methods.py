@@ -109,10 +109,11 @@ def test_the_event_is_the_papers_gaussian(name):
         ("uldp-avg", "seen_by_server", 9.997),
         ("uldp-avg-w", "seen_by_server", 28.37),
         ("uldp-sgd-w", "seen_by_silo", 11.48),
+        ("uldp-sgd-w", "seen_by_world", 0.758),
     ],
 )
 def test_who_faces_which_epsilon(name, observer, expected):
-    event = getattr(build(name, noise_multiplier=5.0, sample_rate=0.1), observer)(FACTS)
+    event = getattr(build(name, noise_multiplier=5.0, sample_rate=0.1), observer)(FACTS, 1.0)
     assert account({event: 100}, 1e-5).value == pytest.approx(expected, abs=6e-3)
 
 
@@ -123,7 +124,21 @@ def test_a_silent_silo_takes_its_noise_with_it():
 
 
 def test_a_single_silo_knows_all_of_its_own_noise():
-    assert build("uldp-avg", noise_multiplier=5.0).seen_by_silo(Facts(10, 1, 4)) == NonPrivate()
+    assert build("uldp-avg", noise_multiplier=5.0).seen_by_silo(Facts(10, 1, 4), 1.0) == NonPrivate()
+
+
+def test_replacing_a_user_is_twice_as_far_as_leaving_one_out():
+    method = build("uldp-avg", noise_multiplier=5.0, sample_rate=0.5)
+    assert account({method.seen_by_world(FACTS, 2.0): 100}, 1e-5).value == pytest.approx(24.38, abs=6e-3)
+
+
+def test_a_method_that_does_not_say_what_others_see_makes_no_claim():
+    from uldp.methods.base import Method
+
+    method = build("uldp-avg", noise_multiplier=5.0)
+    assert Method.seen_by_server(method, FACTS, 1.0) == NonPrivate()
+    assert Method.seen_by_silo(method, FACTS, 1.0) == NonPrivate()
+    assert Method.seen_by_world(method, FACTS, 2.0) == NonPrivate()
 
 
 def test_discrete_noise_is_never_accounted_as_more_than_its_continuous_twin():
@@ -152,6 +167,8 @@ def test_too_small_a_share_of_noise_is_refused_with_the_bound():
 def test_an_overflowing_noise_is_refused():
     with pytest.raises(ConfigError, match="63 are there"):
         build("uldp-avg", noise_multiplier=1e12).check(FACTS)
+    with pytest.raises(ConfigError, match="can be drawn"):
+        build("uldp-avg", noise_multiplier=3e5).check(FACTS)
 
 
 def test_more_silos_than_countable_records_are_refused():
@@ -165,6 +182,8 @@ def test_more_silos_than_countable_records_are_refused():
         {"clip": 0.0},
         {"clip": math.nan},
         {"clip": -1.0},
+        {"clip": 1e-40},
+        {"clip": 1e40},
         {"noise_multiplier": -1.0},
         {"noise_multiplier": math.nan},
         {"sample_rate": 0.0},

@@ -95,6 +95,19 @@ def test_a_replay_is_not_charged_twice_but_other_content_is():
     assert ledger.epsilon().value > before.value
 
 
+def test_two_releases_of_one_round_share_its_sample():
+    """They are not independent samples: charging them as such would be too little."""
+    ledger = Ledger(1e-5)
+    for content in ("aa", "bb"):
+        ledger.charge(Entry(1, PoissonSampled(0.01, Gaussian(1.0)), content))
+    honest = account({PoissonSampled(0.01, Gaussian(1 / math.sqrt(2))): 1}, 1e-5).value
+    naive = account({PoissonSampled(0.01, Gaussian(1.0)): 2}, 1e-5).value
+    assert ledger.epsilon().value == pytest.approx(honest, rel=1e-6)
+    assert honest > 2 * naive
+    ledger.charge(Entry(1, NonPrivate(), "cc"))
+    assert ledger.epsilon().value == math.inf
+
+
 def test_a_budget_is_a_hard_stop_and_refusing_changes_nothing():
     budget = account({Gaussian(5.0): 3}, 1e-5).value
     ledger = Ledger(1e-5, budget)

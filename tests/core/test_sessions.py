@@ -1,5 +1,6 @@
 """Sessions: who may speak when, what is refused, and that refusing changes nothing."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from uldp.errors import MessageRefused, RunError
 from uldp.methods.registry import METHODS, lookup
 from uldp.protocol import messages as m
 from uldp.protocol.turns import TURNS, Phase, diagram, turn
+from uldp.rng import Secrets
 
 DIGEST = "d" * 64
 
@@ -153,6 +155,9 @@ def test_a_method_that_needs_counts_does_not_train_without_them():
     ("question", "reason"),
     [
         (m.AskUpdate(2, m.pack(np.zeros(4)), b""), "not the next one"),
+        (m.AskUpdate(0, m.pack(np.zeros(4)), b""), "outside the agreed 3 rounds"),
+        (m.AskUpdate(4, m.pack(np.zeros(4)), b""), "outside the agreed 3 rounds"),
+        (m.AskUpdate(-(2**63), m.pack(np.zeros(4)), b""), "outside the agreed 3 rounds"),
         (m.AskUpdate(1, m.pack(np.zeros(5)), b""), "32 are expected"),
         (m.AskUpdate(1, m.pack(np.full(4, np.nan)), b""), "NaN"),
         (m.AskUpdate(1, m.pack(np.zeros(4)), b"\xff"), "sample_rate"),
@@ -172,18 +177,41 @@ def test_a_repeated_request_gets_the_same_bytes_and_a_changed_one_is_refused():
         silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(np.ones(4)), b"")))
 
 
-def test_two_different_sums_of_one_round_never_carry_the_same_noise():
-    vectors = []
-    for model in (np.zeros(4), np.ones(4)):
-        _, silos = greeted(build("uldp-avg"))
-        answers = {}
-        for noise in (5.0, 0.0):
-            _, silos = greeted(build("uldp-avg", noise_multiplier=noise))
-            reply = silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(model), b"")))
-            body = m.decode(reply, experiment=DIGEST, silo="silo-0", limit=10**6)
-            answers[noise] = np.frombuffer(body.vector, dtype="<i8")
-        vectors.append(answers[5.0] - answers[0.0])
-    assert (vectors[0] != vectors[1]).all()
+def noise_of(question, method=None, data=None):
+    """The noise in a silo's answer: with and without noise the sums are the same."""
+    answers = []
+    for sigma in (5.0, 0.0):
+        built = build("uldp-avg", noise_multiplier=sigma, **(method or {}))
+        _, silos = make_sessions(built, data or small_federation(), secrets=Secrets.from_key(b"k" * 32))
+        silos["silo-0"].reply(ask(m.Hello(3, 6, 4)))
+        body = m.decode(silos["silo-0"].reply(ask(question)), experiment=DIGEST, silo="silo-0", limit=10**6)
+        answers.append(np.frombuffer(body.vector, dtype="<i8"))
+    return answers[0] - answers[1]
+
+
+def test_only_a_repetition_of_the_same_release_carries_the_same_noise():
+    """Else equal bytes, or a difference of two answers, would tell about the records without any noise."""
+    question = m.AskUpdate(1, m.pack(np.zeros(4)), b"")
+    first = noise_of(question)
+    assert (noise_of(question) == first).all()
+    empty = dataclasses.replace(
+        small_federation(), silos=tuple(s.take(np.zeros(len(s), bool)) for s in small_federation().silos)
+    )
+    others = {
+        "another model": noise_of(m.AskUpdate(1, m.pack(np.ones(4)), b"")),
+        "other records": noise_of(question, data=small_federation(seed=1)),
+        "another model, no records": noise_of(m.AskUpdate(1, m.pack(np.ones(4)), b""), data=empty),
+        "no records": noise_of(question, data=empty),
+    }
+    vectors = [first, *others.values()]
+    for i, one in enumerate(vectors):
+        for other in vectors[:i]:
+            assert (one != other).any()
+
+
+def test_another_scale_of_noise_is_another_stream():
+    question = m.AskUpdate(1, m.pack(np.zeros(4)), b"")
+    assert not np.allclose(noise_of(question) * 2, noise_of(question, method={"clip": 2.0}), rtol=0.01)
 
 
 @pytest.mark.parametrize(
@@ -215,9 +243,10 @@ def test_the_model_does_not_change_before_all_have_answered_and_the_round_is_cha
     requests = server.requests()
     server.receive("silo-0", silos["silo-0"].reply(requests["silo-0"]))
     with pytest.raises(RunError, match="silo-1, silo-2"):
-        server.advance()
+        server.collect()
     for name in ("silo-1", "silo-2"):
         server.receive(name, silos[name].reply(requests[name]))
+    server.collect()
     with pytest.raises(RunError, match="not charged"):
         server.advance()
     assert server.round == 0

@@ -49,6 +49,27 @@ def test_rows_right_at_the_clip_stay_within_it_in_high_dimension():
         assert np.linalg.norm(clipped) > 0.1 * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("dimension", [14, 5012, 8193, 21_840, 100_003])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_clipped_row_does_not_depend_on_the_other_rows(dimension, order, dtype):
+    """numpy may add up a matrix in another order than one row; then one user would move another's integers."""
+    rows = np.random.default_rng(dimension).normal(size=(5, dimension)).astype(dtype, order=order)
+    together = clip_rows(rows, 0.1)
+    for count in (1, 2, 3):
+        assert (clip_rows(rows[:count], 0.1) == together[:count]).all()
+    assert (clip_rows(rows[4:], 0.1) == together[4:]).all()
+
+
+def test_the_bound_is_checked_once_more_on_the_integers():
+    """Rows that somebody forgot to clip count as zero, so the promise does not rest on clipping alone."""
+    encoding = FixedPoint(limit=1.0)
+    honest, too_long = [[0.6, 0.8 - 1e-7]], [[0.6, 0.81]]
+    assert encoding.encode_sum(np.array(honest))[0].any()
+    assert not encoding.encode_sum(np.array(too_long))[0].any()
+    assert not encoding.encode_sum(np.array(honest) * 1.001, np.array([0.5]))[0].any()
+
+
 def test_clipping_keeps_short_rows_and_directions():
     short = np.array([[0.1, -0.2]])
     assert (clip_rows(short, 1.0) == short).all()
@@ -87,7 +108,7 @@ def test_a_user_whose_row_is_not_finite_counts_as_zero_and_changes_nobody_else()
 
 def test_a_silo_row_that_is_not_finite_is_an_error():
     with pytest.raises(ModelError, match=r"method\.local_lr"):
-        silo_sum([(None, np.array([[np.nan]]))], None, FixedPoint(limit=1.0), 1)
+        silo_sum([(None, np.array([[np.nan]]))], None, FixedPoint(limit=1.0), 1, private=False)
 
 
 def test_an_overflow_is_refused_before_training():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,7 +114,10 @@ def plan(
     agreed, delta = prepared.plan, experiment.privacy.delta
     event = agreed.method.event(agreed.facts, agreed.facts.silos)
     statement = planned_statement(agreed, delta, prepared.federation, simulated=experiment.run.secrets == "simulated")
-    per_round = {t: account({event: t}, delta).value for t in _milestones(agreed.method.rounds)}
+    void = prepared.federation.void
+    per_round = {t: math.inf if void else account({event: t}, delta).value for t in _milestones(agreed.method.rounds)}
+    for note in prepared.federation.notes:
+        warn(note)
     if as_json:
         print_json(
             {

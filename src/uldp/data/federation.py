@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -72,6 +73,14 @@ class SiloData:
     def counts(self, users: int) -> IntArray:
         """n_su: how many records each of the ``users`` users has here."""
         return np.bincount(self.users, minlength=users).astype(np.int64)
+
+    def digest(self) -> str:
+        """A fingerprint of all records. It stays with them: a digest can confirm a guess about the data."""
+        state = hashlib.blake2b(digest_size=32)
+        for array in (self.features, self.labels, self.users):
+            state.update(str((self.name, array.shape, array.dtype.str)).encode())
+            state.update(np.ascontiguousarray(array).tobytes())
+        return state.hexdigest()
 
     def take(self, rows: npt.NDArray[np.bool_] | IntArray) -> SiloData:
         """The same silo with only these rows."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,12 @@ from uldp.sessions.plan import Plan
 
 if TYPE_CHECKING:
     from uldp.learners.torch import TorchLearner
+
+
+SIMULATED_KEY = (
+    "Ids were hashed with a key from the seed: whoever knows run.seed can tell which place is whose. Give data.id_key, "
+    "a file that the silos share, before real parties take part."
+)
 
 
 def load_federation(experiment: Experiment) -> Federation:
@@ -44,9 +51,8 @@ def load_federation(experiment: Experiment) -> Federation:
     elif data.id_key is not None:
         index = HashedIds.with_key_file(data.users or 0, experiment.base / data.id_key)
     else:
-        simulated = Secrets.simulated_from_seed(experiment.run.seed)
-        index = HashedIds.simulated(data.users or 0, simulated.child("ids"))
-    return load_tables(
+        index = HashedIds.simulated(data.users or 0, Secrets.simulated_from_seed(experiment.run.seed).child("ids"))
+    federation = load_tables(
         [experiment.base / file for file in data.silos],
         schema,
         index,
@@ -56,6 +62,9 @@ def load_federation(experiment: Experiment) -> Federation:
         test_fraction=data.test_fraction,
         name=Path(experiment.base.name).name or "tables",
     )
+    if data.roster is None and data.id_key is None:
+        return replace(federation, caveats=(*federation.caveats, SIMULATED_KEY))
+    return federation
 
 
 def build_learner(experiment: Experiment, feature_shape: tuple[int, ...], task: Task) -> TorchLearner:
@@ -113,9 +122,11 @@ def prepare(experiment: Experiment) -> Prepared:
         )
     learner = build_learner(experiment, federation.feature_shape, federation.task)
     facts = Facts(federation.users, len(federation.silos), learner.dimension)
+    method = noised_method(experiment, facts)
     plan = Plan(
-        digest=experiment.digest(),
-        method=noised_method(experiment, facts),
+        # The calibrated noise is part of what is agreed on: another version of an accountant may find another one.
+        digest=hashlib.sha256(f"{experiment.digest()} {facts} {method.noise_multiplier!r}".encode()).hexdigest(),
+        method=method,
         aggregation=aggregation(experiment.aggregation.name),
         facts=facts,
         silos=tuple(silo.name for silo in federation.silos),
@@ -130,23 +141,28 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
     releases = len(ledger.entries)
 
     def faced(event: Event) -> float:
-        return account({event: releases}, ledger.delta).value
+        return math.inf if federation.void else account({event: releases}, ledger.delta).value
 
+    def exposures(factor: float, remark: str) -> tuple[Exposure, ...]:
+        return (
+            Exposure("The outside world" + remark, world_sees, faced(method.seen_by_world(facts, factor))),
+            Exposure("The server" + remark, server_sees, faced(method.seen_by_server(facts, factor))),
+            Exposure("One silo" + remark, silo_sees, faced(method.seen_by_silo(facts, factor))),
+        )
+
+    world_sees = "the model of every round"
     server_sees = "each silo's noised sum" if plan.aggregation.server_sees_each_silo else "the noised total"
     silo_sees = "the model of every round and its own share of the noise"
     if method.sample_rate < 1:
         server_sees, silo_sees = f"{server_sees} and the sample", f"{silo_sees} and the sample"
     if method.needs_counts:
         server_sees += " (and, in the clear, everybody's record counts: no epsilon covers those)"
-        silo_sees += " (and, in the clear, everybody's record totals)"
-    exposures: tuple[Exposure, ...] = (
-        Exposure("The outside world", "the model of every round", spent.value),
-        Exposure("The server", server_sees, faced(method.seen_by_server(facts))),
-        Exposure("One silo", silo_sees, faced(method.seen_by_silo(facts))),
-    )
+        silo_sees += " (and, in the clear, everybody's record totals: no epsilon covers those)"
+    rows = exposures(1.0, "")
     if federation.hashed:
-        shared = "the model of every round; this holds for a person whose id was hashed to the same place as another's"
-        exposures += (Exposure("The outside world", shared, faced(method.replaced(facts))),)
+        rows += exposures(2.0, ", about a person whose id shares a place with another's,")
+    else:
+        rows += exposures(2.0, ", if a person's records are replaced instead of left out,")[:1]
     return Statement(
         unit=method.unit,
         epsilon=spent.value,
@@ -154,7 +170,7 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
         accountant=spent.accountant,
         rounds=releases,
         simulated=simulated,
-        exposures=exposures if method.unit is not None else (),
+        exposures=rows if method.unit is not None else (),
         void=federation.void if method.unit is not None else "",
         caveats=(*federation.caveats, *method.caveats(facts), *_common_caveats(plan, simulated)),
     )
@@ -179,7 +195,11 @@ def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
     if plan.method.noise_multiplier and plan.aggregation.server_sees_each_silo and plan.facts.silos > 1:
         lines.append("Plain aggregation: the server sees each silo's noised sum, not only the total.")
     lines.append(
+        "Assumed: the server and the silos follow the protocol, every silo adds its share of the noise, and they do "
+        "not pool what they see."
+    )
+    lines.append(
         "Not covered: test metrics (computed on the test records without noise) and times, choices made after looking "
-        "at them, and further runs on the same data, which add up."
+        "at them, a silo's refusal to start, and further runs on the same data, which add up."
     )
     return tuple(lines)

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +31,9 @@ from uldp.learners.nets import FuncNet, LoopNet, Net, RulesNet
 from uldp.learners.noise import Noise
 from uldp.learners.rules import Moment
 from uldp.learners.schedule import Batches, Chunk, chunks
+from uldp.learners.threads import Item, Result, in_threads
 from uldp.learners.updates import Accumulate, Update, choose_update
 from uldp.rng import Streams
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 PATHS: Final = ("auto", "rules", "func", "loop")
 DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
@@ -45,7 +41,7 @@ DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 #: A chunk's share of the memory budget: some chunks are computed while others wait to be fetched.
 _SHARE: Final = 8
 #: More than this per chunk is not faster: it only falls out of the cache.
-_CHUNK_BYTES: Final = 16 * 2**20
+_CHUNK_BYTES: Final = 32 * 2**20
 #: Up to this many parameters a step costs its calls, not its arithmetic.
 _SMALL_MODEL: Final = 512
 #: From so many numbers per user on, a call is long enough for threads to run side by side: they take turns between
@@ -294,7 +290,7 @@ class TorchLearner:
             # The loop seeds torch's one generator; a device schedules its work by itself.
             return map(work, items)
         threads = self._threads or torch.get_num_threads()
-        return _in_threads(work, items, threads if plan.long_calls else 1)
+        return in_threads(work, items, threads if plan.long_calls else 1)
 
     # --- using the model --------------------------------------------------------------------------------------
 
@@ -420,20 +416,3 @@ def _tensor(array: npt.NDArray[Any]) -> Tensor:
     """The array as a tensor, without a copy where torch allows it (it dislikes read-only memory)."""
     array = np.ascontiguousarray(array)
     return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def _in_threads(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """Results in the order of the items; at most ``threads`` of them wait to be fetched."""
-    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-    waiting: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) > threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        # The workers' setting became the default of new threads; put ours back.
-        torch.set_num_threads(torch.get_num_threads())

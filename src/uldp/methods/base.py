@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from uldp.data.federation import IntArray, SiloData
 from uldp.errors import ConfigError
 from uldp.learners.base import Learner
-from uldp.privacy.events import Event
+from uldp.privacy.events import Event, NonPrivate
 from uldp.rng import Streams
 from uldp.vectors import FixedPoint, Vector
 
@@ -100,17 +100,20 @@ class Method(ABC):
         """The largest count a silo reports for one user."""
         return 0
 
-    def replaced(self, facts: Facts) -> Event:
-        """What the world sees of a round when one user's records are replaced instead of left out."""
-        return self.event(facts, facts.silos)
+    # What others see of a round, for the statement. ``factor`` is 1 where a user is left out, and 2 where a user's
+    # records are replaced by others. A method that does not say makes no claim.
 
-    def seen_by_server(self, facts: Facts) -> Event:
+    def seen_by_world(self, facts: Facts, factor: float) -> Event:
+        """What the world sees, which does not know the sample."""
+        return self.event(facts, facts.silos) if factor == 1 else NonPrivate()
+
+    def seen_by_server(self, facts: Facts, factor: float) -> Event:
         """What a server sees that is shown every silo's noised sum and knows the sample."""
-        return self.event(facts, facts.silos)
+        return NonPrivate()
 
-    def seen_by_silo(self, facts: Facts) -> Event:
+    def seen_by_silo(self, facts: Facts, factor: float) -> Event:
         """What a silo sees that takes its own noise off the total and knows the sample."""
-        return self.event(facts, facts.silos)
+        return NonPrivate()
 
     def check(self, facts: Facts) -> None:
         """Refuse settings under which a sum could overflow or the noise would not be what the event says."""

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from uldp.errors import ConfigError, ModelError
-from uldp.mechanisms.discrete_gaussian import sample_discrete_gaussian
+from uldp.mechanisms.discrete_gaussian import MAX_SCALE, sample_discrete_gaussian
 from uldp.methods.base import Contribution
 from uldp.rng import SecretStream
 from uldp.vectors import FixedPoint, Integers, Vector
@@ -32,18 +32,23 @@ class SiloSum:
 
 
 def silo_sum(
-    contributions: Iterable[Contribution], weights: Vector | None, encoding: FixedPoint, dimension: int
+    contributions: Iterable[Contribution],
+    weights: Vector | None,
+    encoding: FixedPoint,
+    dimension: int,
+    *,
+    private: bool = True,
 ) -> SiloSum:
     """The exact integer sum of all encoded rows.
 
-    A user's row that is not finite counts as zero. It has to count as *something* of norm at most the clip that depends
-    on that user alone: an error here would tell the world about one user's records. ``left_out`` stays in the silo.
+    A row that is not finite counts as zero. It has to count as *something* of norm at most the clip: an error here
+    would tell the world about one user's records. ``left_out`` stays in the silo. Without privacy it is an error.
     """
     total = np.zeros(dimension, dtype=np.int64)
     saturated = left_out = 0
     for users, rows in contributions:
         finite = np.isfinite(rows).all(axis=1)
-        if users is None and not finite.all():
+        if not private and not finite.all():
             raise ModelError(
                 "local training diverged (NaN or infinity); lower the learning rate", place="method.local_lr"
             )
@@ -64,7 +69,14 @@ def add_noise(total: Integers, scale: float, stream: SecretStream) -> Integers:
 
 
 def check_share(scale: float) -> None:
-    """Refuse a share of noise that is too small for the sum of the shares to count as one Gaussian."""
+    """Refuse noise that cannot be drawn, or a share too small for the sum of the shares to count as one Gaussian."""
+    if scale > MAX_SCALE:
+        raise ConfigError(
+            f"a silo's share of the noise would have a deviation of {scale:.3g} units, at most {float(MAX_SCALE):.3g} "
+            "can be drawn; use less noise",
+            place="privacy.noise_multiplier",
+            value=scale,
+        )
     if 0 < scale < SMALLEST_SHARE:
         raise ConfigError(
             f"a silo's share of the noise would have a deviation of {scale:.3g} units; the sum of discrete shares "

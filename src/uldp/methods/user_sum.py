@@ -21,7 +21,7 @@ from uldp.methods.base import Facts, Method, State, require
 from uldp.methods.release import check_share, continuous_multiplier
 from uldp.methods.weights import WEIGHTINGS, count_cap, record_weights, uniform_weights
 from uldp.privacy.events import Event, NonPrivate, sampled_gaussian
-from uldp.vectors import FixedPoint, Vector
+from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,12 @@ class UserSum(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 < self.clip < math.inf, "clip", self.clip, "a positive number")
+        require(
+            SMALLEST_LIMIT <= self.clip <= LARGEST_LIMIT,
+            "clip",
+            self.clip,
+            f"a number from {SMALLEST_LIMIT:g} to {LARGEST_LIMIT:g}",
+        )
         require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
         require(self.weighting in WEIGHTINGS, "weighting", self.weighting, f"one of {', '.join(WEIGHTINGS)}")
         require(self.max_records >= 1, "max_records", self.max_records, "at least 1")
@@ -70,21 +75,20 @@ class UserSum(Method):
         # Theorem 3: sensitivity C. A silent silo takes its share of the noise with it.
         return self._gaussian(facts, silos_heard, 1.0, self.sample_rate)
 
-    def replaced(self, facts: Facts) -> Event:
-        # Two rows of norm C each differ by up to 2C; by joint convexity a sample costs no more than no sampling.
-        return self._gaussian(facts, facts.silos, 2.0, 1.0)
+    def seen_by_world(self, facts: Facts, factor: float) -> Event:
+        if factor == 1:
+            return self.event(facts, facts.silos)
+        # Two rows of norm C differ by up to 2C. By joint convexity sampling never costs more than no sampling.
+        return self._gaussian(facts, facts.silos, factor, 1.0)
 
-    def seen_by_server(self, facts: Facts) -> Event:
+    def seen_by_server(self, facts: Facts, factor: float) -> Event:
         # Each silo's sum has noise sigma C / sqrt(|S|); together they cost mu^2 = |S| sum_s w_su^2 / sigma^2.
         # Uniform weights: sum_s w_su^2 = 1/|S|. By records it is 1 for a user whose records are all in one silo.
-        silos = facts.silos
-        loss = math.sqrt(silos) if self.weighting == "records" else 1.0
-        return self._gaussian(facts, silos, loss, 1.0)
+        loss = math.sqrt(facts.silos) if self.weighting == "records" else 1.0
+        return self._gaussian(facts, facts.silos, factor * loss, 1.0)
 
-    def seen_by_silo(self, facts: Facts) -> Event:
-        if facts.silos == 1:
-            return NonPrivate()
-        return self._gaussian(facts, facts.silos - 1, 1.0, 1.0)
+    def seen_by_silo(self, facts: Facts, factor: float) -> Event:
+        return self._gaussian(facts, facts.silos - 1, factor, 1.0)
 
     def _gaussian(self, facts: Facts, shares: int, sensitivity: float, sample_rate: float) -> Event:
         """The sampled Gaussian of ``shares`` shares of noise against ``sensitivity`` clips."""
@@ -95,8 +99,8 @@ class UserSum(Method):
         return sampled_gaussian(multiplier / sensitivity, sample_rate)
 
     def check(self, facts: Facts) -> None:
-        check_share(self.noise_scale(facts))
         super().check(facts)
+        check_share(self.noise_scale(facts))
         if self.needs_counts and self.count_cap(facts) < 1:
             require(
                 False,

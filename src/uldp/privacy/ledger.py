@@ -13,7 +13,15 @@ from typing import Any
 
 from uldp.errors import BudgetExhausted, RunError
 from uldp.privacy.accountants import Composition, Epsilon, account, check_delta
-from uldp.privacy.events import Event, event_from_json, event_to_json
+from uldp.privacy.events import (
+    Event,
+    Gaussian,
+    NonPrivate,
+    PoissonSampled,
+    event_from_json,
+    event_to_json,
+    sampled_gaussian,
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,28 @@ class Entry:
             raise RunError(f"cannot read the entry {tree!r}", place="ledger") from error
 
 
+def merge(events: list[Event]) -> Event:
+    """One event for several releases of the same round.
+
+    They share the round's sample, so they are not independent sampled releases: with the sample they are Gaussians that
+    add up to one, and that one is sampled.
+    """
+    if len(events) == 1:
+        return events[0]
+    precision = 0.0
+    rates = set()
+    for event in events:
+        match event:
+            case Gaussian(noise_multiplier):
+                rates.add(1.0)
+            case PoissonSampled(sample_rate, Gaussian(noise_multiplier)):
+                rates.add(sample_rate)
+            case _:
+                return NonPrivate()
+        precision += noise_multiplier**-2
+    return sampled_gaussian(precision**-0.5, max(rates))
+
+
 class Ledger:
     """Releases and the budget they are charged against."""
 
@@ -48,7 +78,11 @@ class Ledger:
         return tuple(self._entries.values())
 
     def composition(self, *further: Event) -> Composition:
-        return Counter([entry.event for entry in self._entries.values()] + list(further))
+        """What was released, round by round, and ``further`` rounds if given."""
+        rounds: dict[int, list[Event]] = {}
+        for entry in self._entries.values():
+            rounds.setdefault(entry.round, []).append(entry.event)
+        return Counter([merge(events) for events in rounds.values()] + list(further))
 
     def epsilon(self, *further: Event) -> Epsilon:
         """What has been spent, with ``further`` events if given."""

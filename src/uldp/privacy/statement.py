@@ -44,10 +44,11 @@ class Statement:
             return f"NO GUARANTEE: {self.void}."
         if math.isinf(self.epsilon):
             return "NO PRIVACY: the noise is zero, so epsilon is infinite."
+        secret = "" if not self.simulated else ", had its noise been secret (it is simulated here)"
         return (
             f"{self.unit.capitalize()}-level DP with epsilon {self.epsilon:.4g} at delta {self.delta:g} against "
             f"whoever sees the model of every round: all records of any one {self.unit}, in all silos together, "
-            f"could have been left out (add/remove, {self.rounds} rounds, {self.accountant})."
+            f"could have been left out (add/remove, {self.rounds} rounds, {self.accountant}){secret}."
         )
 
     def lines(self) -> list[str]:

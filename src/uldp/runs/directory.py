@@ -38,13 +38,14 @@ _MAGIC = b"uldp-checkpoint-1\n"
 
 
 class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
-    """Everything a run continues from, after ``round`` rounds."""
+    """Everything a run continues from, after ``round`` rounds. ``released`` is what the ledger must hold by then."""
 
     round: int
     digest: str
     data: str
     server: bytes
     silos: dict[str, bytes]
+    released: list[tuple[int, str]]
     seconds: float
 
 
@@ -243,6 +244,8 @@ class RunDirectory:
             out.write((json.dumps(tree) + "\n").encode())
             out.flush()
             os.fsync(out.fileno())
+            if not end:
+                _sync_folder(self.path)
 
     def _replace(self, file: Path, data: bytes, mode: int = 0o600) -> None:
         partial = file.with_name(f".{file.name}.partial")
@@ -253,6 +256,16 @@ class RunDirectory:
                 out.flush()
                 os.fsync(out.fileno())
             partial.replace(file)
+            _sync_folder(file.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, not only the contents of its files."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager

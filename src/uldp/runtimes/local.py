@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from uldp.data.federation import Federation
+from uldp.data.federation import Federation, SiloData
 from uldp.errors import ModelError, RunError
 from uldp.experiment.build import Prepared, prepare, statement
 from uldp.experiment.config import Experiment
@@ -43,6 +43,11 @@ class RoundReport:
             "epsilon": finite_or_none(self.epsilon),
             "seconds": round(self.seconds, 6),
         }
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any], rounds: int) -> RoundReport:
+        epsilon = math.inf if line["epsilon"] is None else float(line["epsilon"])
+        return cls(int(line["round"]), rounds, line["metrics"], epsilon, float(line["seconds"]))
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,10 @@ def resume(directory: RunDirectory | str, on_round: OnRound | None = None) -> Re
 class _LocalRun:
     """One simulated run."""
 
+    _secrets: Secrets
+    _server: ServerSession
+    _silos: dict[str, SiloSession]
+
     def __init__(self, prepared: Prepared, directory: RunDirectory | None, on_round: OnRound | None) -> None:
         self._prepared = prepared
         self._directory = directory
@@ -125,19 +134,9 @@ class _LocalRun:
         self._learner = prepared.learner
         self._history: list[RoundReport] = []
         self._seconds = 0.0
-        self._data = fingerprint(prepared.federation) if directory else ""
-        experiment, streams = prepared.experiment, prepared.streams
-        self._secrets = directory.secrets(experiment) if directory else _secrets_in_memory(experiment)
-        ledger = prepared.ledger(directory.ledger_entries() if directory else ())
-        x = prepared.learner.initial(streams.child("model"))
-        self._server = ServerSession(prepared.plan, x, ledger, self._secrets)
-        self._silos = {
-            silo.name: SiloSession(prepared.plan, silo, prepared.learner, streams, self._secrets)
-            for silo in prepared.federation
-        }
-        self._probe = (
-            streams.child("probe").generator().uniform(-1, 1, (PROBES, *prepared.federation.feature_shape))
-        ).astype(np.float32)
+        self._data = fingerprint(prepared.federation)
+        shape = (PROBES, *prepared.federation.feature_shape)
+        self._probe = prepared.streams.child("probe").generator().uniform(-1, 1, shape).astype(np.float32)
 
     def go(self) -> Result:
         import torch
@@ -147,31 +146,80 @@ class _LocalRun:
         torch.set_num_threads(self._prepared.experiment.run.threads)
         try:
             with self._directory.locked() if self._directory else nullcontext():
-                self._restore()
+                self._begin()
                 self._check_model(self._server.model, "before training")
                 self._train()
                 return self._finish()
         finally:
             torch.set_num_threads(threads)
 
+    def _begin(self) -> None:
+        """Make the sessions, and bring them to where the run stopped."""
+        prepared, directory = self._prepared, self._directory
+        experiment, streams = prepared.experiment, prepared.streams
+        self._secrets = directory.secrets(experiment) if directory else _secrets_in_memory(experiment)
+        ledger = prepared.ledger(directory.ledger_entries() if directory else ())
+        x = prepared.learner.initial(streams.child("model"))
+        self._server = ServerSession(prepared.plan, x, ledger, self._secrets)
+        self._silos = {
+            silo.name: SiloSession(prepared.plan, silo, prepared.learner, streams, self._secrets)
+            for silo in prepared.federation
+        }
+        if directory is None:
+            return
+        checkpoint = directory.load_checkpoint()
+        if checkpoint is not None:
+            self._restore(directory, checkpoint)
+        elif directory.finished or ledger.entries:
+            raise RunError("its checkpoint is gone; start a new run", place=str(directory.path))
+        else:
+            # Before the first question: a run that stops within round 1 must not go on with other data or settings.
+            self._checkpoint()
+
     def _train(self) -> None:
         began = time.perf_counter()
-        while requests := self._server.requests():
-            for name, request in requests.items():
-                self._server.receive(name, self._silos[name].reply(request))
+        while self._server.collected or self._exchange():
+            if not self._server.collected:
+                continue
             entry = self._server.charge()
             if entry is not None and self._directory is not None:
                 self._directory.append_ledger(entry)
-            before = self._server.round
             self._server.advance()
-            if self._server.round > before:
-                self._check_model(self._server.model, f"after round {self._server.round}")
-                now = time.perf_counter()
-                self._report(now - began)
-                began = now
+            self._check_model(self._server.model, f"after round {self._server.round}")
+            now = time.perf_counter()
+            self._report(now - began)
+            began = now
+
+    def _exchange(self) -> bool:
+        """One question to all silos; False when the experiment is over."""
+        requests = self._server.requests()
+        for name, request in requests.items():
+            self._server.receive(name, self._silos[name].reply(request))
+        if not requests:
+            return False
+        self._server.collect()
+        if self._server.collected:
+            # From here on the round needs no silo any more: after a crash it is finished from these very answers.
+            self._checkpoint()
+        return True
+
+    def _checkpoint(self) -> None:
+        if self._directory is None:
+            return
+        self._directory.save_checkpoint(
+            Checkpoint(
+                round=self._server.round,
+                digest=self._prepared.plan.digest,
+                data=self._data,
+                server=self._server.save(),
+                silos={name: silo.save() for name, silo in self._silos.items()},
+                released=[(entry.round, entry.content) for entry in self._server.ledger.entries],
+                seconds=self._seconds,
+            )
+        )
 
     def _report(self, seconds: float) -> None:
-        """Evaluate, write down, checkpoint, tell."""
+        """Evaluate, write down, tell."""
         self._seconds += seconds
         report = RoundReport(
             self._server.round,
@@ -183,54 +231,29 @@ class _LocalRun:
         self._history.append(report)
         if self._directory is not None:
             self._directory.append_metrics(report.to_json())
-            self._directory.save_checkpoint(
-                Checkpoint(
-                    self._server.round,
-                    self._prepared.plan.digest,
-                    self._data,
-                    self._server.save(),
-                    {name: silo.save() for name, silo in self._silos.items()},
-                    self._seconds,
-                )
-            )
         if self._on_round is not None:
             self._on_round(report)
 
-    def _restore(self) -> None:
-        if self._directory is None:
-            return
-        checkpoint = self._directory.load_checkpoint()
-        if checkpoint is None:
-            self._directory.keep_metrics(0)
-            return
+    def _restore(self, directory: RunDirectory, checkpoint: Checkpoint) -> None:
+        """Continue from ``checkpoint``, if everything is still as it was."""
+        wrong = ""
+        released = {(entry.round, entry.content) for entry in self._server.ledger.entries}
         if checkpoint.digest != self._prepared.plan.digest:
-            raise RunError(
-                "the settings in experiment.json are not those the run began with; restore them, or start a new run",
-                place=str(self._directory.path),
-            )
-        if checkpoint.data != self._data:
-            raise RunError(
-                "the data are not those the run began with; restore them, or start a new run",
-                place=str(self._directory.path),
-            )
+            wrong = "the settings in experiment.json are not those the run began with"
+        elif checkpoint.data != self._data:
+            wrong = "the data are not those the run began with"
+        elif set(checkpoint.silos) != set(self._silos):
+            wrong = "the checkpoint has other silos"
+        elif not released.issuperset(checkpoint.released):
+            wrong = "ledger.jsonl does not hold all that was released"
+        if wrong:
+            raise RunError(f"{wrong}; restore them, or start a new run", place=str(directory.path))
         self._server.restore(checkpoint.server)
-        if set(checkpoint.silos) != set(self._silos):
-            raise RunError("the checkpoint has other silos", place=str(self._directory.checkpoint_file))
         for name, state in checkpoint.silos.items():
             self._silos[name].restore(state)
         self._seconds = checkpoint.seconds
-        self._directory.keep_metrics(checkpoint.round)
-        for line in self._directory.metrics():
-            epsilon = line["epsilon"]
-            self._history.append(
-                RoundReport(
-                    line["round"],
-                    self._prepared.plan.method.rounds,
-                    line["metrics"],
-                    math.inf if epsilon is None else epsilon,
-                    line["seconds"],
-                )
-            )
+        directory.keep_metrics(checkpoint.round)
+        self._history = [RoundReport.from_json(line, self._prepared.plan.method.rounds) for line in directory.metrics()]
 
     def _check_model(self, x: Vector, when: str) -> None:
         """Stop on a model that returns NaN. The probes are public: no record decides whether a run goes on."""
@@ -273,11 +296,7 @@ def _secrets_in_memory(experiment: Experiment) -> Secrets:
 
 def fingerprint(federation: Federation) -> str:
     """A digest of all records. It is kept in ``private`` only: a digest can confirm a guess about the data."""
-    state = hashlib.blake2b(digest_size=32)
-    for silo in federation:
-        for array in (silo.features, silo.labels, silo.users):
-            state.update(str((silo.name, array.shape, array.dtype)).encode())
-            state.update(np.ascontiguousarray(array).tobytes())
-    state.update(np.ascontiguousarray(federation.test.features).tobytes())
-    state.update(np.ascontiguousarray(federation.test.labels).tobytes())
-    return state.hexdigest()
+    test = SiloData("test", federation.test.features, federation.test.labels, np.zeros(len(federation.test), np.int64))
+    return hashlib.blake2b(
+        "".join(silo.digest() for silo in (*federation.silos, test)).encode(), digest_size=32
+    ).hexdigest()

@@ -5,6 +5,7 @@
     while requests := server.requests():
         for name, request in requests.items():
             server.receive(name, silos[name].reply(request))
+        server.collect()             # the answers are in: save all sessions here, so that nothing is asked for twice
         entry = server.charge()      # write it down before ...
         server.advance()             # ... the model changes
 """
@@ -38,6 +39,7 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     memory: dict[str, bytes]
     totals: bytes | None
     saturated: int
+    collected: bytes | None
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class ServerSession:
         self._turn: _Turn | None = None
         self._answers: dict[str, m.Body] = {}
         self._sum: Words | None = None
+        self._charged = False
         self.saturated = 0
 
     @property
@@ -85,7 +88,9 @@ class ServerSession:
         return self._round < self._plan.method.rounds and not self._affords_next()
 
     def requests(self) -> dict[str, bytes]:
-        """What to send to whom now; empty when the experiment is over."""
+        """What to send to whom now; empty when the experiment is over, or when collected answers wait to be used."""
+        if self._sum is not None:
+            return {}
         if self._turn is None:
             question = self._next_question()
             if question is None:
@@ -112,49 +117,58 @@ class ServerSession:
         self._check_answer(name, body)
         self._answers[name] = body
 
-    def charge(self) -> Entry | None:
-        """Charge the ledger for what :meth:`advance` is about to release; None if nothing is, or it was before."""
-        self._all_answered()
-        if not isinstance(next(iter(self._answers.values())), m.Update):
-            return None
-        facts = self._plan.facts
-        vectors = (
-            m.unpack_words(body.vector, facts.dimension, name)
-            for name, body in self._answers.items()
-            if isinstance(body, m.Update)
-        )
-        total = self._plan.aggregation.combine(vectors, facts.dimension)
-        event = self._plan.method.event(facts, len(self._answers))
-        entry = Entry(self._round + 1, event, hashlib.sha256(m.pack(total)).hexdigest())
-        charged = self._ledger.charge(entry)
-        self._sum = total
-        return entry if charged else None
+    @property
+    def collected(self) -> bool:
+        """Whether a round's total waits to be charged and used."""
+        return self._sum is not None
 
-    def advance(self) -> None:
-        """Use the answers: the model changes here, and only after :meth:`charge`."""
+    def collect(self) -> None:
+        """Use the answers of an exchange. A round's answers become its total; the model does not change yet."""
         self._all_answered()
         assert self._turn is not None
-        facts = self._plan.facts
+        facts, answers = self._plan.facts, self._answers
         if self._turn.answer is m.Counts:
-            counts = (
-                m.unpack_counts(a.counts, facts.users, self._cap, n)
-                for n, a in self._answers.items()
-                if isinstance(a, m.Counts)
-            )
-            self._totals = np.sum(list(counts), axis=0, dtype=np.int64)
+            counts = [
+                m.unpack_counts(body.counts, facts.users, self._cap, name)
+                for name, body in answers.items()
+                if isinstance(body, m.Counts)
+            ]
+            self._totals = np.sum(counts, axis=0, dtype=np.int64)
         elif self._turn.answer is m.Update:
-            if self._sum is None:
-                raise RunError("a round was not charged before the model changed", place="ledger")
-            total = self._plan.method.encoding(facts).decode(from_words(self._sum))
-            state = self._plan.method.server(self._state, total, facts)
-            if not np.isfinite(state.x).all():
-                raise ModelError(
-                    f"the model is no longer finite after round {self._round + 1}; lower method.global_lr",
-                    place="method.global_lr",
-                )
-            self._state, self._round, self._sum = state, self._round + 1, None
-            self.saturated += sum(a.saturated for a in self._answers.values() if isinstance(a, m.Update))
+            vectors = (
+                m.unpack_words(body.vector, facts.dimension, name)
+                for name, body in answers.items()
+                if isinstance(body, m.Update)
+            )
+            self._sum = self._plan.aggregation.combine(vectors, facts.dimension)
+            self.saturated += sum(body.saturated for body in answers.values() if isinstance(body, m.Update))
         self._phase, self._turn, self._answers = self._turn.after, None, {}
+
+    def charge(self) -> Entry | None:
+        """Charge the ledger for what :meth:`advance` is about to release; None if nothing is, or it was before."""
+        if self._sum is None:
+            return None
+        # Every silo has answered, or there would be no total.
+        event = self._plan.method.event(self._plan.facts, self._plan.facts.silos)
+        entry = Entry(self._round + 1, event, hashlib.sha256(m.pack(self._sum)).hexdigest())
+        new = self._ledger.charge(entry)
+        self._charged = True
+        return entry if new else None
+
+    def advance(self) -> None:
+        """Let the collected total change the model, after :meth:`charge` and never before."""
+        if self._sum is None:
+            return
+        if not self._charged:
+            raise RunError("a round was not charged before the model changed", place="ledger")
+        facts, method = self._plan.facts, self._plan.method
+        state = method.server(self._state, method.encoding(facts).decode(from_words(self._sum)), facts)
+        if not np.isfinite(state.x).all():
+            raise ModelError(
+                f"the model is no longer finite after round {self._round + 1}; lower method.global_lr",
+                place="method.global_lr",
+            )
+        self._state, self._round, self._sum, self._charged = state, self._round + 1, None, False
 
     @property
     def _cap(self) -> int:
@@ -177,9 +191,6 @@ class ServerSession:
 
     def _affords_next(self) -> bool:
         """The budget is a hard stop: a round that does not fit is not even asked for."""
-        done = {entry.round for entry in self._ledger.entries}
-        if self._round + 1 in done:  # charged before a crash; doing it again releases the same bytes
-            return True
         return self._ledger.affords(self._plan.method.event(self._plan.facts, self._plan.facts.silos))
 
     def _sample(self, round_: int) -> bytes:
@@ -214,12 +225,13 @@ class ServerSession:
             raise RunError(f"no answer yet from {', '.join(missing) or 'anybody'}", place="server")
 
     def save(self) -> bytes:
-        """The session's state between two exchanges."""
+        """The session's state between two exchanges, or with a collected total that was not used yet."""
         if self._turn is not None:
             raise RunError("a session is saved between exchanges, not within one", place="server")
         memory = {name: m.pack(vector) for name, vector in self._state.memory.items()}
         totals = None if self._totals is None else m.pack(self._totals)
-        saved = _Saved(self._phase.value, self._round, m.pack(self._state.x), memory, totals, self.saturated)
+        collected = None if self._sum is None else m.pack(self._sum)
+        saved = _Saved(self._phase.value, self._round, m.pack(self._state.x), memory, totals, self.saturated, collected)
         return msgspec.msgpack.encode(saved)
 
     def restore(self, state: bytes) -> None:
@@ -235,4 +247,6 @@ class ServerSession:
         self._state = State(x, memory)
         if saved.totals is not None:
             self._totals = m.unpack_counts(saved.totals, facts.users, self._cap * facts.silos, "checkpoint")
+        if saved.collected is not None:
+            self._sum = m.unpack_words(saved.collected, facts.dimension, "checkpoint")
         self._phase, self._round, self.saturated = phase, saved.round, saved.saturated

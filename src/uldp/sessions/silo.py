@@ -13,9 +13,9 @@ from uldp.learners.base import Learner
 from uldp.methods.release import add_noise, silo_sum
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Phase, turn
-from uldp.rng import Secrets, Streams
+from uldp.rng import Secrets, SecretStream, Streams
 from uldp.sessions.plan import Plan
-from uldp.vectors import to_words
+from uldp.vectors import Integers, to_words
 
 
 class _Saved(msgspec.Struct, forbid_unknown_fields=True):
@@ -28,6 +28,10 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     answer: bytes
 
 
+def _digest(total: Integers) -> str:
+    return hashlib.sha256(m.pack(total)).hexdigest()
+
+
 class SiloSession:
     """Answers the server's questions, one at a time, in the order that the turn table allows."""
 
@@ -38,6 +42,7 @@ class SiloSession:
         self._index = plan.silos.index(data.name)
         self._streams = streams.child("silo", self._index)
         self._secrets = secrets.child("silo", self._index)
+        self._data_digest = data.digest()
         self._counts = np.minimum(data.counts(plan.facts.users), plan.method.count_cap(plan.facts))
         self._totals: IntArray | None = None
         self._phase = Phase.NEW
@@ -61,12 +66,12 @@ class SiloSession:
             return self._answer
         body = m.decode(request, experiment=self._plan.digest, silo=self.name, limit=self._plan.message_limit)
         _, after = turn(self._phase, body, self.name)
-        answer, totals, round_ = self._answer_to(body)
+        answer, totals, round_ = self._answer_to(body, question)
         self._answer = m.encode(self._plan.digest, self.name, answer)
         self._question, self._phase, self._totals, self._round = question, after, totals, round_
         return self._answer
 
-    def _answer_to(self, body: m.Body) -> tuple[m.Body, IntArray | None, int]:
+    def _answer_to(self, body: m.Body, question: str) -> tuple[m.Body, IntArray | None, int]:
         """The answer, and the totals and the round that hold from then on."""
         facts = self._plan.facts
         match body:
@@ -79,8 +84,8 @@ class SiloSession:
                 return m.Counts(m.pack(self._counts)), None, 0
             case m.TellTotals(totals):
                 return m.Accepted(), self._checked_totals(totals), 0
-            case m.AskUpdate(round_, model, sample):
-                return self._update(round_, model, sample), self._totals, round_
+            case m.AskUpdate(round_):
+                return self._update(body, question), self._totals, round_
             case _:  # the turn table lets nothing else through
                 return m.Goodbye(), self._totals, self._round
 
@@ -101,8 +106,13 @@ class SiloSession:
             raise MessageRefused("a total is smaller than this silo's own count", place=self.name)
         return totals
 
-    def _update(self, round_: int, model: bytes, sample: bytes) -> m.Update:
+    def _update(self, body: m.AskUpdate, question: str) -> m.Update:
         plan, facts = self._plan, self._plan.facts
+        round_, model, sample = body.round, body.model, body.sample
+        if not 0 < round_ <= plan.method.rounds:
+            raise MessageRefused(
+                f"round {round_} lies outside the agreed {plan.method.rounds} rounds", place=self.name, value=round_
+            )
         if round_ != self._round + 1:
             raise MessageRefused(
                 f"round {round_} is not the next one ({self._round + 1})", place=self.name, value=round_
@@ -115,17 +125,27 @@ class SiloSession:
         data = self._data
         if sample:
             data = data.take(m.unpack_bits(sample, facts.users, self.name)[data.users])
-        path = ("round", round_)
-        rows = plan.method.silo(x, data, self._learner, self._streams.child(*path))
+        rows = plan.method.silo(x, data, self._learner, self._streams.child("round", round_))
         weights = plan.method.weights(facts, self._counts, self._totals)
-        summed = silo_sum(rows, weights, plan.method.encoding(facts), facts.dimension)
-        # Noise is addressed by what it covers, too: two different sums never leave with the same noise, even if a
-        # resumed run rounds differently, and the same sum always leaves as the same bytes.
-        noise = self._secrets.child("noise", *path, hashlib.sha256(m.pack(summed.total)).hexdigest())
-        total = add_noise(summed.total, plan.method.noise_scale(facts), noise.stream())
+        summed = silo_sum(
+            rows, weights, plan.method.encoding(facts), facts.dimension, private=plan.method.unit is not None
+        )
+        scale = plan.method.noise_scale(facts)
+        stream = self._noise_stream(round_, (question, self._data_digest, repr(scale), _digest(summed.total)))
+        total = add_noise(summed.total, scale, stream)
         protected = plan.aggregation.protect(to_words(total), self._index, round_)
         self.left_out += summed.left_out
         return m.Update(round_, m.pack(protected), summed.saturated if plan.method.unit is None else 0)
+
+    def _noise_stream(self, round_: int, covered: tuple[str, ...]) -> SecretStream:
+        """The stream of a round's noise, addressed by all that the noised vector depends on.
+
+        Only a repetition of the very same release gets the same noise; decision 0005 has the attacks that this closes.
+        Simulated noise protects nobody and is addressed by the round alone: another chunk size, machine or method then
+        meets the same noise, and runs can be compared.
+        """
+        secrets = self._secrets.child("noise", "round", round_)
+        return (secrets if secrets.simulated else secrets.child(*covered)).stream()
 
     def save(self) -> bytes:
         """The session's state. It holds what was sent last, and so noise: keep it as safe as the data."""
