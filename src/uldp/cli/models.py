@@ -34,8 +34,8 @@ def predict(
     from uldp.runs.directory import RunDirectory
 
     directory = RunDirectory.open(run_directory)
-    if out is not None and out.exists():
-        raise RunError("exists already; choose another file", place=str(out), value=str(out))
+    if out is not None:
+        _check_target(out)
     x = directory.load_model()
     schema = _schema(directory)
     frame = read_table(table, "table")
@@ -43,7 +43,10 @@ def predict(
     learner = _learner(directory, schema, x)
     predicted = _predictions(learner, schema, x, features)
     if out is not None:
-        predicted.to_csv(out, index=False)
+        try:
+            predicted.to_csv(out, index=False)
+        except OSError as error:
+            raise RunError(f"cannot be written: {error}", place=str(out), value=str(out)) from error
     if as_json:
         print_json(
             {
@@ -74,8 +77,7 @@ def export(
 
     directory = RunDirectory.open(run_directory)
     target = out or directory.path / "model.pt"
-    if target.exists():
-        raise RunError("exists already; choose another file with --out", place=str(target), value=str(target))
+    _check_target(target)
     x = directory.load_model()
     schema = _schema(directory) if (directory.path / "schema.json").exists() else None
     learner = _learner(directory, schema, x)
@@ -94,6 +96,20 @@ def export(
         print_json(described)
     else:
         typer.echo(f"{x.size} parameters in {target}; read them with torch.load(..., weights_only=True)")
+
+
+def _check_target(path: Path) -> None:
+    """Refuse a file that cannot be written before time is spent on what to write."""
+    from uldp.errors import RunError
+
+    try:
+        exists, folder = path.exists(), path.parent.is_dir()
+    except OSError as error:
+        raise RunError(f"cannot be written: {error.strerror}", place=str(path), value=str(path)) from error
+    if exists:
+        raise RunError("exists already; choose another file with --out", place=str(path), value=str(path))
+    if not folder:
+        raise RunError(f"no folder {str(path.parent)!r}; make it first", place=str(path), value=str(path))
 
 
 def _schema(directory: RunDirectory) -> Schema:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -71,11 +70,12 @@ def new(
     from uldp.errors import ConfigError
 
     target = Path(name if name.endswith(".toml") else f"{name}.toml")
-    if target.exists():
+    if os.path.exists(target):
         raise ConfigError("exists already; choose another name", place=str(target), value=str(target))
     data = _tables(target, silo, user, label, test, people, suggest) if silo else _BUILTIN
     method = _METHOD.replace("{global_lr}", f"{4.0 * PLACES * len(silo) if silo else 10.0}")
-    head = f"# An experiment of uldp. Show what it costs: uldp plan {target.name}. Train: uldp run {target.name}"
+    shown = target.name if target.name.isprintable() else "FILE"
+    head = f"# An experiment of uldp. Show what it costs: uldp plan {shown}. Train: uldp run {shown}"
     text = f"{head}\n\n{data}{method}"
     try:
         target.write_text(text, encoding="utf-8")
@@ -86,7 +86,10 @@ def new(
     else:
         typer.echo(f"wrote {target}")
         if silo:
-            typer.echo("Next: agree with all parties on the ranges and categories in [data.schema], then `uldp plan`.")
+            typer.echo(
+                "Next: check the kinds of the columns and those left out, agree with all parties on the ranges and"
+                " categories in [data.schema], then `uldp plan`."
+            )
 
 
 def _tables(
@@ -99,34 +102,43 @@ def _tables(
     suggest: bool,
 ) -> str:
     """The ``[data]`` section for one's own tables."""
-    import pandas as pd
-
-    from uldp.data.draft import draft_schema
+    from uldp.data.draft import draft_silos, toml_value
     from uldp.data.files import read_table
     from uldp.errors import ConfigError
 
     for option, value in (("--user", user), ("--label", label), ("--people", people)):
         if value is None:
             raise ConfigError("is needed with --silo", place=option)
-    frames = [read_table(path, "--silo") for path in silos]
-    draft = draft_schema(pd.concat(frames, ignore_index=True), str(user), str(label), from_data=suggest)
-    base = target.resolve().parent
-    paths = [os.path.relpath(path.resolve(), base) for path in silos]
-    holdout = (
-        f"test = {json.dumps(os.path.relpath(test.resolve(), base))}"
-        if test
-        else "test_fraction = 0.2   # of the users"
+    if user == label:
+        raise ConfigError(f"{label!r} is the user column and cannot be predicted", place="--label", value=label)
+    if people is not None and people < 2:
+        raise ConfigError(
+            f"at least 2, not {people}: user-level privacy hides one person among others",
+            place="--people",
+            value=people,
+        )
+    draft = draft_silos(
+        {str(path): read_table(path, "--silo") for path in silos},
+        str(user),
+        str(label),
+        from_data=suggest,
+        test=(str(test), read_table(test, "--test")) if test else None,
     )
+    base = target.resolve().parent
+
+    def relative(path: Path) -> str:
+        return os.path.relpath(path.resolve(), base)
+
     return "\n".join(
         [
             "[data]",
-            f"silos = {json.dumps(paths)}",
-            f"user = {json.dumps(user)}",
-            f"label = {json.dumps(label)}",
+            f"silos = {toml_value([relative(path) for path in silos])}",
+            f"user = {toml_value(user)}",
+            f"label = {toml_value(label)}",
             f"# Ids are hashed into so many places: {PLACES} for each of {people} people, so that few share one.",
             '# Or give roster = "ids.txt" instead, a list of all ids.',
             f"users = {PLACES * int(people or 0)}",
-            holdout,
+            f"test = {toml_value(relative(test))}" if test else "test_fraction = 0.2   # of the users",
             "",
             "# Public constants. Ranges and categories are agreed on by the parties, never computed from the data:",
             "# a statistic of the data would let one person move everybody's features.",

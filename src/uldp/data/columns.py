@@ -220,7 +220,12 @@ def _index(listed: tuple[Value, ...]) -> dict[str, int]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond any float
+        return False
 
 
 def _kind(tree: Any, known: tuple[str, str], place: str) -> str:

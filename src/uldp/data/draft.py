@@ -8,16 +8,16 @@ proposes what it saw, and marks the schema ``source = "data"`` until the parties
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from uldp.data import values
-from uldp.data.values import Value, canonical, cells, is_missing
+from uldp.data.values import Value, canonical, distinct, is_missing, number
 from uldp.errors import DataError
 
 if TYPE_CHECKING:
@@ -46,13 +46,40 @@ class Draft:
         top = {key: value for key, value in self.tree.items() if not isinstance(value, dict)}
         lines = [f"[{place}]", *_toml_lines(top), f"[{place}.label]", *_toml_lines(self.tree["label"])]
         for name, column in self.tree["columns"].items():
-            lines += [f"[{place}.columns.{_toml_key(name)}]", *_toml_lines(column)]
-        lines += [f"# left out: {name} ({why})".replace("\n", " ") for name, why in self.left_out.items()]
+            lines += [f"[{place}.columns.{toml_key(name)}]", *_toml_lines(column)]
+        lines.append("# Kinds, and columns left out, are guesses from the files: check every one.")
+        lines += [f"# left out: {toml_key(name)} ({why})" for name, why in self.left_out.items()]
         return "\n".join(lines) + "\n"
 
 
+def draft_silos(
+    silos: Mapping[str, pd.DataFrame],
+    user: str,
+    label: str,
+    *,
+    from_data: bool,
+    test: tuple[str, pd.DataFrame] | None = None,
+) -> Draft:
+    """Propose a schema for the silos' tables, by name. A column must be in all of them, and in the test table."""
+    import pandas as pd
+
+    tables = dict([*silos.items(), *([test] if test else [])])
+    for place, table in tables.items():
+        for column in (user, label) if place in silos else (label,):
+            if column not in table.columns:
+                there = ", ".join(table.columns)
+                raise DataError(f"no column {column!r}; the table has: {there}", place=place, value=column)
+    names = dict.fromkeys(name for table in silos.values() for name in table.columns)
+    common = [name for name in names if name == user or all(name in table.columns for table in tables.values())]
+    draft = draft_schema(
+        pd.concat([table[common] for table in silos.values()], ignore_index=True), user, label, from_data=from_data
+    )
+    partial = {name: "is not in every table" for name in names if name not in common}
+    return replace(draft, left_out={**draft.left_out, **partial})
+
+
 def draft_schema(frame: pd.DataFrame, user: str, label: str, *, from_data: bool) -> Draft:
-    """Propose a schema for this table (or for all silos' tables, one below the other)."""
+    """Propose a schema for one table."""
     for key, column in (("user", user), ("label", label)):
         if column not in frame.columns:
             there = ", ".join(map(str, frame.columns))
@@ -91,16 +118,20 @@ class _Seen:
 
     @classmethod
     def of(cls, column: pd.Series) -> _Seen:
-        present = [cell for cell in cells(column) if not is_missing(cell)]
-        distinct = {canonical(cell) for cell in present}
-        numbers, unreadable = values.numbers(column)
-        numeric = bool(present) and not unreadable.any() and not distinct <= {"true", "false"}
-        if not numeric:
-            ordered = sorted(distinct)
-            return cls(len(present), tuple(ordered), 0.0, 0.0, False, len(present) < len(column))
-        low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
-        ordered = sorted(distinct, key=float)
-        return cls(len(present), tuple(ordered), low, high, True, len(present) < len(column))
+        cells, rows = distinct(column)
+        present = np.array([not is_missing(cell) for cell in cells], dtype=np.bool_)[rows]
+        values = {canonical(cell) for cell in cells if not is_missing(cell)}
+        # Asked of the canonical texts: True is a number to Python, "true" is none.
+        numbers = {value: number(value) for value in values}
+        numeric = bool(values) and all(map(math.isfinite, numbers.values()))
+        return cls(
+            rows=int(present.sum()),
+            distinct=tuple(sorted(values, key=numbers.__getitem__ if numeric else None)),
+            low=min(numbers.values()) if numeric else 0.0,
+            high=max(numbers.values()) if numeric else 0.0,
+            numeric=numeric,
+            missing=not present.all(),
+        )
 
     @property
     def whole(self) -> bool:
@@ -116,9 +147,16 @@ class _Seen:
         return list(self.distinct)
 
     def range(self) -> list[float]:
-        if self.low == self.high:
-            return [self.low - 1, self.high + 1]
-        return [_outward(self.low, ROUND_FLOOR), _outward(self.high, ROUND_CEILING)]
+        """Two digits beyond the data, so that no person's exact value is repeated; empty if no float is beyond.
+
+        That hides little: a range taken from the data stays one, and the draft says so.
+        """
+        largest = Decimal(repr(max(abs(self.low), abs(self.high))))
+        step = Decimal(1).scaleb(max(largest.adjusted() - 1, -300) if largest else 0)
+        below = (Decimal(repr(self.low)) / step).to_integral_value(ROUND_CEILING) - 1
+        above = (Decimal(repr(self.high)) / step).to_integral_value(ROUND_FLOOR) + 1
+        low, high = float(below * step), float(above * step)
+        return [low, high] if math.isfinite(high - low) else []
 
 
 def _why_left_out(name: str, seen: _Seen) -> str | None:
@@ -130,7 +168,7 @@ def _why_left_out(name: str, seen: _Seen) -> str | None:
     if not seen.numeric and len(seen.distinct) == seen.rows and seen.rows > 2:
         return "text that differs in every row, perhaps an identifier"
     if not seen.numeric and len(seen.distinct) > MANY_TEXTS:
-        return f"text with {len(seen.distinct)} different values"
+        return "text with many different values"
     return None
 
 
@@ -139,13 +177,14 @@ def _column(seen: _Seen, from_data: bool) -> dict[str, Any]:
     if seen.numeric and not few:
         if not from_data:
             return {"kind": "number", "range": []}
-        low, high = seen.range()
-        return {"kind": "number", "range": [low, high]} | ({"missing": (low + high) / 2} if seen.missing else {})
+        limits = seen.range()
+        return {"kind": "number", "range": limits} | ({"missing": sum(limits) / 2} if seen.missing and limits else {})
     if not from_data:
         return {"kind": "category", "categories": []}
     if not seen.missing:
         return {"kind": "category", "categories": seen.listed()}
-    return {"kind": "category", "categories": [*seen.listed(), _STAND_IN], "missing": _STAND_IN}
+    stand_in = [] if _STAND_IN in seen.distinct else [_STAND_IN]
+    return {"kind": "category", "categories": [*seen.listed(), *stand_in], "missing": _STAND_IN}
 
 
 def _label(seen: _Seen, from_data: bool) -> dict[str, Any]:
@@ -154,16 +193,8 @@ def _label(seen: _Seen, from_data: bool) -> dict[str, Any]:
     return {"kind": "class", "classes": seen.listed() if from_data else []}
 
 
-def _outward(value: float, rounding: str) -> float:
-    """Two significant digits, away from the data: so no person's exact value is repeated."""
-    if value == 0:
-        return 0.0
-    exact = Decimal(repr(value))
-    return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=rounding))
-
-
 def _toml_lines(tree: Mapping[str, Any]) -> list[str]:
-    return [f"{_toml_key(key)} = {_toml_value(value)}{_comment(key, value)}" for key, value in tree.items()]
+    return [f"{toml_key(key)} = {toml_value(value)}{_comment(key, value)}" for key, value in tree.items()]
 
 
 def _comment(key: str, value: Any) -> str:
@@ -178,10 +209,11 @@ def _comment(key: str, value: Any) -> str:
     return f"  # {comments[key]}" if key in comments else ""
 
 
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+def toml_key(key: str) -> str:
+    """A key of a TOML file, quoted where it must be; on one line whatever is in it."""
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml_value(key)
 
 
-def _toml_value(value: Any) -> str:
-    """Texts, numbers, true/false and lists are written alike in JSON and TOML."""
-    return json.dumps(value, ensure_ascii=False)
+def toml_value(value: Any) -> str:
+    """Texts, numbers, true/false and lists are written alike in JSON and TOML, but for the character DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

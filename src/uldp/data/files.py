@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from uldp.errors import DataError
 
@@ -25,6 +25,8 @@ def table_stem(path: Path) -> str:
 
 def read_table(path: Path | str, place: str) -> pd.DataFrame:
     """The table in a file. CSV cells stay text: a type inferred from all rows is any row's to change."""
+    from pyarrow import ArrowException
+
     path = Path(path)
     if not path.name.lower().endswith(TABLE_ENDINGS):
         raise DataError(
@@ -32,17 +34,17 @@ def read_table(path: Path | str, place: str) -> pd.DataFrame:
             place=place,
             value=str(path),
         )
-    if not path.is_file():
-        raise DataError(
-            f"no file {str(path)!r}; paths are relative to the experiment file", place=place, value=str(path)
-        )
     try:
-        frame = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
-    # The errors of pandas and Arrow are subclasses of these.
-    except (OSError, EOFError, zlib.error, ValueError, Warning) as error:
+        if not path.is_file():
+            hint = "; paths are relative to the experiment file" if place.startswith("data") else ""
+            raise DataError(f"no file {str(path)!r}{hint}", place=place, value=str(path))
+        return _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8 text; save it as UTF-8"
+    # The errors of pandas are subclasses of these.
+    except (OSError, EOFError, zlib.error, ValueError, NotImplementedError, ArrowException, Warning) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"cannot read {str(path)!r}: {reason}", place=place, value=str(path)) from None
-    return frame
+    raise DataError(f"cannot read {str(path)!r}: {reason}", place=place, value=str(path))
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
@@ -52,25 +54,57 @@ def _read_csv(path: Path) -> pd.DataFrame:
         # A row with more fields than the header would otherwise lose them with a mere warning.
         warnings.simplefilter("error", pd.errors.ParserWarning)
         header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        _check_one_line_each(header)
         names = [str(name).strip() for name in header.iloc[0]]
         _check_names(names)
-        return pd.read_csv(
+        frame = pd.read_csv(
             path, header=0, names=names, index_col=False, dtype=str, na_filter=False, encoding="utf-8-sig"
         )
+    _check_one_line_each(frame)
+    return frame
+
+
+def _check_one_line_each(frame: pd.DataFrame) -> None:
+    """An unbalanced quote mark makes one person's cell swallow other people's rows, and always a line break."""
+    for name in frame.columns:
+        if frame[name].str.contains("[\r\n]", regex=True).any():
+            raise ValueError(
+                "a cell spans lines: is a quote mark unbalanced? Every record must be one line, so mend the quotes"
+                ' (a quote mark inside a cell is written "") or take the line breaks out of the cells'
+            )
 
 
 def _check_names(names: list[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1 and name})
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice == [""]:
+        raise ValueError(f"{names.count('')} columns have no name; name them or take them out")
     if twice:
-        raise ValueError(f"the column {twice[0]!r} occurs twice")
+        raise ValueError(f"the column {twice[-1]!r} occurs twice")
     if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
         raise ValueError("its fields are not separated by commas")
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
+    with pq.ParquetFile(path) as file:
+        table = file.read()
+    plain = [field.with_type(_plain_type(field.type)) for field in table.schema]
+    table = table.cast(pa.schema(plain, metadata=table.schema.metadata))
     # Arrow types keep whole numbers whole where values are missing; plain pandas would turn them into floats.
-    frame = pd.read_parquet(path, dtype_backend="pyarrow")
-    _check_names([str(name) for name in frame.columns])
-    return frame if frame.index.names == [None] else frame.reset_index()
+    frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)
+    frame = frame if frame.index.names == [None] else frame.reset_index()
+    frame.columns = [str(name) for name in frame.columns]
+    _check_names(list(frame.columns))
+    return frame
+
+
+def _plain_type(kind: Any) -> Any:
+    """The Arrow type of the same values that pandas knows how to handle."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    return {"string_view": pa.large_string(), "binary_view": pa.large_binary()}.get(str(kind), kind)

@@ -1,9 +1,9 @@
 """From user ids to indices 0 .. |U|-1, so that no id ever leaves a silo.
 
 Either the parties share a public *roster*, a list of ids, or each id is hashed with a key into |U| buckets. A
-collision merges two people into one unit of privacy: both stay protected, it only costs a little utility.
-The key belongs to the silos; the server sees neither ids nor key, else it could try all ids and name the
-indices.
+collision is not harmless: whoever leaves a shared bucket is not removed but exchanged for the other one, which moves
+the sum by up to twice the clip, and the statement names that epsilon (docs/decisions/0006). The key belongs to the
+silos; the server sees neither ids nor key, else it could try all ids and name the indices.
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from uldp.data.federation import IntArray
 from uldp.data.files import read_table
-from uldp.data.values import canonical, cells, is_missing
+from uldp.data.ids import normalised_ids, read_ids
 from uldp.errors import ConfigError, DataError
 from uldp.rng import Secrets, Streams
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 KEY_BYTES: Final = 32
 
@@ -49,11 +46,17 @@ class Roster:
     _position: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if len(self.ids) < 2:
+            raise DataError(
+                f"{len(self.ids)} ids: a roster lists everybody, and user-level privacy hides one person among others",
+                place=self.place,
+                value=len(self.ids),
+            )
         position = {user: index for index, user in enumerate(self.ids)}
         if len(position) < len(self.ids):
             raise DataError(
-                f"{len(self.ids) - len(position)} ids occur more than once (7, 7.0 and 007 are one id);"
-                " list every person once",
+                f"{len(self.ids) - len(position)} ids occur more than once (7 and 007, or A1 and a1,"
+                " are one id); list every person once",
                 place=self.place,
             )
         object.__setattr__(self, "_position", position)
@@ -63,11 +66,15 @@ class Roster:
         """A text file with an id per line, or a table with ids in column ``user`` or in its only column."""
         path = Path(path)
         if path.suffix.lower() in (".txt", ""):
-            lines = _read_bytes(path, "roster").decode("utf-8-sig", errors="replace").splitlines()
-            return cls(tuple(canonical(line) for line in lines if line.strip()), place=str(path))
-        frame = read_table(path, "data.roster")
-        column = user if user in frame.columns or len(frame.columns) != 1 else frame.columns[0]
-        return cls(tuple(normalised_ids(frame, str(column), str(path))), place=str(path))
+            import pandas as pd
+
+            lines = [line for line in _read_text(path, "roster").splitlines() if line.strip()]
+            ids = read_ids(pd.Series(lines, dtype="str"), "the roster", str(path))
+        else:
+            frame = read_table(path, "data.roster")
+            column = user if user in frame.columns or len(frame.columns) != 1 else frame.columns[0]
+            ids = normalised_ids(frame, str(column), str(path))
+        return cls(tuple(ids.rows), place=str(path))
 
     @property
     def users(self) -> int:
@@ -138,23 +145,6 @@ def check_room(distinct: int, users: int, place: str) -> None:
         )
 
 
-def normalised_ids(frame: pd.DataFrame, user: str, place: str) -> list[str]:
-    """The id of every row in one spelling, so that a person has one index in all silos."""
-    if user not in frame.columns:
-        there = ", ".join(map(str, frame.columns))
-        raise DataError(f"no user column {user!r}; the table has: {there}", place=place, value=user)
-    raw = cells(frame[user])
-    missing = [row for row, value in enumerate(raw, start=1) if is_missing(value)]
-    if missing:
-        raise DataError(
-            f"{len(missing)} rows have no user id in column {user!r} (first: row {missing[0]});"
-            " a record that belongs to nobody cannot be protected, so fill in the id or leave the row out",
-            place=place,
-            value=len(missing),
-        )
-    return [canonical(value) for value in raw]
-
-
 def held_out(ids: Sequence[str], fraction: float, streams: Streams) -> npt.NDArray[np.bool_]:
     """Which rows belong to users of the test set: about ``fraction`` of the users.
 
@@ -174,5 +164,16 @@ def _hash(key: bytes, user: str) -> int:
 def _read_bytes(path: Path, key: str) -> bytes:
     try:
         return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {str(path)!r} ({error.strerror})", place=f"data.{key}", value=str(path)) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot read {str(path)!r} ({reason})", place=f"data.{key}", value=str(path)) from None
+
+
+def _read_text(path: Path, key: str) -> str:
+    try:
+        text = _read_bytes(path, key).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:  # what UTF-16 without a mark looks like
+        raise DataError("not UTF-8 text; save it as UTF-8", place=str(path))
+    return text

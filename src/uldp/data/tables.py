@@ -1,7 +1,8 @@
 """Your own tables as a federation: a CSV or Parquet file per silo, a user column and a schema.
 
 Rows keep their order and each becomes numbers by itself, so removing one user's rows leaves all other rows'
-features, labels, indices and places in training or test exactly as they are.
+features, labels, indices and places in training or test exactly as they are, unless the data are refused. A refusal
+to start does depend on single rows and is seen by the others; docs/experiment-file.md lists them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 
 from uldp.data.federation import Federation, Records, SiloData
 from uldp.data.files import read_table, table_stem
-from uldp.data.roster import HashedIds, UserIndex, check_room, held_out, normalised_ids
+from uldp.data.ids import normalised_ids
+from uldp.data.roster import HashedIds, UserIndex, check_room, held_out
 from uldp.data.schema import Schema
 from uldp.data.standardise import Statistics
 from uldp.errors import ConfigError, DataError
@@ -25,15 +27,16 @@ from uldp.rng import Streams
 if TYPE_CHECKING:
     import pandas as pd
 
+Spellings = Mapping[str, frozenset[str]]
 Files = Sequence[Path | str] | Mapping[str, Path | str]
 
 
 @dataclass(frozen=True)
 class LoadedSilo:
-    """A silo's training records; its held-out users' rows, not yet encoded; and what the schema clipped."""
+    """A silo's training records; its ids as they were written; its held-out users' rows, not yet encoded; and notes."""
 
     data: SiloData
-    ids: frozenset[str]
+    spellings: Spellings
     held_out: pd.DataFrame
     place: str
     notes: tuple[str, ...]
@@ -57,12 +60,13 @@ def load_tables(
     schema = replace(schema, statistics=None)  # those of this data are taken below, if any
     # Read the test file first: a wrong path shows before minutes are spent on the silos.
     test_frame = None if test is None else _rows(read_table(test, "data.test"), str(test))
+    named = silo_files(files)
     silos = [
-        load_silo(silo, path, schema, index, streams, user=user, test_fraction=fraction)
-        for silo, path in silo_files(files).items()
+        load_silo(silo, path, schema, index, streams, user=user, test_fraction=fraction) for silo, path in named.items()
     ]
-    ids = frozenset[str]().union(*(silo.ids for silo in silos))
+    ids = frozenset[str]().union(*(silo.spellings for silo in silos))
     _check_users(ids, index)
+    respelled = _several_spellings([silo.spellings for silo in silos])
     if schema.standardise == "silo":
         schema = schema.with_statistics(_pooled(schema, silos))
         silos = [replace(silo, data=_standardised(schema, silo.data)) for silo in silos]
@@ -78,8 +82,8 @@ def load_tables(
         _test_records(schema, parts),
         caveats=schema.caveats,
         void=schema.void,
-        hashed=isinstance(index, HashedIds),
-        notes=(*notes, *_collisions(ids, index)),
+        hashed=isinstance(index, HashedIds) or bool(respelled),
+        notes=(*notes, *_collisions(ids, index), *respelled, *_same_files(named)),
         schema=schema,
     )
 
@@ -99,12 +103,12 @@ def load_silo(
     frame = _rows(read_table(path, "data.silos"), place)
     _check_not_feature(schema, user)
     ids = normalised_ids(frame, user, place)
-    users = index.indices(ids, place)
+    users = index.indices(ids.rows, place)
     features, labels = schema.features(frame, place), schema.labels(frame, place)
-    test = held_out(ids, test_fraction, streams)
+    test = held_out(ids.rows, test_fraction, streams)
     return LoadedSilo(
         SiloData(name, features, labels, users).take(~test),
-        ids=frozenset(ids),
+        spellings=ids.spellings,
         held_out=frame[test],
         place=place,
         notes=schema.notes(frame, place),
@@ -171,7 +175,32 @@ def _collisions(ids: frozenset[str], index: UserIndex) -> tuple[str, ...]:
         return ()
     return (
         f"data.users: {len(ids)} user ids fall on {units} places by hashing; whoever shares a place has the larger"
-        " epsilon that the statement names (a larger data.users makes this rarer, a roster impossible)",
+        " epsilon that the statement names (a larger data.users makes this rarer, a roster avoids it)",
+    )
+
+
+def _several_spellings(silos: Sequence[Spellings]) -> tuple[str, ...]:
+    """Whether ids were taken for one that may be two people's: then one can stand in for the other."""
+    written: dict[str, set[str]] = {}
+    for user, ways in itertools.chain.from_iterable(silo.items() for silo in silos):
+        written.setdefault(user, set()).update(ways)
+    several = sum(len(ways) > 1 for ways in written.values())
+    if not several:
+        return ()
+    return (
+        f"data.user: {several} user ids are written in several ways (such as 7 and 007, or A1 and a1) and count as one"
+        " person each; if two people are behind one of them, these have the larger epsilon that the statement names",
+    )
+
+
+def _same_files(named: Mapping[str, Path]) -> tuple[str, ...]:
+    silos: dict[Path, list[str]] = {}
+    for name, path in named.items():
+        silos.setdefault(path.resolve(), []).append(name)
+    return tuple(
+        f"data.silos: {path.name} is the table of {len(names)} silos ({', '.join(names)}); is that meant?"
+        for path, names in silos.items()
+        if len(names) > 1
     )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Value = str | int | float | bool
 
-MISSING_WORDS: Final = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "?"})
+MISSING_WORDS: Final = frozenset({"", "na", "n/a", "#n/a", "nan", "-nan", "+nan", "null", "none", "<na>", "?"})
 MISSING: Final = -1
 UNKNOWN: Final = -2
 
@@ -35,8 +35,7 @@ _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
 def canonical(value: object) -> str:
     """One spelling for what is the same value: 7, 7.0, "7", " 7 " and "007" agree, and so do True and "true".
 
-    Leading zeros go, because spreadsheets lose them. For user ids that is the safe side: to take two people
-    for one costs a little utility, to take one person for two would break the guarantee.
+    Leading zeros go, because spreadsheets lose them. User ids are read by stricter rules, in ``ids``.
 
     >>> {canonical(value) for value in (7, 7.0, "7", " 7.0", "007")}
     {'7'}
@@ -49,18 +48,34 @@ def canonical(value: object) -> str:
         return str(int(value))
     if isinstance(value, Real | Decimal):
         return _canonical_float(float(value))
-    return _canonical_text(str(value))
+    return _canonical_text(value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value))
 
 
 def is_missing(value: object) -> bool:
     """Whether a cell is empty or holds one of the usual words for "no value"."""
-    return value is None or (isinstance(value, str) and value.strip().lower() in MISSING_WORDS)
+    if isinstance(value, str):
+        return value.strip().lower() in MISSING_WORDS
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def cells(column: pd.Series) -> list[object]:
     """The column as Python values, with None for what pandas or Arrow mark as missing."""
     values: list[object] = column.astype(object).where(column.notna(), None).tolist()
     return values
+
+
+def distinct(column: pd.Series) -> tuple[list[object], IntArray]:
+    """The different cells of a column, and which of them each row holds. 1 and True are not the same cell."""
+    seen: dict[tuple[type, object], int] = {}
+    different: list[object] = []
+    rows = np.empty(len(column), dtype=np.int64)
+    for row, cell in enumerate(cells(column)):
+        key = (type(cell), cell if isinstance(cell, Hashable) else repr(cell))
+        if key not in seen:
+            seen[key] = len(different)
+            different.append(cell)
+        rows[row] = seen[key]
+    return different, rows
 
 
 def numbers(column: pd.Series) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
@@ -71,8 +86,18 @@ def numbers(column: pd.Series) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
         plain = _plain_numbers(column)
-        values = np.array([_number(cell) for cell in cells(column)]) if plain is None else plain
+        values = np.array([number(cell) for cell in cells(column)]) if plain is None else plain
     return values, np.isinf(values)
+
+
+def number(cell: object) -> float:
+    """NaN for a missing cell, infinity for one that is no finite number."""
+    try:
+        if isinstance(cell, str):  # Python reads "1_000"; a table means something else by it
+            return math.inf if "_" in cell else float(cell)
+        return math.nan if cell is None else float(cell)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan if is_missing(cell) else math.inf
 
 
 def _plain_numbers(column: pd.Series) -> npt.NDArray[np.float64] | None:
@@ -97,31 +122,14 @@ def codes(column: pd.Series, index: Mapping[str, int]) -> IntArray:
 
     A listed value is never missing: a category may be called "none".
     """
-    seen: dict[tuple[type, object], int] = {}
-    found = np.empty(len(column), dtype=np.int64)
-    for row, cell in enumerate(cells(column)):
-        plain = cell if isinstance(cell, Hashable) else str(cell)
-        key = (type(plain), plain)  # 1 and True are equal keys, but not the same category
-        if key not in seen:
-            seen[key] = _code(plain, index)
-        found[row] = seen[key]
-    return found
+    different, rows = distinct(column)
+    return np.array([_code(cell, index) for cell in different], dtype=np.int64)[rows]
 
 
 def _code(cell: object, index: Mapping[str, int]) -> int:
     if cell is None:
         return MISSING
     return index.get(canonical(cell), MISSING if is_missing(cell) else UNKNOWN)
-
-
-def _number(cell: object) -> float:
-    """NaN for a missing cell, infinity for one that is no finite number."""
-    try:
-        if isinstance(cell, str):  # Python reads "1_000"; a table means something else by it
-            return math.inf if "_" in cell else float(cell)
-        return math.nan if cell is None else float(cell)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return math.nan if is_missing(cell) else math.inf
 
 
 def _canonical_text(value: str) -> str:

@@ -1,0 +1,177 @@
+"""User ids in one spelling, so that a person is one unit of privacy in all silos.
+
+Ids are read more strictly than other cells. One person under two spellings would be two units, each allowed the whole
+clip, and nobody would notice. So spellings that programs change on the way are the same id (7, 7.0 and 007; A1 and a1;
+full-width or decomposed letters), and ids that have lost digits, or that another file would write in its own way, are
+refused. What no program changes by itself (hyphens, spaces inside, prefixes) is for the parties to agree on.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Integral
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from uldp.data import values
+from uldp.data.federation import IntArray
+from uldp.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MISSING_IDS: Final = values.MISSING_WORDS | {"\\n", "(null)", "-", ".", "nat", "#null!"}  # "\n": MySQL's \N, casefolded
+
+_EXACT: Final = 2.0**53  # below it, every whole number has a float64 of its own
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)")
+_EXPONENT: Final = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?e[+-]?[0-9]+")
+_GROUPED: Final = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
+
+
+class Problem(NamedTuple):
+    """Why cells cannot be ids, and what to do."""
+
+    what: str
+    remedy: str
+
+
+NO_ID: Final = Problem(
+    "rows have no user id",
+    "a record that belongs to nobody cannot be protected, so fill in the id or leave the row out",
+)
+EXPONENT: Final = Problem(
+    "ids in exponent notation have lost digits",
+    "export the column as text (if these are codes and no numbers, put a letter before every id in all silos)",
+)
+GROUPED: Final = Problem("ids have commas between their digits", "write the digits without commas")
+INEXACT: Final = Problem(
+    "ids are fractions, or floats so large that they have lost digits",
+    "export the column as text or whole numbers",
+)
+NOT_UTF8: Final = Problem("ids are bytes that are no UTF-8 text", "store ids as text")
+NO_TEXT: Final = Problem("ids are neither text nor whole numbers", "store ids as text")
+
+
+@dataclass(frozen=True)
+class UserIds:
+    """The id of every row; and for each id how it was written, but for blanks around it."""
+
+    rows: list[str]
+    spellings: Mapping[str, frozenset[str]]
+
+
+def normalised_ids(frame: pd.DataFrame, user: str, place: str) -> UserIds:
+    """The ids in column ``user`` of a table; ``place`` names the table in errors."""
+    if user not in frame.columns:
+        there = ", ".join(map(str, frame.columns))
+        raise DataError(f"no user column {user!r}; the table has: {there}", place=place, value=user)
+    return read_ids(frame[user], f"column {user!r}", place)
+
+
+def read_ids(column: pd.Series, where: str, place: str) -> UserIds:
+    """The ids in a column, or one error that says how many cells are none, and which is the first."""
+    cells, rows = values.distinct(column)
+    exact = _exact_below(column)
+    found = [canonical_id(cell, exact) for cell in cells]
+    _refuse_problems(found, rows, where, place)
+    ids = [str(user) for user in found]
+    spellings: dict[str, set[str]] = {}
+    for user, cell in zip(ids, cells, strict=True):
+        # A typed number was not written by anybody: it has the one spelling.
+        spellings.setdefault(user, set()).add(cell.strip() if isinstance(cell, str) else user)
+    return UserIds([ids[row] for row in rows], {user: frozenset(ways) for user, ways in spellings.items()})
+
+
+def canonical_id(cell: object, exact: float = _EXACT) -> str | Problem:
+    """The one spelling of an id, or why the cell is none; floats from ``exact`` up have lost digits.
+
+    >>> {canonical_id(value) for value in (7, 7.0, "7", " 7.0", "007", b"7")}
+    {'7'}
+    >>> canonical_id("1.23457E+11").what
+    'ids in exponent notation have lost digits'
+    """
+    if isinstance(cell, bytes):
+        try:
+            cell = cell.decode()
+        except UnicodeDecodeError:
+            return NOT_UTF8
+    if cell is None:
+        return NO_ID
+    if isinstance(cell, str):
+        return _text_id(cell)
+    if isinstance(cell, bool | np.bool_):
+        return str(cell).lower()
+    if isinstance(cell, Integral):
+        return str(int(cell))
+    if isinstance(cell, Decimal):
+        return _number_id(f"{cell:f}") if cell.is_finite() else INEXACT
+    if isinstance(cell, float | np.floating):
+        return _float_id(float(cell), exact)
+    return NO_TEXT
+
+
+def _text_id(cell: str) -> str | Problem:
+    text = _plain(cell)
+    if text in MISSING_IDS:
+        return NO_ID
+    if _EXPONENT.fullmatch(text):
+        return EXPONENT
+    if _GROUPED.fullmatch(text):
+        return GROUPED
+    if not _NUMBER.fullmatch(text):
+        return text
+    # "9007199254740992.0" was a float once: only a float writes a whole number with a point.
+    whole = _number_id(text)
+    return INEXACT if "." in text and "." not in whole and abs(Decimal(whole)) >= _EXACT else whole
+
+
+def _plain(text: str) -> str:
+    """Letters and digits that look or mean the same become the same; what cannot be seen goes."""
+    if text.isascii():
+        return text.casefold().strip()
+    visible = "".join(char for char in text if unicodedata.category(char) != "Cf")
+    # Twice: folding may leave letters that compose again.
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", visible).casefold())
+    return "".join(str(unicodedata.decimal(char, char)) for char in folded).strip()
+
+
+def _number_id(text: str) -> str:
+    """No plus, no leading zeros, no zeros behind the point; exact at any length."""
+    whole, _, rest = text.lstrip("+-").partition(".")
+    whole, rest = whole.lstrip("0") or "0", rest.rstrip("0")
+    number = f"{whole}.{rest}" if rest else whole
+    return f"-{number}" if text.startswith("-") and number != "0" else number
+
+
+def _float_id(value: float, exact: float) -> str | Problem:
+    if math.isnan(value):
+        return NO_ID
+    return str(int(value)) if value.is_integer() and abs(value) < exact else INEXACT
+
+
+def _exact_below(column: pd.Series) -> float:
+    """2^24 for a column of float32, 2^11 for float16: its cells arrive as float64, but rounded."""
+    dtype = getattr(column.dtype, "numpy_dtype", column.dtype)
+    if isinstance(dtype, np.dtype) and np.issubdtype(dtype, np.floating):
+        return 2.0 ** (np.finfo(dtype).nmant + 1)
+    return _EXACT
+
+
+def _refuse_problems(found: Sequence[str | Problem], rows: IntArray, where: str, place: str) -> None:
+    wrong = np.array([isinstance(user, Problem) for user in found], dtype=np.bool_)
+    if not wrong.any():
+        return
+    first = int(np.argmax(wrong[rows]))
+    problem = found[rows[first]]
+    assert isinstance(problem, Problem)
+    count = int(np.array([user == problem for user in found])[rows].sum())
+    # The ids themselves are not part of the message: it may end in a log.
+    raise DataError(
+        f"{count} {problem.what} in {where} (first: row {first + 1}); {problem.remedy}", place=place, value=count
+    )
