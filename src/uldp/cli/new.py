@@ -78,9 +78,9 @@ def new(
     head = f"# An experiment of uldp. Show what it costs: uldp plan {shown}. Train: uldp run {shown}"
     text = f"{head}\n\n{data}{method}"
     try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror}", place=str(target), value=str(target)) from error
+        target.write_bytes(text.encode())
+    except (OSError, UnicodeEncodeError) as error:  # a file's name need not be Unicode; an experiment file must be
+        raise ConfigError(f"cannot be written: {error}", place=str(target), value=str(target)) from error
     if as_json:
         print_json({"file": str(target)})
     else:

@@ -66,6 +66,11 @@ def cells(column: pd.Series) -> list[object]:
 
 def distinct(column: pd.Series) -> tuple[list[object], IntArray]:
     """The different cells of a column, and which of them each row holds. 1 and True are not the same cell."""
+    if column.dtype == "str":  # a CSV file's cells: pandas does the same, many times faster
+        import pandas as pd
+
+        codes, found = pd.factorize(column, use_na_sentinel=False)
+        return cells(pd.Series(found)), codes.astype(np.int64)
     seen: dict[tuple[type, object], int] = {}
     different: list[object] = []
     rows = np.empty(len(column), dtype=np.int64)

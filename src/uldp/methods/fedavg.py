@@ -17,22 +17,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from uldp.data.federation import SiloData
-from uldp.learners.base import Learner, LocalTraining
-from uldp.methods.base import Contribution, Facts, Method, State, require
+from uldp.learners.base import Learner
+from uldp.methods.base import Contribution, Facts, State, require
+from uldp.methods.local import TrainsLocally
 from uldp.privacy.events import Event, NonPrivate
 from uldp.rng import Streams
-from uldp.vectors import FixedPoint, Vector
+from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Vector
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Method):
+class FedAvg(TrainsLocally):
     """Plain federated averaging."""
 
-    local_epochs: int = 10
-    local_lr: float = 0.1
-    batch_size: int = 64
-    optimizer: str = "sgd"
-    weight_decay: float = 0.0
     global_lr: float = 1.0
     value_range: float = 1024.0
 
@@ -42,9 +38,9 @@ class FedAvg(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.local
         require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
-        require(0 < self.value_range < math.inf, "value_range", self.value_range, "a positive number")
+        limits = f"a number from {SMALLEST_LIMIT:g} to {LARGEST_LIMIT:g}"
+        require(SMALLEST_LIMIT <= self.value_range <= LARGEST_LIMIT, "value_range", self.value_range, limits)
         require(self.sample_rate == 1, "sample_rate", self.sample_rate, "1 (this method does not sample users)")
         require(
             self.noise_multiplier == 0,
@@ -53,10 +49,6 @@ class FedAvg(Method):
             "0 (this method adds no noise)",
             "privacy",
         )
-
-    @property
-    def local(self) -> LocalTraining:
-        return LocalTraining(self.local_epochs, self.local_lr, self.batch_size, self.optimizer, self.weight_decay)
 
     def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
         yield None, learner.silo_delta(x, data, self.local, streams)[None, :]

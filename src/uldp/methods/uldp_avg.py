@@ -19,32 +19,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from uldp.data.federation import SiloData
-from uldp.learners.base import Learner, LocalTraining
+from uldp.learners.base import Learner
 from uldp.methods.base import Contribution
+from uldp.methods.local import TrainsLocally
 from uldp.methods.user_sum import UserSum
 from uldp.rng import Streams
 from uldp.vectors import Vector, clip_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class UldpAvg(UserSum):
+class UldpAvg(TrainsLocally, UserSum):
     """Per-user training in every silo, clipped model changes."""
 
-    local_epochs: int = 10
-    local_lr: float = 0.1
-    batch_size: int = 64
-    optimizer: str = "sgd"
-    weight_decay: float = 0.0
-
     summary: ClassVar[str] = "trains one model per user and silo, clips each change"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.local
-
-    @property
-    def local(self) -> LocalTraining:
-        return LocalTraining(self.local_epochs, self.local_lr, self.batch_size, self.optimizer, self.weight_decay)
 
     def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
         for users, deltas in learner.user_deltas(x, data, self.local, streams):
