@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from uldp.data.draft import draft_schema
+from uldp.data.draft import draft_schema, draft_silos, toml_value
 from uldp.data.schema import Schema
 from uldp.errors import ConfigError, DataError
 
@@ -69,13 +69,13 @@ def test_with_the_data_the_proposal_fits_the_table_and_says_so():
     assert made.tree["columns"]["smoker"]["categories"] == [False, True]
 
 
-def test_ranges_are_rounded_outward_to_two_digits():
+def test_ranges_lie_beyond_the_data_with_two_digits():
     columns = draft(from_data=True).tree["columns"]
     for name in ("age", "dose", "paid", "odd name"):
         low, high = columns[name]["range"]
         numbers = TABLE[name].astype(float)
-        assert low <= numbers.min()
-        assert high >= numbers.max()
+        assert low < numbers.min()  # so no person's exact value is repeated
+        assert high > numbers.max()
         assert all(float(f"{limit:.1e}") == limit for limit in (low, high))
 
 
@@ -89,7 +89,7 @@ def test_the_text_reads_back_as_the_tree(from_data):
     ("values", "label"),
     [
         ([0, 1] * 60, {"kind": "class", "classes": [0, 1]}),
-        ([f"{number / 7}" for number in range(1, COUNT + 1)], {"kind": "number", "range": [0.14, 18.0]}),
+        ([f"{number / 7}" for number in range(1, COUNT + 1)], {"kind": "number", "range": [0.0, 18.0]}),
         ([True, False] * 60, {"kind": "class", "classes": [False, True]}),
     ],
 )
@@ -97,9 +97,73 @@ def test_labels(values, label):
     assert draft_schema(TABLE.assign(out=values), "pid", "out", from_data=True).tree["label"] == label
 
 
-def test_one_value_only_still_gives_a_range():
-    table = pd.DataFrame({"pid": ["a", "b"], "x": [5.5, 5.5], "out": [0, 1]})
-    assert draft_schema(table, "pid", "out", from_data=True).tree["columns"]["x"]["range"] == [4.5, 6.5]
+def column_of(cells, **options):
+    """What is drafted for one column."""
+    table = pd.DataFrame(
+        {"pid": [f"p{row}" for row in range(len(cells))], "x": cells, "out": [0, 1] * (len(cells) // 2)}
+    )
+    return draft_schema(table, "pid", "out", from_data=True, **options).tree["columns"].get("x")
+
+
+@pytest.mark.parametrize(
+    ("value", "limits"),
+    [(5.5, [5.4, 5.6]), (0, [-1, 1]), (1e300, [9e299, 1.1e300]), (5e-324, [0, 1e-300]), (-20, [-21, -19])],
+)
+def test_one_value_only_still_gives_a_range(value, limits):
+    low, high = column_of([value] * 2)["range"]
+    assert [low, high] == pytest.approx(limits)
+    assert low < value < high
+
+
+def test_a_range_that_no_float_can_hold_is_left_to_people():
+    assert column_of(["1.79e308", ""] * 2) == {"kind": "number", "range": []}
+
+
+def test_numbers_of_different_kinds_in_different_silos_are_no_traceback():
+    mixed = {"category": [True, False, "1", "0"] * 6, "number": [b"1", b"2.5"] * 12}
+    assert column_of(mixed["category"]) == {"kind": "category", "categories": ["0", "1", "false", "true"]}
+    assert column_of(mixed["number"]) == {"kind": "number", "range": [0.9, 2.6]}
+
+
+@pytest.mark.parametrize("word", ["-nan", "NaN", "", float("nan")])
+def test_words_for_no_number_are_no_values(word):
+    assert column_of([word] * 4) is None
+    assert column_of([word, 1.5] * 2)["range"] == [1.4, 1.6]
+
+
+def test_a_category_called_missing_is_not_listed_twice():
+    column = column_of(["lo", "missing", "", "lo"] * 3)
+    assert column == {"kind": "category", "categories": ["lo", "missing"], "missing": "missing"}
+
+
+@pytest.mark.parametrize("text", ["a\x7fb", "a\rb", "\U0001f600", "\x0b", 'q"\\', "\u2028"])
+def test_any_text_can_be_written(text):
+    table = pd.DataFrame({"pid": list("abcd"), text: [f"{text}1", f"{text}2"] * 2, f"{text}_id": 1, "out": [0, 1] * 2})
+    made = draft_schema(table, "pid", "out", from_data=True)
+    read = tomllib.loads(made.to_toml())["data"]["schema"]
+    assert read == made.tree
+    assert set(made.left_out) == {f"{text}_id"}
+    assert tomllib.loads(f"x = {toml_value([text])}") == {"x": [text]}
+
+
+def test_a_draft_without_the_data_has_no_counts_and_asks_for_a_check():
+    text = draft(from_data=False).to_toml()
+    assert "# left out: note (text with many different values)" in text
+    assert "60" not in text
+    assert "check every one" in text
+
+
+def test_a_column_must_be_in_every_table():
+    silos = {"a.csv": TABLE, "b.csv": TABLE.drop(columns="age")}
+    made = draft_silos(silos, "pid", "out", from_data=False, test=("t.csv", TABLE.drop(columns=["dose", "pid"])))
+    assert {"age", "dose"} <= set(made.left_out)
+    assert made.left_out["age"] == made.left_out["dose"] == "is not in every table"
+    assert "paid" in made.tree["columns"]
+    for name, table in (("pid", "b.csv"), ("out", "b.csv"), ("out", "t.csv")):
+        tables = {"a.csv": TABLE, "b.csv": TABLE, "t.csv": TABLE} | {table: TABLE.drop(columns=name)}
+        test = ("t.csv", tables.pop("t.csv"))
+        with pytest.raises(DataError, match=rf"{table}: no column '{name}'"):
+            draft_silos(tables, "pid", "out", from_data=False, test=test)
 
 
 @pytest.mark.parametrize(("user", "label", "place"), [("who", "out", "data.user"), ("pid", "y", "data.label")])

@@ -1,35 +1,17 @@
 """A person has one index in every silo, and it depends on that person's id alone."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uldp.data.roster import HashedIds, Roster, held_out, normalised_ids
+from uldp.data.roster import HashedIds, Roster, held_out
 from uldp.errors import ConfigError, DataError
 from uldp.rng import Secrets, Streams
 
 HASHED = HashedIds(1000, bytes(range(32)))
 STREAMS = Streams.from_seed(5)
 ids = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=20)
-
-
-def test_one_person_in_many_spellings():
-    frame = pd.DataFrame({"pid": [7, 7.0, "7", " 7 ", "7.0", "007"]}, dtype=object)
-    assert normalised_ids(frame, "pid", "a.csv") == ["7"] * 6
-
-
-@pytest.mark.parametrize("missing", [None, "", "NA", np.nan])
-def test_a_missing_id_is_an_error(missing):
-    frame = pd.DataFrame({"pid": ["a", missing, missing]})
-    with pytest.raises(DataError, match=r"a\.csv: 2 rows have no user id in column 'pid' \(first: row 2\)"):
-        normalised_ids(frame, "pid", "a.csv")
-
-
-def test_a_missing_user_column():
-    with pytest.raises(DataError, match=r"a\.csv: no user column 'pid'; the table has: id, x"):
-        normalised_ids(pd.DataFrame({"id": [1], "x": [2]}), "pid", "a.csv")
 
 
 @given(ids)
@@ -101,6 +83,33 @@ def test_strangers_and_doubles():
         roster.indices(["a", "x", "x", "y"], "a.csv")
     with pytest.raises(DataError, match=r"r\.txt: 1 ids occur more than once"):
         Roster(("a", "b", "a"), place="r.txt")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "0 ids: a roster lists everybody"),
+        (b"\n \n", "0 ids: a roster lists everybody"),
+        (b"u1\n", "1 ids: a roster lists everybody"),
+        ("u1\nu2\n".encode("utf-16"), "not UTF-8 text; save it as UTF-8"),
+        ("u1\nu2\n".encode("utf-16-le"), "not UTF-8 text; save it as UTF-8"),
+        ("u1\nm\u00fcller\n".encode("latin-1"), "not UTF-8 text; save it as UTF-8"),
+        (b"A1\na1\nu2\n", "1 ids occur more than once (7 and 007, or A1 and a1, are one id)"),
+        (b"u1\nNA\n", "1 rows have no user id in the roster (first: row 2)"),
+        (b"u1\n1.2E+11\n", "1 ids in exponent notation have lost digits in the roster (first: row 2)"),
+    ],
+)
+def test_bad_rosters(tmp_path, content, says):
+    (tmp_path / "r.txt").write_bytes(content)
+    with pytest.raises(DataError) as error:
+        Roster.from_file(tmp_path / "r.txt")
+    assert f"r.txt: {says}" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "gone.txt"])
+def test_rosters_that_cannot_be_read(tmp_path, name):
+    with pytest.raises(DataError, match=r"data\.roster: cannot read"):
+        Roster.from_file(tmp_path / name)
 
 
 @given(ids, st.floats(0.01, 0.99))

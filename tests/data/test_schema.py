@@ -207,6 +207,7 @@ def categories(*listed, **changes):
         (column(range=[]), "data.schema.columns.age.range: still empty; write the lowest and highest value"),
         (column(range=[1, 0]), "data.schema.columns.age.range: the lowest value comes first"),
         (column(range=[0, float("nan")]), "data.schema.columns.age.range: two finite numbers"),
+        (column(range=[0, 10**400]), "data.schema.columns.age.range: two finite numbers"),
         (column(range=["0", "1"]), "data.schema.columns.age.range: two finite numbers"),
         (column(missing=2), "data.schema.columns.age.missing: a number within the range [0, 1], not 2"),
         (column(missing="x"), "data.schema.columns.age.missing: a number within"),

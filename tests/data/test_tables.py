@@ -180,6 +180,29 @@ def test_a_roster_gives_the_number_of_users(tmp_path):
     assert federation.notes == ()
 
 
+def test_ids_that_were_written_in_several_ways_are_noted_and_may_be_two_people(tmp_path):
+    (tmp_path / "r.txt").write_text("007\n8\nu1\n")
+    roster = Roster.from_file(tmp_path / "r.txt")
+    one, other = frame(("7", *ROWS[0][1:]), ROWS[0]), frame(("007", *ROWS[1][1:]), ("8", *ROWS[0][1:]))
+    options = {"index": roster, "test": tmp_path / "silo0.csv", "test_fraction": None}
+    federation = load(write(tmp_path, one, other), **options)
+    assert [silo.users.tolist() for silo in federation] == [[0, 2], [0, 1]]
+    assert federation.hashed
+    assert "1 user ids are written in several ways (such as 7 and 007, or A1 and a1)" in federation.notes[0]
+    assert not load(write(tmp_path, one, one), **options).hashed
+
+
+def test_one_file_for_two_silos_is_noted(tmp_path):
+    path = write(tmp_path, frame(*ROWS))[0]
+    federation = load([path, path.parent / ".." / path.parent.name / path.name], test=path, test_fraction=None)
+    assert federation.notes == ("data.silos: silo0.csv is the table of 2 silos (silo0, silo0-2); is that meant?",)
+
+
+def test_columns_with_numbers_for_names(tmp_path):
+    pd.DataFrame({0: [1], 1: [2]}).to_parquet(tmp_path / "a.parquet")
+    assert list(read_table(tmp_path / "a.parquet", "x").columns) == ["0", "1"]
+
+
 def test_held_out_users_are_in_the_test_set_only(tmp_path):
     paths = write(tmp_path, frame(*[(user, 1, "0", "a", 1, "") for user in USERS for _ in range(3)]))
     federation = load(paths)
@@ -213,6 +236,10 @@ def broken(tmp_path, name):
         "too many fields": "pid,age\nu1,2,3\nu2,3,4\n",
         "one long row": "pid,age\nu1,2\nu2,3,4\n",
         "column twice": "pid,age,age\nu1,2,3\n",
+        "no names": ",,age\n1,2,3\n",
+        "one stray quote": 'pid,age,out,note\nu1,50,1,"inch\nu2,60,0,x\nu3,70,1,5"\nu4,70,1,z\n',
+        "backslash quote": 'pid,age,out,note\nu1,50,1,"5\\""\nu2,60,0,"ok"\nu3,70,1,"fine"\n',
+        "quote in the header": 'pid,age,out,"note\nu1,50,1,x"\nu2,60,0,x\n',
         "missing id": frame(*ROWS, ("", 1, "0", "a", 1, "")).to_csv(index=False),
     }
     if name in text:
@@ -221,6 +248,11 @@ def broken(tmp_path, name):
     if name == "not utf-8":
         bad.write_bytes(b"pid,age\nu1,\xff\xfe\n")
         return [bad], {}
+    if name == "utf-16":
+        bad.write_bytes("pid,age\nu1,2\n".encode("utf-16"))
+        return [bad], {}
+    if name == "long path":
+        return [good, tmp_path / f"{'x' * 300}.csv"], {}
     if name == "broken gzip":
         (tmp_path / "bad.csv.gz").write_bytes(b"no gzip")
         return [tmp_path / "bad.csv.gz"], {}
@@ -261,7 +293,13 @@ def broken(tmp_path, name):
         ("one long row", "data.silos: cannot read"),
         ("column twice", "the column 'age' occurs twice"),
         ("missing id", "bad.csv: 1 rows have no user id in column 'pid' (first: row 5)"),
-        ("not utf-8", "data.silos: cannot read"),
+        ("no names", "2 columns have no name; name them or take them out"),
+        ("one stray quote", "a cell spans lines: is a quote mark unbalanced?"),
+        ("backslash quote", "a cell spans lines: is a quote mark unbalanced?"),
+        ("quote in the header", "a cell spans lines: is a quote mark unbalanced?"),
+        ("not utf-8", "it is not UTF-8 text; save it as UTF-8"),
+        ("utf-16", "it is not UTF-8 text; save it as UTF-8"),
+        ("long path", "data.silos: cannot read"),
         ("broken gzip", "data.silos: cannot read"),
         ("broken parquet", "data.silos: cannot read"),
         ("not a table", "use .csv, .csv.gz, .parquet"),

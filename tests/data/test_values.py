@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uldp.data.values import MISSING, UNKNOWN, canonical, codes, is_missing, numbers
+from uldp.data.values import MISSING, UNKNOWN, canonical, codes, distinct, is_missing, numbers
 
 
 @pytest.mark.parametrize(
     "same",
     [
-        (7, 7.0, "7", " 7 ", "7.0", "+7", "007", np.int64(7), np.float32(7), Decimal("7.0")),
+        (7, 7.0, "7", " 7 ", "7.0", "+7", "007", np.int64(7), np.float32(7), Decimal("7.0"), b"7"),
         (True, "true", "True", "TRUE", np.bool_(True)),
         (0.1, "0.1", "0.10", ".1"),
         (-3, "-3", "-3.0"),
@@ -46,7 +46,7 @@ def test_a_float_and_its_text_agree(number):
     assert canonical(number) == canonical(f"{Decimal(repr(number)):f}")
 
 
-@pytest.mark.parametrize("value", [None, "", "  ", "NA", "NaN", "null", "None", "?"])
+@pytest.mark.parametrize("value", [None, "", "  ", "NA", "NaN", "-nan", "null", "None", "?", float("nan")])
 def test_words_for_no_value(value):
     assert is_missing(value)
 
@@ -54,6 +54,20 @@ def test_words_for_no_value(value):
 def test_a_listed_category_is_never_missing():
     found = codes(pd.Series(["none", "", None, "x"]), {"none": 0})
     assert found.tolist() == [0, MISSING, MISSING, UNKNOWN]
+
+
+@given(st.lists(st.sampled_from(["", "a", "A", "1", "01", "NA", "\u00e9", "e\u0301"]), max_size=12))
+def test_different_cells_of_text_are_found_alike_fast_and_slow(texts):
+    fast, slow = distinct(pd.Series(texts, dtype="str")), distinct(pd.Series(texts, dtype=object))
+    assert fast[0] == slow[0]
+    assert fast[1].tolist() == slow[1].tolist()
+    assert [fast[0][row] for row in fast[1]] == texts
+
+
+def test_cells_of_different_types_stay_apart():
+    cells, rows = distinct(pd.Series([1, True, 1.0, "1", None, [1], [1]], dtype=object))
+    assert cells == [1, True, 1.0, "1", None, [1]]
+    assert rows.tolist() == [0, 1, 2, 3, 4, 5, 5]
 
 
 def test_a_null_is_not_the_category_none():

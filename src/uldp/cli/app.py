@@ -10,6 +10,7 @@ from uldp._version import __version__
 from uldp.cli.bench import bench
 from uldp.cli.calculators import epsilon, sigma
 from uldp.cli.catalog import datasets, methods
+from uldp.cli.compare import compare
 from uldp.cli.demo import demo
 from uldp.cli.models import export, predict
 from uldp.cli.new import new
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, new, methods, datasets, plan, run, resume, predict, export, epsilon, sigma):
+for command in (demo, new, methods, datasets, plan, run, resume, compare, predict, export, epsilon, sigma):
     app.command()(command)
 app.add_typer(bench, name="bench")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from uldp.cli.output import Json, Set, print_json, print_table, progress, reporting
+from uldp.cli.output import Json, Set, metric_names, print_json, print_table, progress, reporting
 
 METHODS = ("default", "uldp-avg-w", "uldp-avg", "uldp-sgd")
 
@@ -28,6 +28,7 @@ def demo(
     from uldp.privacy.statement import show_epsilon
     from uldp.reports.figures import compare_figure
     from uldp.runs.directory import RunDirectory
+    from uldp.runtimes.compare import Compared
     from uldp.runtimes.local import run
 
     folder = out or RunDirectory.next_free(Path("runs"), "demo")
@@ -38,8 +39,9 @@ def demo(
         prepared = prepare(experiment_from(None, dataset, method, overrides))
         with progress(method, prepared.plan.method.rounds) as show:
             results.append(run(prepared, RunDirectory.create(folder / method, prepared.experiment), show))
-    metrics = [name for name in results[0].metrics if all(name in result.metrics for result in results)]
-    figure = compare_figure(results, metrics[0] if "accuracy" not in metrics else "accuracy", folder / "comparison.png")
+    metrics = metric_names(results[0].metrics)
+    compared = [Compared(result.method, (result,)) for result in results]
+    figure = compare_figure(compared, metrics[0], folder / "comparison.png")
     if as_json:
         print_json({"results": [result.to_json() for result in results], "figure": str(figure)})
         return

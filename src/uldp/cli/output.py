@@ -81,15 +81,12 @@ def paragraphs(lines: Sequence[str]) -> str:
     )
 
 
-METRIC_ORDER = ("accuracy", "roc_auc", "r2", "mae", "loss")
+METRIC_ORDER = ("accuracy", "c_index", "roc_auc", "r2", "mae", "loss")
 
 
-def main_metric(metrics: Mapping[str, float]) -> tuple[str, float] | None:
-    """The metric to show where there is room for one."""
-    for name in METRIC_ORDER:
-        if name in metrics:
-            return name, metrics[name]
-    return None
+def metric_names(metrics: Mapping[str, object]) -> list[str]:
+    """Metrics in the order in which people want them; the first one where there is room for one."""
+    return sorted(metrics, key=lambda name: (METRIC_ORDER.index(name) if name in METRIC_ORDER else -1, name))
 
 
 @contextmanager
@@ -115,8 +112,8 @@ def progress(label: str, rounds: int) -> Iterator[Callable[[RoundReport], None]]
         task = bar.add_task(label, total=rounds, note="")
 
         def show(report: RoundReport) -> None:
-            shown = main_metric(report.metrics)
-            metric = f"{shown[0]} {shown[1]:.4g}" if shown else ""
+            shown = metric_names(report.metrics)[:1]
+            metric = "".join(f"{name} {report.metrics[name]:.4g}" for name in shown)
             note = f"{metric}  epsilon {show_epsilon(report.epsilon)}"
             bar.update(task, completed=report.round, note=note)
 

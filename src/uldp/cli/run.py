@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uldp.cli.output import Json, Set, paragraphs, print_json, print_table, progress, reporting, warn
-from uldp.cli.source import DatasetOption, File, MethodOption, experiment_from
+from uldp.cli.source import DatasetOption, File, MethodOption, PresetOption, experiment_from
 
 if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
@@ -25,6 +25,7 @@ def run(
     file: File = None,
     dataset: DatasetOption = None,
     method: MethodOption = None,
+    preset: PresetOption = "",
     overrides: Set = [],  # noqa: B006
     out: Out = None,
     as_json: Json = False,
@@ -33,7 +34,7 @@ def run(
     from uldp.experiment.build import prepare
     from uldp.runs.directory import RunDirectory
 
-    experiment = experiment_from(file, dataset, method, overrides)
+    experiment = experiment_from(file, dataset, method, overrides, preset)
     if out is not None:
         RunDirectory.check_free(out)
     prepared = prepare(experiment)
@@ -101,6 +102,7 @@ def plan(
     file: File = None,
     dataset: DatasetOption = None,
     method: MethodOption = None,
+    preset: PresetOption = "",
     overrides: Set = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
@@ -109,7 +111,7 @@ def plan(
     from uldp.privacy.accountants import account
     from uldp.privacy.statement import finite_or_none, show_epsilon
 
-    experiment = experiment_from(file, dataset, method, overrides)
+    experiment = experiment_from(file, dataset, method, overrides, preset)
     prepared = prepare(experiment)
     agreed, delta = prepared.plan, experiment.privacy.delta
     event = agreed.method.event(agreed.facts, agreed.facts.silos)

@@ -17,14 +17,21 @@ File = Annotated[Path | None, typer.Argument(help="An experiment file (see `uldp
 DatasetOption = Annotated[
     str | None, typer.Option("--dataset", help="A built-in data set instead of a file (see `uldp datasets`).")
 ]
+PresetOption = Annotated[
+    str, typer.Option("--preset", help="With --dataset: 'paper' for the published settings of a data set and method.")
+]
 MethodOption = Annotated[str | None, typer.Option("--method", help="A method by name (see `uldp methods`).")]
 
 
-def experiment_from(file: Path | None, dataset: str | None, method: str | None, overrides: list[str]) -> Experiment:
+def experiment_from(
+    file: Path | None, dataset: str | None, method: str | None, overrides: list[str], preset_name: str = ""
+) -> Experiment:
     """The experiment of a file or of a data set's preset, with ``--method`` and ``--set`` on top."""
     from uldp.experiment.config import Experiment, read_toml
     from uldp.experiment.presets import preset
 
+    if file is not None and preset_name:
+        raise ConfigError("goes with --dataset, not with a file", place="--preset", value=preset_name)
     if (file is None) == (dataset is None):
         raise ConfigError("give an experiment file, or --dataset NAME (and --method NAME)", place="command line")
     if file is not None:
@@ -33,7 +40,7 @@ def experiment_from(file: Path | None, dataset: str | None, method: str | None, 
             tree = {**tree, "method": _another_method(tree.get("method", {}), method)}
     else:
         assert dataset is not None
-        tree, base = preset(dataset, method or "uldp-avg-w"), Path.cwd()
+        tree, base = preset(dataset, method or "uldp-avg-w", preset_name), Path.cwd()
     return Experiment.from_tree(apply_overrides(tree, overrides), base)
 
 

@@ -224,6 +224,10 @@ class Experiment:
         tree = {"protocol": PROTOCOL_VERSION, **self.to_tree()}
         return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
 
+    def with_seed(self, seed: int) -> Experiment:
+        """The same experiment with another seed."""
+        return dataclasses.replace(self, run=dataclasses.replace(self.run, seed=seed))
+
     def with_noise(self, noise_multiplier: float) -> Method:
         """The method with its noise set."""
         return dataclasses.replace(self.method, noise_multiplier=noise_multiplier)

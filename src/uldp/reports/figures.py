@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 
-from uldp.runtimes.local import Result
+import numpy as np
+
+from uldp.runtimes.compare import Compared
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#555555", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def compare_figure(results: Sequence[Result], metric: str, path: Path) -> Path:
-    """A two-panel picture of ``metric`` and epsilon over rounds."""
+def compare_figure(compared: Sequence[Compared], metric: str, path: Path) -> Path:
+    """A two-panel picture of ``metric`` (mean, and a band of one standard deviation) and epsilon over rounds."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -21,18 +23,21 @@ def compare_figure(results: Sequence[Result], metric: str, path: Path) -> Path:
     from matplotlib.ticker import MaxNLocator
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for colour, result in zip(cycle(_COLOURS), results, strict=False):
-        rounds = [report.round for report in result.history]
-        values = [report.metrics.get(metric, math.nan) for report in result.history]
-        style = "--" if math.isinf(result.epsilon) else "-"
-        left.plot(rounds, values, style, color=colour, label=result.method)
-    for spent, methods in _by_epsilon(results).items():
+    for colour, method in zip(cycle(_COLOURS), compared, strict=False):
+        values = _curves(method, metric)
+        rounds = np.arange(1, values.shape[1] + 1)
+        mean, deviation = values.mean(axis=0), values.std(axis=0)
+        left.plot(rounds, mean, "--" if math.isinf(method.epsilon) else "-", color=colour, label=method.method)
+        if len(values) > 1:
+            left.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+    for spent, methods in _by_epsilon(compared).items():
         right.plot(range(1, len(spent) + 1), spent, color="#222222", label="\n".join(methods))
-    left.set(xlabel="round", ylabel=f"test {metric.replace('_', ' ')}", title=f"Utility on {results[0].dataset}")
-    delta = results[0].statement.delta
-    right.set(xlabel="round", ylabel=f"epsilon (delta = {delta:g})", title="What one person risks")
+    first = compared[0].results[0]
+    left.set(xlabel="round", ylabel=f"test {metric.replace('_', ' ')}", title=f"Utility on {first.dataset}")
+    right.set(xlabel="round", ylabel=f"epsilon (delta = {first.statement.delta:g})", title="What one person risks")
     for axes in (left, right):
-        axes.legend(frameon=False)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
@@ -42,10 +47,19 @@ def compare_figure(results: Sequence[Result], metric: str, path: Path) -> Path:
     return path
 
 
-def _by_epsilon(results: Sequence[Result]) -> dict[tuple[float, ...], list[str]]:
+def _curves(method: Compared, metric: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """(seeds, rounds); runs that a budget stopped early are cut to the shortest."""
+    rounds = min(len(result.history) for result in method.results)
+    return np.array(
+        [[report.metrics.get(metric, math.nan) for report in result.history[:rounds]] for result in method.results]
+    )
+
+
+def _by_epsilon(compared: Sequence[Compared]) -> dict[tuple[float, ...], list[str]]:
     """Methods that spend alike share a line."""
     found: dict[tuple[float, ...], list[str]] = {}
-    for result in results:
-        if math.isfinite(result.epsilon):
-            found.setdefault(tuple(report.epsilon for report in result.history), []).append(result.method)
+    for method in compared:
+        if math.isfinite(method.epsilon):
+            spent = tuple(report.epsilon for report in method.results[0].history)
+            found.setdefault(spent, []).append(method.method)
     return found

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from uldp.data.federation import Federation, SiloData
 from uldp.errors import ModelError, RunError
 from uldp.experiment.build import Prepared, prepare, statement
 from uldp.experiment.config import Experiment
+from uldp.privacy.accountants import Composition
 from uldp.privacy.statement import Statement, finite_or_none
 from uldp.rng import Secrets
 from uldp.runs.directory import Checkpoint, RunDirectory
@@ -63,6 +64,8 @@ class Result:
     left_out: int
     seconds: float
     run: str | None = None
+    released: Composition = field(default_factory=dict)
+    """The events of the ledger, for adding up several runs."""
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -277,6 +280,7 @@ class _LocalRun:
             left_out=sum(silo.left_out for silo in self._silos.values()),
             seconds=self._seconds,
             run=None if self._directory is None else str(self._directory.path),
+            released=self._server.ledger.composition(),
         )
         if self._directory is not None:
             schema = prepared.federation.schema
