@@ -6,6 +6,7 @@ n ranks has P(rank i) proportional to i^-a, i = 1 .. n; exponent 0 is the unifor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,9 @@ from uldp.errors import ConfigError
 from uldp.rng import Streams
 
 ALLOCATIONS: Final = ("uniform", "zipf", "non-iid", "as-is")
+GIVEN_ALLOCATIONS: Final = ("uniform", "zipf")
 LABELS_PER_USER: Final = 2
+PREFERRED_SHARE: Final = 0.8
 
 Weights = npt.NDArray[np.float64]
 
@@ -47,6 +50,44 @@ def allocate(
     else:
         user = _draw(popularity, len(labels), streams.child("user"))
     return user, _silos_of(user, users, silos, silo_exponent, streams)
+
+
+def allocate_given(
+    sizes: Sequence[int],
+    users: int,
+    kind: str,
+    streams: Streams,
+    *,
+    user_exponent: float = 0.5,
+    preferred_share: float = PREFERRED_SHARE,
+    least: int = 1,
+) -> tuple[IntArray, ...]:
+    """The user index of every record, silo by silo, for data whose silos are given. Silo sizes stay as they are.
+
+    - ``uniform``: each record to a uniformly random user.
+    - ``zipf``: records per user by a bounded Zipf over the users, at least one each. Of a user's records
+      ``preferred_share`` lie in one silo that is drawn for the user, the others in the other silos. Over all users
+      the share is exact to one record, for each user to one record up or down, as long as the sizes admit it (one silo
+      with most of the records does not); larger silos are preferred by more users.
+
+    ``least`` records at least belong to each pair of a user and a silo that has any: records are dealt out in lots of
+    ``least``, and what a silo has beyond whole lots joins one of them.
+
+    >>> [len(user) for user in allocate_given((30, 20), 10, "zipf", Streams.from_seed(0))]
+    [30, 20]
+    """
+    _check_given(sizes, users, kind, user_exponent, preferred_share, least)
+    lots = np.array([size // least for size in sizes], dtype=np.int64)
+    if kind == "uniform":
+        owners = [streams.child("user", s).generator().integers(users, size=n) for s, n in enumerate(lots)]
+    else:
+        counts = _at_least_one_each(int(lots.sum()), users, user_exponent, streams)
+        held = _with_preferred_silos(counts, lots, preferred_share, streams)
+        owners = [np.repeat(np.arange(users), column) for column in held.T]
+    return tuple(
+        _spread_lots(owner.astype(np.int64), size, least, streams.child("record", s))
+        for s, (owner, size) in enumerate(zip(owners, sizes, strict=True))
+    )
 
 
 def bounded_zipf(ranks: int, exponent: float) -> Weights:
@@ -152,3 +193,110 @@ def _slots_per_label(counts: IntArray, slots: int) -> IntArray:
     largest = np.argsort(share - exact, kind="stable")[: spare - int(share.sum())]
     share[largest] += 1
     return np.add(share, 1)
+
+
+def _check_given(
+    sizes: Sequence[int], users: int, kind: str, user_exponent: float, preferred_share: float, least: int
+) -> None:
+    if kind not in GIVEN_ALLOCATIONS:
+        known = kind in ALLOCATIONS
+        what = f"{kind!r} is not for data whose silos are given" if known else f"unknown allocation {kind!r}"
+        raise ConfigError(f"{what}. Known here: {', '.join(GIVEN_ALLOCATIONS)}", place="data.allocation", value=kind)
+    if users < 1:
+        raise ConfigError(f"at least 1 user, not {users}", place="data.users", value=users)
+    if not 0 <= user_exponent < float("inf"):
+        raise ConfigError(
+            f"zero or a positive number, not {user_exponent}", place="data.user_exponent", value=user_exponent
+        )
+    if not 0 <= preferred_share <= 1:
+        raise ConfigError(
+            f"a share from 0 to 1, not {preferred_share}", place="data.preferred_share", value=preferred_share
+        )
+    if any(0 < size < least for size in sizes):
+        raise ConfigError(
+            f"a silo has {min(size for size in sizes if size)} record(s), but each user in a silo needs {least}",
+            place="data.allocation",
+            value=kind,
+        )
+    lots = sum(size // least for size in sizes)
+    if kind == "zipf" and users > lots:
+        what = "record" if least == 1 else f"lot of {least} records"
+        raise ConfigError(
+            f"at most {lots} users, so that each has a {what}, not {users}", place="data.users", value=users
+        )
+
+
+def _at_least_one_each(lots: int, users: int, exponent: float, streams: Streams) -> IntArray:
+    """How many lots each user has: one, and of the others so many that the mean follows the Zipf law."""
+    wanted = np.maximum(lots * _popularity(users, exponent, streams) - 1, 0)
+    if not wanted.any():  # as many lots as users
+        wanted += 1
+    drawn = _draw(wanted, lots - users, streams.child("user"))
+    return np.bincount(drawn, minlength=users).astype(np.int64) + 1
+
+
+def _with_preferred_silos(counts: IntArray, sizes: IntArray, share: float, streams: Streams) -> IntArray:
+    """How many lots each user has in each silo, as a (users, silos) matrix with sums ``counts`` and ``sizes``."""
+    main = _main_parts(counts, share, streams)
+    preferred, main = _preferred_silos(main, sizes, streams)
+    held = np.zeros((len(counts), len(sizes)), dtype=np.int64)
+    held[np.arange(len(counts)), preferred] = main
+    owners = np.repeat(np.arange(len(counts)), counts - main)
+    silo = np.repeat(np.arange(len(sizes)), sizes - held.sum(axis=0))
+    silo = _avoid(preferred[owners], streams.child("others").generator().permutation(silo))
+    np.add.at(held, (owners, silo), 1)
+    return held
+
+
+def _main_parts(counts: IntArray, share: float, streams: Streams) -> IntArray:
+    """``share`` of each count, rounded up or down so that the running sum is never off by more than one."""
+    edges = np.floor(np.cumsum(share * counts) + streams.child("rounding").generator().random())
+    parts: IntArray = np.diff(edges, prepend=0.0).astype(np.int64)
+    return np.minimum(parts, counts)
+
+
+def _preferred_silos(main: IntArray, sizes: IntArray, streams: Streams) -> tuple[IntArray, IntArray]:
+    """A silo for each user's main part, with the chance that the room left for main parts gives it.
+
+    Large parts choose first, while there is room. One that fits nowhere takes what the emptiest silo has.
+    """
+    generator = streams.child("preferred").generator()
+    order = np.lexsort((generator.random(len(main)), -main))
+    uniform = generator.random(len(main))
+    room = sizes * (main.sum() / max(1, sizes.sum()))
+    free = sizes.copy()
+    preferred, placed = np.zeros_like(main), main.copy()
+    for user in order:
+        fits = free >= main[user]
+        chance = np.where(fits, np.maximum(room, 0), 0.0)
+        if chance.any():
+            silo = int(_invert(chance, uniform[user : user + 1])[0])
+        else:
+            silo = int(np.argmax(free))
+            placed[user] = min(placed[user], free[silo])
+        preferred[user] = silo
+        room[silo] -= placed[user]
+        free[silo] -= placed[user]
+    return preferred, placed
+
+
+def _avoid(shunned: IntArray, silo: IntArray) -> IntArray:
+    """``silo`` with places exchanged so that no lot lies in the silo it shuns, as far as that can be."""
+    silo = silo.copy()
+    for lot in np.flatnonzero(silo == shunned):
+        if silo[lot] != shunned[lot]:  # mended as the other side of an exchange
+            continue
+        partners = np.flatnonzero((silo != shunned[lot]) & (shunned != silo[lot]))
+        if len(partners):
+            other = partners[lot % len(partners)]  # the places are in random order already
+            silo[lot], silo[other] = silo[other], silo[lot]
+    return silo
+
+
+def _spread_lots(owner: IntArray, size: int, least: int, streams: Streams) -> IntArray:
+    """The owners of lots as owners of ``size`` records, in random order."""
+    generator = streams.generator()
+    owner = generator.permutation(owner)
+    user = np.concatenate([np.repeat(owner, least), np.repeat(owner[:1], size - least * len(owner))])
+    shuffled: IntArray = generator.permutation(user)
+    return shuffled

@@ -24,15 +24,19 @@ LabelArray = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 class Task:
     """What is learned: ``classes`` labels (0 .. classes-1), or a number when ``classes`` is 0.
 
-    ``label_scale`` and ``label_offset`` are public: label in original units = offset + scale * label.
+    ``label_scale`` and ``label_offset`` are public: label in original units = offset + scale * label. With
+    ``survival`` the label is a time: positive if the event was observed then, negative if observation ended then.
     """
 
     classes: int
     label_scale: float = 1.0
     label_offset: float = 0.0
+    survival: bool = False
 
     @property
     def kind(self) -> str:
+        if self.survival:
+            return "survival"
         return "classification" if self.classes else "regression"
 
 

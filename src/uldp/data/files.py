@@ -54,23 +54,24 @@ def _read_csv(path: Path) -> pd.DataFrame:
         # A row with more fields than the header would otherwise lose them with a mere warning.
         warnings.simplefilter("error", pd.errors.ParserWarning)
         header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-        _check_one_line_each(header)
+        _check_one_line_each(header, "header row")
         names = [str(name).strip() for name in header.iloc[0]]
         _check_names(names)
         frame = pd.read_csv(
             path, header=0, names=names, index_col=False, dtype=str, na_filter=False, encoding="utf-8-sig"
         )
-    _check_one_line_each(frame)
+    _check_one_line_each(frame, "row")
     return frame
 
 
-def _check_one_line_each(frame: pd.DataFrame) -> None:
+def _check_one_line_each(frame: pd.DataFrame, what: str) -> None:
     """An unbalanced quote mark makes one person's cell swallow other people's rows, and always a line break."""
     for name in frame.columns:
-        if frame[name].str.contains("[\r\n]", regex=True).any():
+        broken = frame[name].str.contains("[\r\n]", regex=True).to_numpy(dtype=bool)
+        if broken.any():
             raise ValueError(
-                "a cell spans lines: is a quote mark unbalanced? Every record must be one line, so mend the quotes"
-                ' (a quote mark inside a cell is written "") or take the line breaks out of the cells'
+                f"a cell spans lines ({what} {int(broken.argmax()) + 1}): is a quote mark unbalanced? Every record must"
+                ' be one line, so mend the quotes (a quote mark inside a cell is written "") or take the line break out'
             )
 
 

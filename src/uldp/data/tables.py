@@ -82,7 +82,7 @@ def load_tables(
         _test_records(schema, parts),
         caveats=schema.caveats,
         void=schema.void,
-        hashed=isinstance(index, HashedIds) or bool(respelled),
+        hashed=isinstance(index, HashedIds),
         notes=(*notes, *_collisions(ids, index), *respelled, *_same_files(named)),
         schema=schema,
     )

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from uldp.learners.torch import TorchLearner
 
 
+SHARED_PLACES = (
+    "Ids are hashed, so two people may share a place. For them the rows about replaced records hold, not the others."
+)
 SIMULATED_KEY = (
     "Ids were hashed with a key from the seed: whoever knows run.seed can tell which place is whose. Give data.id_key, "
     "a file that the silos share, before real parties take part."
@@ -158,11 +161,9 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
     if method.needs_counts:
         server_sees += " (and, in the clear, everybody's record counts: no epsilon covers those)"
         silo_sees += " (and, in the clear, everybody's record totals: no epsilon covers those)"
-    rows = exposures(1.0, "")
-    if federation.hashed:
-        rows += exposures(2.0, ", about a person whose id shares a place with another's,")
-    else:
-        rows += exposures(2.0, ", if a person's records are replaced instead of left out,")[:1]
+    shared = (SHARED_PLACES,) if federation.hashed else ()
+    # Always both sets of rows: which ones are shown must not depend on who is there.
+    rows = exposures(1.0, "") + exposures(2.0, ", if a person's records are replaced instead of left out,")
     return Statement(
         unit=method.unit,
         epsilon=spent.value,
@@ -172,7 +173,7 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
         simulated=simulated,
         exposures=rows if method.unit is not None else (),
         void=federation.void if method.unit is not None else "",
-        caveats=(*federation.caveats, *method.caveats(facts), *_common_caveats(plan, simulated)),
+        caveats=(*federation.caveats, *shared, *method.caveats(facts), *_common_caveats(plan, simulated)),
     )
 
 

@@ -87,6 +87,8 @@ class DataConfig:
                 "give exactly one of users (the public number |U|, ids are hashed into it) and roster (a file of ids)",
                 place="data.users",
             )
+        if self.roster is not None and self.id_key is not None:
+            raise ConfigError("a key for hashing ids does not go with a roster", place="data.id_key", value=self.id_key)
         if self.options:
             raise ConfigError("options belong to a built-in dataset", place="data.options")
 
