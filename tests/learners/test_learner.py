@@ -27,6 +27,7 @@ ZOO = {
     "mlp": ((7,), TEN, {"hidden": [9, 5], "dropout": 0.3, "norm": "layer", "activation": "gelu"}),
     "cnn": ((1, 8, 8), TEN, {"dropout2d": 0.2}),
     "creditcard": ((30,), TWO, {}),
+    "cox": ((6,), Task(0, survival=True), {}),
 }
 
 

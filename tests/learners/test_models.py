@@ -12,7 +12,7 @@ from uldp.errors import ConfigError, ModelError
 from uldp.learners.models import ZOO, build_model, check_model
 from uldp.rng import Streams
 
-TWO, TEN, NUMBER = Task(2), Task(10), Task(0)
+TWO, TEN, NUMBER, SURVIVAL = Task(2), Task(10), Task(0), Task(0, survival=True)
 
 
 def size(module):
@@ -38,6 +38,24 @@ def test_sizes_of_the_papers_models():
     assert size(build_model("logistic", (13,), TWO)) == 14
     assert size(build_model("creditcard", (30,), TWO)) == 5012
     assert size(build_model("cnn", (1, 28, 28), TEN)) == 21840
+    assert size(build_model("cox", (39,), SURVIVAL)) == 40
+    assert size(build_model("mnist-two-layer", (1, 28, 28), TEN)) == 20490
+    assert size(build_model("vgg-cifar", (3, 32, 32), TEN)) == 2169770
+    assert size(build_model("vgg-medical", (1, 64, 64), Task(6))) == 5611878
+
+
+def test_vgg_nets_take_other_images_and_options():
+    assert build_model("vgg-cifar", (1, 9, 14), TWO, {"groups": 4, "dropout": 0.5})[-2].p == 0.5
+    assert build_model("vgg-medical", (3, 16, 17), TWO, {"dropout": 0.5})[-1].out_features == 2
+    for name, shape, options in (
+        ("vgg-cifar", (3, 32), {}),
+        ("vgg-medical", (1, 15, 15), {}),
+        ("mnist-two-layer", (784,), {}),
+        ("vgg-cifar", (3, 32, 32), {"groups": 3}),
+        ("vgg-cifar", (3, 32, 32), {"groups": True}),
+    ):
+        with pytest.raises(ConfigError, match=r"model\.(name|options)"):
+            build_model(name, shape, TEN, options)
 
 
 def test_automatic_choice():
@@ -45,6 +63,7 @@ def test_automatic_choice():
     assert size(build_model("auto", (4,), TEN)) == 50
     assert size(build_model("auto", (4,), NUMBER)) == 5
     assert isinstance(build_model("auto", (1, 8, 8), TEN)[0], nn.Conv2d)
+    assert size(build_model("auto", (4,), SURVIVAL)) == 5
 
 
 def test_parameters_come_from_the_streams_not_from_torch():
@@ -60,7 +79,9 @@ def test_parameters_come_from_the_streams_not_from_torch():
 
 
 def test_unknown_names_and_options_list_the_known_ones():
-    with pytest.raises(ConfigError, match="cnn, creditcard, linear, logistic, mlp"):
+    with pytest.raises(
+        ConfigError, match="cnn, cox, creditcard, linear, logistic, mlp, mnist-two-layer, vgg-cifar, vgg-medical"
+    ):
         build_model("resnet", (4,), TWO)
     with pytest.raises(ConfigError, match="Known options: activation, dropout, hidden, norm"):
         build_model("mlp", (4,), TWO, {"hiden": [3]})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from twin import collect, gradient_of_user, make_silo, train_user
+from twin import STREAMS, collect, gradient_of_user, make_silo, train_user
 
 from uldp.data.federation import Task
 from uldp.learners.base import LocalTraining
@@ -18,7 +18,6 @@ from uldp.rng import Streams
 
 TWO, THREE, TEN, NUMBER = Task(2), Task(3), Task(10), Task(0)
 COUNTS = [3, 1, 0, 9, 2, 6, 5, 1, 4, 11]  # user 2 has nothing here; with batches of 4 some have several
-STREAMS = Streams.from_seed(7).child("silo", 0, "round", 3)
 
 MODELS = {
     "logistic": ("logistic", (13,), TWO, {}),
@@ -33,6 +32,12 @@ MODELS = {
     "cnn-mnist": ("cnn", (1, 28, 28), TEN, {}),
     "cnn-colour": ("cnn", (3, 17, 19), THREE, {"channels": [4, 5], "hidden": 8}),
     "creditcard": ("creditcard", (30,), TWO, {}),
+    "two-layer": ("mnist-two-layer", (1, 9, 8), TEN, {}),
+}
+VGG = {
+    "vgg-cifar": ("vgg-cifar", (3, 8, 8), TEN, {}),
+    "vgg-cifar-dropout": ("vgg-cifar", (3, 8, 9), THREE, {"groups": 4, "dropout": 0.5}),
+    "vgg-medical": ("vgg-medical", (1, 16, 17), THREE, {"dropout": 0.2}),
 }
 LOCALS = {
     "sgd": LocalTraining(epochs=3, lr=0.1, batch_size=4),
@@ -69,7 +74,7 @@ class Branching(Residual):
 
 
 def built(name):
-    model, shape, task, options = MODELS[name]
+    model, shape, task, options = (MODELS | VGG)[name]
     return build_model(model, shape, task, options), shape, task
 
 
@@ -103,6 +108,20 @@ def test_func_and_loop_agree_with_the_twin(name, local):
     if not random:
         agrees(module, shape, task, LOCALS[local], "func", "func", counts)
     agrees(module, shape, task, LOCALS[local], "loop", "loop", counts)
+
+
+@pytest.mark.parametrize("name", VGG)
+def test_rules_of_the_large_nets_agree_with_the_twin(name):
+    module, shape, task = built(name)
+    agrees(module, shape, task, LOCALS["sgd-decay"], "auto", "rules", [3, 0, 5, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "task"),
+    [("mnist-two-layer", (1, 28, 28), TEN), ("vgg-cifar", (3, 32, 32), TEN), ("vgg-medical", (1, 64, 64), Task(6))],
+)
+def test_the_papers_nets_have_rules_in_full_size(name, shape, task):
+    assert TorchLearner(build_model(name, shape, task), task).path(shape) == "rules"
 
 
 @pytest.mark.parametrize("local", LOCALS)
@@ -166,6 +185,21 @@ def test_silo_delta_is_training_on_all_records_as_one_user():
     one = type(one)("one", data.features, data.labels, np.zeros(17, dtype=np.int64))
     expected = train_user(module, task, one, 0, x, LOCALS["adam"], STREAMS.child("silo"))
     np.testing.assert_allclose(learner.silo_delta(x, data, LOCALS["adam"], STREAMS), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("path", ["auto", "rules", "loop"])
+@pytest.mark.parametrize("name", ["cnn-digits", "two-layer", *VGG])
+def test_one_user_alone_takes_another_way_to_the_same_delta(name, path):
+    module, shape, task = built(name)
+    learner = TorchLearner(module, task, dtype="float64", path=path)
+    x = learner.initial(Streams.from_seed(3))
+    data = make_silo([11], shape, task)
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    for local in (LOCALS["sgd-decay"], LOCALS["adam"]):
+        expected = train_user(module, task, data, 0, x, local, STREAMS.child("silo"))
+        np.testing.assert_allclose(learner.silo_delta(x, data, local, STREAMS), expected, rtol=0, atol=1e-9)
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_no_warning_on_the_fast_path():

@@ -14,20 +14,34 @@ from uldp.learners.nets import Address, address_dropout
 from uldp.learners.noise import Noise
 from uldp.rng import Streams
 
+STREAMS = Streams.from_seed(7).child("silo", 0, "round", 3)
+
 
 def make_silo(counts, shape, task, seed=0, name="a"):
     """A silo in which user u has counts[u] records, shuffled."""
     generator = np.random.default_rng(seed)
     users = generator.permutation(np.repeat(np.arange(len(counts)), counts)).astype(np.int64)
     features = generator.normal(size=(len(users), *shape)).astype(np.float32)
-    if task.classes:
+    if task.kind == "survival":
+        # Few different times, so that there are ties.
+        labels = (generator.integers(1, 9, size=len(users)) * generator.choice([-1, 1], size=len(users))).astype("f4")
+    elif task.classes:
         labels = generator.integers(task.classes, size=len(users)).astype(np.int64)
     else:
         labels = generator.normal(size=len(users)).astype(np.float32)
     return SiloData(name, features, labels, users)
 
 
+def cox_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The mean over events of log(sum of exp over those still there) - score, term by term."""
+    events = (labels > 0).nonzero()[:, 0].tolist()
+    terms = [torch.logsumexp(scores[labels.abs() >= labels[i]], 0) - scores[i] for i in events]
+    return torch.stack(terms).mean() if terms else scores.sum() * 0.0
+
+
 def loss_of(task: Task, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    if task.kind == "survival":
+        return cox_loss(outputs[:, 0], labels)
     if task.kind == "regression":
         return nn.functional.mse_loss(outputs[:, 0], labels)
     if outputs.shape[1] == 1:
@@ -49,7 +63,7 @@ def tensors(module, task, data, user):
     rows = np.flatnonzero(data.users == user)
     features = torch.from_numpy(data.features[rows]).double()
     labels = torch.from_numpy(data.labels[rows])
-    one = task.kind == "regression" or module(features[:1]).shape[1] == 1
+    one = task.kind != "classification" or module(features[:1]).shape[1] == 1
     return features, labels.double() if one else labels
 
 

@@ -11,6 +11,7 @@ from uldp.cli.bench import bench
 from uldp.cli.calculators import epsilon, sigma
 from uldp.cli.catalog import datasets, methods
 from uldp.cli.compare import compare
+from uldp.cli.data import data
 from uldp.cli.demo import demo
 from uldp.cli.models import export, predict
 from uldp.cli.new import new
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 for command in (demo, new, methods, datasets, plan, run, resume, compare, predict, export, epsilon, sigma):
     app.command()(command)
+app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from uldp.cli.output import Json, Set, metric_names, print_json, print_table, progress, reporting
-from uldp.cli.source import DatasetOption, File, PresetOption, experiment_from
+from uldp.cli.source import DataDirOption, DatasetOption, File, PresetOption, experiment_from
 
 
 @reporting
@@ -21,6 +21,7 @@ def compare(
     ),
     repeats: Annotated[int, typer.Option("--repeats", help="Seeds per method, from run.seed up.")] = 3,
     preset: PresetOption = "",
+    data_dir: DataDirOption = None,
     overrides: Set = [],  # noqa: B006
     out: Annotated[
         Path | None, typer.Option("--out", help="The folder for runs and picture; an unfinished one is continued.")
@@ -40,7 +41,7 @@ def compare(
         raise ConfigError("name each method once, separated by commas", place="--methods", value=methods)
     if repeats < 1:
         raise ConfigError(f"at least 1, not {repeats}", place="--repeats", value=repeats)
-    base = {name: experiment_from(file, dataset, name, overrides, preset) for name in names}
+    base = {name: experiment_from(file, dataset, name, overrides, preset, data_dir) for name in names}
     experiments = {
         name: [experiment.with_seed(experiment.run.seed + repeat) for repeat in range(repeats)]
         for name, experiment in base.items()

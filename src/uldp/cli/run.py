@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uldp.cli.output import Json, Set, paragraphs, print_json, print_table, progress, reporting, warn
-from uldp.cli.source import DatasetOption, File, MethodOption, PresetOption, experiment_from
+from uldp.cli.source import DataDirOption, DatasetOption, File, MethodOption, PresetOption, experiment_from
 
 if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
@@ -26,6 +26,7 @@ def run(
     dataset: DatasetOption = None,
     method: MethodOption = None,
     preset: PresetOption = "",
+    data_dir: DataDirOption = None,
     overrides: Set = [],  # noqa: B006
     out: Out = None,
     as_json: Json = False,
@@ -34,7 +35,7 @@ def run(
     from uldp.experiment.build import prepare
     from uldp.runs.directory import RunDirectory
 
-    experiment = experiment_from(file, dataset, method, overrides, preset)
+    experiment = experiment_from(file, dataset, method, overrides, preset, data_dir)
     if out is not None:
         RunDirectory.check_free(out)
     prepared = prepare(experiment)
@@ -103,6 +104,7 @@ def plan(
     dataset: DatasetOption = None,
     method: MethodOption = None,
     preset: PresetOption = "",
+    data_dir: DataDirOption = None,
     overrides: Set = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
@@ -111,7 +113,7 @@ def plan(
     from uldp.privacy.accountants import account
     from uldp.privacy.statement import finite_or_none, show_epsilon
 
-    experiment = experiment_from(file, dataset, method, overrides, preset)
+    experiment = experiment_from(file, dataset, method, overrides, preset, data_dir)
     prepared = prepare(experiment)
     agreed, delta = prepared.plan, experiment.privacy.delta
     event = agreed.method.event(agreed.facts, agreed.facts.silos)

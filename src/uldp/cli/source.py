@@ -20,11 +20,19 @@ DatasetOption = Annotated[
 PresetOption = Annotated[
     str, typer.Option("--preset", help="With --dataset: 'paper' for the published settings of a data set and method.")
 ]
+DataDirOption = Annotated[
+    Path | None, typer.Option("--data-dir", help="Where the data sets' folders lie [default: $ULDP_DATA, user cache].")
+]
 MethodOption = Annotated[str | None, typer.Option("--method", help="A method by name (see `uldp methods`).")]
 
 
 def experiment_from(
-    file: Path | None, dataset: str | None, method: str | None, overrides: list[str], preset_name: str = ""
+    file: Path | None,
+    dataset: str | None,
+    method: str | None,
+    overrides: list[str],
+    preset_name: str = "",
+    data_dir: Path | None = None,
 ) -> Experiment:
     """The experiment of a file or of a data set's preset, with ``--method`` and ``--set`` on top."""
     from uldp.experiment.config import Experiment, read_toml
@@ -41,6 +49,8 @@ def experiment_from(
     else:
         assert dataset is not None
         tree, base = preset(dataset, method or "uldp-avg-w", preset_name), Path.cwd()
+    if data_dir is not None and isinstance(tree.get("data"), dict):
+        tree = {**tree, "data": {**tree["data"], "data_dir": str(data_dir.expanduser().resolve())}}
     return Experiment.from_tree(apply_overrides(tree, overrides), base)
 
 

@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from uldp.data.federation import Federation
-from uldp.data.sets import breast_cancer, digits, synthetic
+from uldp.data.sets import (
+    breast_cancer,
+    cifar10,
+    creditcard,
+    digits,
+    heart_disease,
+    medical_mnist,
+    mnist,
+    synthetic,
+    tcga_brca,
+)
 from uldp.data.sets.base import Dataset
 from uldp.errors import ConfigError
 from uldp.rng import Streams
 
-_ALL: Final[tuple[Dataset, ...]] = (breast_cancer.DATASET, digits.DATASET, synthetic.DATASET)
+_ALL: Final[tuple[Dataset, ...]] = (
+    breast_cancer.DATASET,
+    digits.DATASET,
+    synthetic.DATASET,
+    heart_disease.DATASET,
+    tcga_brca.DATASET,
+    creditcard.DATASET,
+    mnist.DATASET,
+    cifar10.DATASET,
+    medical_mnist.DATASET,
+)
 
 
 def datasets() -> Mapping[str, Dataset]:
     """All data sets by name.
 
-    >>> sorted(datasets())
+    >>> [name for name, dataset in datasets().items() if dataset.files is None]
     ['breast-cancer', 'digits', 'synthetic']
+    >>> [name for name, dataset in datasets().items() if dataset.files is not None]
+    ['heart-disease', 'tcga-brca', 'creditcard', 'mnist', 'cifar10', 'medical-mnist']
     """
     return MappingProxyType({dataset.info.name: dataset for dataset in _ALL})
 
@@ -38,9 +61,12 @@ def load_builtin(
     silos: int | None,
     allocation: str | None,
     streams: Streams,
+    data_dir: Path | None = None,
     **options: Any,
 ) -> Federation:
     """The data set as a federation; None takes the data set's default.
+
+    ``data_dir`` is where the sets' folders lie; without it ``$ULDP_DATA`` and the user cache are searched.
 
     >>> load_builtin("breast-cancer", 20, 2, "zipf", Streams.from_seed(0)).users
     20
@@ -55,6 +81,7 @@ def load_builtin(
         info.allocation if allocation is None else allocation,
         streams.child("data"),
         {**chosen.options, **options},
+        data_dir,
     )
 
 
@@ -72,5 +99,8 @@ def _check_option(chosen: Dataset, key: str, value: Any) -> None:
             place="data",
             value=key,
         )
-    if isinstance(known[key], int | float) and (isinstance(value, bool) or not isinstance(value, int | float)):
+    if isinstance(known[key], bool):
+        if not isinstance(value, bool):
+            raise ConfigError(f"true or false, not {value!r}", place=f"data.{key}", value=value)
+    elif isinstance(known[key], int | float) and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise ConfigError(f"a number, not {value!r}", place=f"data.{key}", value=value)

@@ -147,7 +147,7 @@ def sha256(path: Path) -> str:
 
 def unreadable(path: Path, reason: object) -> DataError:
     """The error for a file that is there and cannot be read, or is not what its name says."""
-    text = getattr(reason, "strerror", None) or reason
+    text = str(getattr(reason, "strerror", None) or reason or type(reason).__name__).splitlines()[0]
     return DataError(f"cannot be read ({text}); `uldp data check` compares checksums", place=str(path), value=path.name)
 
 
@@ -160,7 +160,7 @@ def _report(file: DataFile, path: Path) -> FileReport:
 
 def _absent(files: DataFiles, data_dir: Path | None) -> DataError:
     searched = roots(data_dir)
-    wanted = " or ".join(_names(way) for way in files.ways)
+    wanted = " or ".join(_missing(way, [root / files.folder for root in searched]) for way in files.ways)
     places = " or ".join(str(root / files.folder) for root in searched)
     how = (
         f"get it with `uldp data fetch {files.name}`"
@@ -175,9 +175,10 @@ def _absent(files: DataFiles, data_dir: Path | None) -> DataError:
     )
 
 
-def _names(way: tuple[DataFile, ...]) -> str:
-    first = way[0].name
-    return first if len(way) == 1 else f"{first} (and {len(way) - 1} more)"
+def _missing(way: tuple[DataFile, ...], folders: list[Path]) -> str:
+    """What the fullest folder lacks of a complete form."""
+    lacking = min(([file.name for file in way if not (folder / file.name).exists()] for folder in folders), key=len)
+    return lacking[0] if len(lacking) == 1 else f"{lacking[0]} (and {len(lacking) - 1} more)"
 
 
 def _by_hand(files: DataFiles, folder: Path) -> str:

@@ -41,7 +41,8 @@ def load_federation(experiment: Experiment) -> Federation:
         from uldp.data.builtin import load_builtin
 
         silos = data.silos if isinstance(data.silos, int) else None
-        return load_builtin(data.dataset, data.users, silos, data.allocation, streams, **data.options)
+        folder = None if data.data_dir is None else experiment.base / Path(data.data_dir).expanduser()
+        return load_builtin(data.dataset, data.users, silos, data.allocation, streams, data_dir=folder, **data.options)
     from uldp.data.roster import HashedIds, Roster
     from uldp.data.schema import Schema
     from uldp.data.tables import load_tables

@@ -37,6 +37,7 @@ class DataConfig:
     users: int | None = None
     allocation: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    data_dir: str | None = None
     user: str | None = None
     label: str | None = None
     test: str | None = None
@@ -89,8 +90,9 @@ class DataConfig:
             )
         if self.roster is not None and self.id_key is not None:
             raise ConfigError("a key for hashing ids does not go with a roster", place="data.id_key", value=self.id_key)
-        if self.options:
-            raise ConfigError("options belong to a built-in dataset", place="data.options")
+        for key in ("options", "data_dir"):
+            if getattr(self, key):
+                raise ConfigError(f"{key} belongs to a built-in dataset", place=f"data.{key}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,6 +226,7 @@ class Experiment:
     def digest(self) -> str:
         """A fingerprint of all settings and of the protocol's version."""
         tree = {"protocol": PROTOCOL_VERSION, **self.to_tree()}
+        tree["data"].pop("data_dir", None)  # where the files lie says nothing about what is in them
         return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
 
     def with_seed(self, seed: int) -> Experiment:

@@ -81,9 +81,10 @@ class Learner(Protocol):
         ...
 
     def evaluate(self, x: Vector, records: Records) -> Mapping[str, float]:
-        """Test metrics by name: loss and accuracy, roc_auc, r2, mae as they apply."""
+        """Test metrics by name: loss and accuracy, roc_auc, r2, mae, c_index as they apply."""
         ...
 
     def predict(self, x: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Class probabilities (records, classes), or predicted labels (records,) in the model's units."""
+        """Class probabilities (records, classes), predicted labels (records,) in the model's units, or for survival
+        the logs of relative risks (records,)."""
         ...

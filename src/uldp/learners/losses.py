@@ -31,13 +31,14 @@ class Targets:
         if share is not None:
             self.weights *= share.unsqueeze(1)
         self._hot: Tensor | None = None
+        self._risk_sets: RiskSets | None = None
 
     def part(self, first: int, last: int) -> Targets:
         """Of some of the rows."""
         some = copy.copy(self)
         some.labels, some.mask, some.weights = self.labels[first:last], self.mask[first:last], self.weights[first:last]
         some.share = None if self.share is None else self.share[first:last]
-        some._hot = None
+        some._hot = some._risk_sets = None
         return some
 
     def weighted_hot(self, classes: int) -> Tensor:
@@ -46,6 +47,33 @@ class Targets:
             hot = torch.zeros((*self.labels.shape, classes), dtype=self.weights.dtype, device=self.labels.device)
             self._hot = hot.scatter_(2, self.labels.unsqueeze(2), self.weights.unsqueeze(2))
         return self._hot
+
+    def risk_sets(self) -> RiskSets:
+        """Of labels that are survival times; made once."""
+        if self._risk_sets is None:
+            self._risk_sets = RiskSets(self.labels, self.mask)
+        return self._risk_sets
+
+
+class RiskSets:
+    """Who was under observation when an event happened. Labels are +T for an event at time T, -T for censored at T.
+
+    ``order`` (users, records) sorts by falling time, padding last. The risk set of a record, all records of the user
+    with the same time or a later one, is then everything up to the place ``last``; whom a record was at risk with,
+    everything from the place ``first`` on. Both count places of the order.
+    """
+
+    def __init__(self, labels: Tensor, mask: Tensor) -> None:
+        present = mask > 0
+        # Stable: records with the same time keep their own order, whatever the sorting algorithm.
+        times, self.order = torch.where(present, labels.abs(), -1.0).sort(1, descending=True, stable=True)
+        self.event = ((labels > 0) & present).gather(1, self.order)
+        edge = torch.ones_like(self.event[:, :1])
+        new = torch.cat([edge, times[:, 1:] != times[:, :-1]], 1)
+        places = torch.arange(times.shape[1], device=times.device).expand_as(times)
+        self.first = torch.where(new, places, 0).cummax(1).values
+        final = torch.cat([new[:, 1:], edge], 1)
+        self.last = torch.where(final, places, times.shape[1]).flip(1).cummin(1).values.flip(1)
 
 
 class Loss(Protocol):
@@ -131,6 +159,42 @@ class SquaredError:
         return (outputs.squeeze(2) - targets.labels).mul_(targets.weights).mul_(2.0).unsqueeze(2)
 
 
+class CoxPartialLikelihood:
+    """Cox's proportional hazards: one score per record, the log of its relative risk.
+
+    The negative log partial likelihood of a user's batch, divided by its number of events:
+    mean over events i of log(sum over j with T_j >= T_i of exp(s_j)) - s_i. Records with the same time are all in
+    each other's risk sets (Breslow's treatment of ties: it needs no case for them, and costs little accuracy while
+    ties are few). Without an event, and for a record alone, loss and gradient are zero.
+
+    The sums are kept as logarithms throughout: no score is too large. They run along the records of one user in one
+    fixed order, so that a user's result does not depend on the place where the user stands.
+    """
+
+    name = "Cox partial likelihood"
+    additive = False
+
+    def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        return labels.to(dtype)
+
+    def __call__(self, outputs: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+        sets = RiskSets(labels, mask)
+        scores = outputs.squeeze(2).gather(1, sets.order)
+        terms = torch.where(sets.event, scores.logcumsumexp(1).gather(1, sets.last) - scores, 0.0)
+        return terms.sum(1) / sets.event.sum(1).clamp(min=1)
+
+    def gradient(self, outputs: Tensor, targets: Targets) -> Tensor:
+        # d/ds_k = (sum over events i with T_i <= T_k of exp(s_k) / (sum over i's risk set of exp(s)) - event_k) / events
+        sets = targets.risk_sets()
+        scores = outputs.squeeze(2).gather(1, sets.order)
+        risks = scores.logcumsumexp(1).gather(1, sets.last)
+        shares = torch.where(sets.event, -risks, -torch.inf).flip(1).logcumsumexp(1).flip(1).gather(1, sets.first)
+        # No share, no gradient: padding comes after the last event, and may hold any number.
+        g = torch.where(shares == -torch.inf, 0.0, (scores + shares).exp()).sub_(sets.event.to(scores.dtype))
+        g /= sets.event.sum(1, keepdim=True).clamp(min=1)
+        return torch.empty_like(g).scatter_(1, sets.order, g).unsqueeze(2)
+
+
 def logistic(values: Tensor) -> Tensor:
     """1 / (1 + exp(-v)).
 
@@ -142,10 +206,10 @@ def logistic(values: Tensor) -> Tensor:
 
 def choose_loss(task: Task, outputs: int) -> Loss:
     """The loss for a task and a model's number of outputs."""
-    if task.kind == "regression":
+    if task.kind in ("regression", "survival"):
         if outputs == 1:
-            return SquaredError()
-        raise ModelError(f"a regression model has one output, this one has {outputs}", place="model", value=outputs)
+            return CoxPartialLikelihood() if task.kind == "survival" else SquaredError()
+        raise ModelError(f"a {task.kind} model has one output, this one has {outputs}", place="model", value=outputs)
     if task.classes == 2 and outputs == 1:
         return BinaryCrossEntropy()
     if outputs == task.classes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right, insort
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +15,10 @@ Floats = npt.NDArray[np.float64]
 
 
 def score(task: Task, predictions: Floats, labels: LabelArray, loss: float) -> dict[str, float]:
-    """All metrics that apply. ``predictions`` are class probabilities (records, classes) or labels (records,)."""
+    """All metrics that apply.
+
+    ``predictions`` are class probabilities (records, classes), labels (records,) or, for survival, risks (records,).
+    """
     if not len(labels):
         return {}
     metrics: dict[str, float | None] = {"loss": loss}
@@ -21,6 +26,8 @@ def score(task: Task, predictions: Floats, labels: LabelArray, loss: float) -> d
         classes = labels.astype(np.int64)
         metrics["accuracy"] = float((predictions.argmax(1) == classes).mean())
         metrics["roc_auc"] = roc_auc(predictions, classes)
+    elif task.kind == "survival":
+        metrics["c_index"] = concordance(predictions, labels.astype(np.float64))
     else:
         errors = predictions - labels.astype(np.float64)
         metrics["r2"] = r_squared(errors, labels.astype(np.float64))
@@ -51,6 +58,32 @@ def binary_auc(scores: Floats, positive: npt.NDArray[np.bool_]) -> float | None:
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
     return float((ranks[positive].sum() - positives * (positives + 1) / 2.0) / (positives * negatives))
+
+
+def concordance(risks: Floats, labels: Floats) -> float | None:
+    """Harrell's C: of the pairs of which we know who had the event first, the share in which that one's risk is higher.
+
+    Labels are +T for an event, -T for censored. A pair counts if the event came before the other's event or last
+    observation; who was censored at the time of the event lived longer. Two events at one time say nothing. Equal
+    risks count one half. None without such a pair, or when a risk is not a number.
+
+    >>> concordance(np.array([3.0, 1.0, 2.0]), np.array([1.0, -2.0, 3.0]))
+    1.0
+    """
+    if not np.isfinite(risks).all():
+        return None
+    # By falling time, and at one time the censored first: those seen before an event are the ones that outlived it.
+    order = np.lexsort((labels > 0, -np.abs(labels)))
+    longer: list[float] = []
+    twice, pairs = 0, 0
+    for label, group in groupby(order.tolist(), key=lambda record: float(labels[record])):
+        members = [float(risks[record]) for record in group]
+        if label > 0:
+            twice += sum(bisect_left(longer, risk) + bisect_right(longer, risk) for risk in members)
+            pairs += len(members) * len(longer)
+        for risk in members:
+            insort(longer, risk)
+    return twice / (2 * pairs) if pairs else None
 
 
 def r_squared(errors: Floats, labels: Floats) -> float | None:

@@ -92,6 +92,8 @@ def initial_module(module: nn.Module, streams: Streams) -> nn.Module:
 
 
 def _automatic(shape: Shape, task: Task) -> str:
+    if task.kind == "survival":
+        return "cox"
     if len(shape) == 3:
         return "cnn"
     return "logistic" if task.kind == "classification" else "linear"
@@ -235,7 +237,7 @@ def _try(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def _outputs(task: Task, single: bool = False) -> int:
-    if task.kind == "regression":
+    if task.kind != "classification":
         return 1
     return 1 if single and task.classes == 2 else task.classes
 
@@ -270,6 +272,16 @@ def _on_rows(shape: Shape, *stack: nn.Module) -> nn.Sequential:
     return nn.Sequential(*([nn.Flatten()] if len(shape) > 1 else []), *stack)
 
 
+def _images(name: str, shape: Shape, least: int) -> None:
+    if len(shape) != 3 or min(shape[1:]) < least:
+        raise ConfigError(
+            f"model {name!r} needs images (channels, height, width) of at least {least}x{least}, "
+            f"not features of shape {shape}",
+            place="model.name",
+            value=name,
+        )
+
+
 def _only(kind: str, name: str, task: Task) -> None:
     if task.kind != kind:
         raise ConfigError(f"model {name!r} is for {kind}, the task is {task.kind}", place="model.name", value=name)
@@ -289,6 +301,13 @@ def logistic(shape: Shape, task: Task) -> nn.Module:
 def linear(shape: Shape, task: Task) -> nn.Module:
     """Linear regression."""
     _only("regression", "linear", task)
+    return _on_rows(shape, nn.Linear(prod(shape), 1))
+
+
+@zoo("cox")
+def cox(shape: Shape, task: Task) -> nn.Module:
+    """Linear Cox regression. Adding a number to all scores changes nothing: the bias counts, but does not move."""
+    _only("survival", "cox", task)
     return _on_rows(shape, nn.Linear(prod(shape), 1))
 
 
@@ -334,12 +353,7 @@ def cnn(
 
     The kernel is 5x5 without padding; images below 16x16 get 3x3 with padding, so that something is left to pool.
     """
-    if len(shape) != 3 or min(shape[1:]) < 4:
-        raise ConfigError(
-            f"model 'cnn' needs images (channels, height, width) of at least 4x4, not features of shape {shape}",
-            place="model.name",
-            value="cnn",
-        )
+    _images("cnn", shape, 4)
     sizes = _sizes(channels, "channels")
     dense = _sizes(hidden, "hidden")
     if len(sizes) != 2 or len(dense) != 1:
@@ -384,3 +398,82 @@ def creditcard(shape: Shape, task: Task, *, width: Any = 30, dropout: Any = 0.5)
             stack.append(nn.Dropout(rate))
         inputs = sizes[0]
     return _on_rows(shape, *stack, nn.Linear(inputs, _outputs(task)))
+
+
+# The nets of SRR-FL (CODASPY 2024). The paper gives their numbers of parameters, and no layers but "two-layer" and
+# "VGG-like". The arrangements below are our guess: of those that we searched (3x3 convolutions, widths and dense
+# layers in powers of two), the most ordinary one that has the published number exactly.
+
+
+@zoo("mnist-two-layer")
+def mnist_two_layer(shape: Shape, task: Task) -> nn.Module:
+    """Two 3x3 convolutions of 16 and 32 channels with pooling, one dense layer: 20,490 parameters for 1x28x28.
+
+    No net of two dense layers on 784 inputs has that number.
+    """
+    _images("mnist-two-layer", shape, 4)
+    return nn.Sequential(
+        *_convolutions(shape[0], (16,), padding=1, groups=0),
+        *_convolutions(16, (32,), padding=1, groups=0),
+        nn.Flatten(),
+        nn.Linear(32 * (shape[1] // 4) * (shape[2] // 4), _outputs(task)),
+    )
+
+
+@zoo("vgg-cifar")
+def vgg_cifar(shape: Shape, task: Task, *, groups: Any = 8, dropout: Any = 0.0) -> nn.Module:
+    """Convolutions 32, 32, pool, 64, 64, pool, dense 512, each with a group norm: 2,169,770 parameters for 3x32x32.
+
+    With batch norm this is a widespread net for CIFAR-10; group norm has as many parameters.
+    """
+    _images("vgg-cifar", shape, 4)
+    if type(groups) is not int or groups not in (1, 2, 4, 8, 16, 32):
+        raise ConfigError(f"1, 2, 4, 8, 16 or 32, not {groups!r}", place="model.options.groups", value=groups)
+    rate = _rate(dropout, "dropout")
+    return nn.Sequential(
+        *_convolutions(shape[0], (32, 32), padding=1, groups=groups),
+        *_convolutions(32, (64, 64), padding=1, groups=groups),
+        nn.Flatten(),
+        nn.Linear(64 * (shape[1] // 4) * (shape[2] // 4), 512),
+        nn.GroupNorm(groups, 512),
+        nn.ReLU(),
+        *([nn.Dropout(rate)] if rate else []),
+        nn.Linear(512, _outputs(task)),
+    )
+
+
+@zoo("vgg-medical")
+def vgg_medical(shape: Shape, task: Task, *, dropout: Any = 0.0) -> nn.Module:
+    """Convolutions as in vgg-cifar, without padding and norm, dense 512, 16, 16: 5,611,878 parameters for 1x64x64.
+
+    That there is no norm fits the published range of all weights, 0 +- 0.075: a norm's scales begin at 1.
+    """
+    _images("vgg-medical", shape, 16)
+    rate = _rate(dropout, "dropout")
+    height, width = (((size - 4) // 2 - 4) // 2 for size in shape[1:])
+    dense: list[nn.Module] = []
+    inputs = 64 * height * width
+    for size in (512, 16, 16):
+        dense += [nn.Linear(inputs, size), nn.ReLU()]
+        if rate and size == 512:
+            dense.append(nn.Dropout(rate))
+        inputs = size
+    return nn.Sequential(
+        *_convolutions(shape[0], (32, 32), padding=0, groups=0),
+        *_convolutions(32, (64, 64), padding=0, groups=0),
+        nn.Flatten(),
+        *dense,
+        nn.Linear(inputs, _outputs(task)),
+    )
+
+
+def _convolutions(inputs: int, widths: Sequence[int], padding: int, groups: int) -> list[nn.Module]:
+    """3x3 convolutions with ReLU, and a norm if there are groups; then pooling."""
+    stack: list[nn.Module] = []
+    for width in widths:
+        stack.append(nn.Conv2d(inputs, width, 3, padding=padding))
+        if groups:
+            stack.append(nn.GroupNorm(groups, width))
+        stack.append(nn.ReLU())
+        inputs = width
+    return [*stack, nn.MaxPool2d(2)]

@@ -142,13 +142,18 @@ class LoopNet(_ModuleNet):
         return [torch.stack(gradients) for gradients in zip(*rows, strict=True)]
 
     def _one(self, user: int, inputs: Tensor, targets: Targets, moment: Moment) -> tuple[Tensor, ...]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(moment.noise.seed(user, moment.step) ^ moment.first)
+            return self._alone(user, inputs, targets, moment)
+
+    def _alone(self, user: int, inputs: Tensor, targets: Targets, moment: Moment) -> tuple[Tensor, ...]:
+        """The gradients of one user, by autograd."""
         count = int(targets.mask[user].sum())
         weights = [weight.now[user].detach().requires_grad_() for weight in self._weights]
         if not count:
             return tuple(torch.zeros_like(weight) for weight in weights)
         self._here.set(moment.noise.of(user), moment.step, moment.first)
-        with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            torch.manual_seed(moment.noise.seed(user, moment.step) ^ moment.first)
+        with torch.enable_grad():
             loss = self._user_loss(
                 dict(zip(self._names, weights, strict=True)),
                 inputs[user, :count],
@@ -160,6 +165,16 @@ class LoopNet(_ModuleNet):
             torch.zeros_like(weight) if gradient is None else gradient
             for weight, gradient in zip(weights, gradients, strict=True)
         )
+
+
+class OneNet(LoopNet):
+    """One user only, for layers of which we know all random choices: nothing is left to seed, nothing to copy.
+
+    With a single user, torch's own convolutions are several times faster than the batched rules.
+    """
+
+    def _gradients(self, inputs: Tensor, targets: Targets, moment: Moment) -> list[Tensor]:
+        return [gradient.unsqueeze(0) for gradient in self._alone(0, inputs, targets, moment)]
 
 
 class Address:

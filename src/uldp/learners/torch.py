@@ -27,7 +27,7 @@ from uldp.learners.base import LocalTraining, Rows, Vector
 from uldp.learners.compile import NoRuleError, compile_rules
 from uldp.learners.losses import Loss, Targets, choose_loss
 from uldp.learners.models import Shape, check_model, initial_module, probe
-from uldp.learners.nets import FuncNet, LoopNet, Net, RulesNet
+from uldp.learners.nets import FuncNet, LoopNet, Net, OneNet, RulesNet
 from uldp.learners.noise import Noise
 from uldp.learners.rules import Moment
 from uldp.learners.schedule import Batches, Chunk, chunks
@@ -271,6 +271,8 @@ class TorchLearner:
     def _net(self, plan: _Plan, x: Tensor, records: _Tensors, users: int) -> Net:
         if plan.path == "rules":
             compiled = compile_rules(self._module, tuple(records.features.shape[1:]))
+            if compiled.images and users == 1 and self._path == "auto":
+                return OneNet(self._module, plan.loss, x, users)
             return RulesNet(compiled, plan.loss, x, users)
         return {"func": FuncNet, "loop": LoopNet}[plan.path](self._module, plan.loss, x, users)
 
@@ -320,7 +322,7 @@ class TorchLearner:
         return self._predictions(self._outputs(x, features))
 
     def _predictions(self, outputs: Tensor) -> npt.NDArray[np.float64]:
-        if self._task.kind == "regression":
+        if self._task.kind != "classification":
             return outputs.squeeze(1).numpy()
         if outputs.shape[1] == 1:
             chance = torch.sigmoid(outputs)

@@ -1,0 +1,102 @@
+"""Medical MNIST (MedNIST): grey images of 64 x 64 pixels, which of six examinations is it?
+
+Reads the six folders of jpeg files as published, or ``medical_mnist_64.npz``, a class-balanced subset.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from uldp.data.federation import Task
+from uldp.data.sets.base import DatasetInfo, FiledDataset, Options, Pool, split
+from uldp.data.sets.files import Bytes, image_records, read_images
+from uldp.data.store import DataFile, DataFiles, Located, unreadable
+from uldp.errors import ConfigError
+from uldp.rng import Streams
+
+MEAN: Final = (0.5,)  # by the format, not the data: [0, 1] becomes [-1, 1]
+DEVIATION: Final = (0.5,)
+SHAPE: Final = (64, 64)
+CLASSES: Final = ("AbdomenCT", "BreastMRI", "CXR", "ChestCT", "Hand", "HeadCT")
+SUBSET: Final = "medical_mnist_64.npz"
+OPTIONS: Final = {"per_class": 1800, "test_fraction": 1 / 6}
+
+FILES: Final = DataFiles(
+    "medical-mnist",
+    "medical_mnist",
+    (
+        (DataFile(SUBSET, "", ("a4b61446de25cae643d97c2c0462cf9f1d14ed47470531f88e4fc7fa653ababd",)),),
+        tuple(DataFile(name) for name in CLASSES),
+    ),
+    by_hand="download Medical MNIST by hand from the Kaggle page andrewmvd/medical-mnist and unpack its six folders",
+)
+
+
+def _read(found: Located, streams: Streams, options: Options) -> Pool:
+    task = Task(classes=len(CLASSES))
+    if SUBSET in found:
+        x_train, y_train, x_test, y_test = read_images(found[SUBSET], SHAPE)
+        train = image_records(x_train[:, None], y_train, MEAN, DEVIATION)
+        return Pool(train, image_records(x_test[:, None], y_test, MEAN, DEVIATION), task)
+    images, labels = _read_folders(found, options["per_class"], streams)
+    records = image_records(images[:, None], labels, MEAN, DEVIATION)
+    return Pool(*split(records, options["test_fraction"], streams, stratify=True), task)
+
+
+def _read_folders(found: Located, per_class: int, streams: Streams) -> tuple[Bytes, Bytes]:
+    """At most ``per_class`` images of each class, drawn at random."""
+    if isinstance(per_class, bool) or not isinstance(per_class, int) or per_class < 2:
+        raise ConfigError(f"a whole number from 2 up, not {per_class!r}", place="data.per_class", value=per_class)
+    images: list[Bytes] = []
+    labels: list[int] = []
+    for label, name in enumerate(CLASSES):
+        paths = sorted(found[name].glob("*.jp*g"))
+        if not paths:
+            raise unreadable(found[name], "no jpeg files in this folder")
+        chosen = streams.child("images", name).generator().permutation(len(paths))[:per_class]
+        images += [_read_image(paths[index]) for index in chosen]
+        labels += [label] * len(chosen)
+    return np.stack(images), np.array(labels, dtype=np.uint8)
+
+
+def _read_image(path: Path) -> Bytes:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            pixels = np.asarray(image.convert("L"), dtype=np.uint8)
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from None
+    if pixels.shape != SHAPE:
+        raise unreadable(path, f"an image of {pixels.shape[1]} x {pixels.shape[0]} pixels")
+    return pixels
+
+
+DATASET: Final = FiledDataset(
+    DatasetInfo(
+        name="medical-mnist",
+        description="which kind of medical image is it? six classes of 64 x 64 pixels",
+        source="B. J. Erickson, Mayo Clinic (MedNIST), from TCIA, RSNA Bone Age and NIH Chest X-ray",
+        licence="CC BY-SA 4.0 (as given elsewhere for MedNIST)",
+        records=10_800,
+        features=(1, *SHAPE),
+        classes=len(CLASSES),
+        users=100,
+        silos=5,
+        allocation="uniform",
+        labels=CLASSES,
+        scaling="pixels 0 .. 255 to [-1, 1], by the format alone",
+        quirks=(
+            "1,800 images of each class (per_class) of 58,954; test_fraction and per_class apply to the folders of "
+            "jpeg files, medical_mnist_64.npz has a division of its own",
+            "there are no patient ids, so slices of one patient may be in training and in test",
+            "the task is easy and close to saturated",
+        ),
+    ),
+    FILES,
+    _read,
+    OPTIONS,
+)

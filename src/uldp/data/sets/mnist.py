@@ -1,0 +1,89 @@
+"""MNIST: handwritten digits of 28 x 28 pixels, from the original idx files or from mnist.npz."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from uldp.data.federation import Task
+from uldp.data.sets.base import DatasetInfo, FiledDataset, Options, Pool
+from uldp.data.sets.files import Bytes, image_records, read_images
+from uldp.data.store import DataFile, DataFiles, Located, unreadable
+from uldp.rng import Streams
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MEAN: Final = (0.1307,)  # of the training pixels, the constants that everybody uses
+DEVIATION: Final = (0.3081,)
+SHAPE: Final = (28, 28)
+
+_MIRROR: Final = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+_IDX: Final = {
+    "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+_NPZ: Final = (
+    "06af5dfe73b70e3bc1c36439982b18a8d76803db9b544f6fdf838a37fbb01b64",  # repacked from the idx files
+    "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1",  # as Keras distributes it
+)
+FILES: Final = DataFiles(
+    "mnist",
+    "mnist",
+    (
+        (DataFile("mnist.npz", "", _NPZ),),
+        tuple(DataFile(f"{name}.gz", f"{_MIRROR}{name}.gz", (checksum,)) for name, checksum in _IDX.items()),
+        tuple(DataFile(name) for name in _IDX),
+    ),
+)
+
+
+def _read(found: Located, streams: Streams, options: Options) -> Pool:
+    if "mnist.npz" in found:
+        x_train, y_train, x_test, y_test = read_images(found["mnist.npz"], SHAPE)
+    else:
+        x_train, y_train, x_test, y_test = (read_idx(path) for path in found.values())
+    train = image_records(x_train[:, None], y_train, MEAN, DEVIATION)
+    return Pool(train, image_records(x_test[:, None], y_test, MEAN, DEVIATION), Task(classes=10))
+
+
+def read_idx(path: Path) -> Bytes:
+    """An idx file of unsigned bytes: two zeros, the type (8), the number of dimensions, the dimensions, the data."""
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise unreadable(path, error) from None
+    start = 4 + 4 * data[3] if len(data) > 3 else 4
+    shape = tuple(np.frombuffer(data[4:start], dtype=">i4").tolist()) if len(data) >= start else ()
+    if data[:3] != b"\0\0\x08" or not shape or int(np.prod(shape)) != len(data) - start:
+        raise unreadable(path, "not an idx file of unsigned bytes")
+    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+
+
+DATASET: Final = FiledDataset(
+    DatasetInfo(
+        name="mnist",
+        description="which digit was written? images of 28 x 28 pixels",
+        source="LeCun, Cortes, Burges 1998",
+        licence="CC BY-SA 3.0 (as commonly given)",
+        records=70_000,
+        features=(1, 28, 28),
+        classes=10,
+        users=100,
+        silos=5,
+        allocation="zipf",
+        labels=tuple("0123456789"),
+        scaling="pixels to [0, 1], then mean 0.1307 and deviation 0.3081, the published constants",
+        quirks=(
+            "the records are digits, not writers: users are made up by the allocation",
+            "mean and deviation are published statistics of the training images, taken as given public constants",
+        ),
+    ),
+    FILES,
+    _read,
+)

@@ -1,0 +1,158 @@
+"""Where files are looked for, how they are fetched (here: from this machine), and what is said when they are not."""
+
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from uldp.data import store
+from uldp.data.builtin import datasets, load_builtin
+from uldp.data.store import DataFile, DataFiles
+from uldp.errors import DataError
+from uldp.rng import Streams
+
+NAMES = [name for name, dataset in datasets().items() if dataset.files is not None]
+BODY = b"some records\n" * 1000
+SUM = hashlib.sha256(BODY).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path == "/absent":
+            self.send_error(404, "Not Found")
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(BODY)))
+        self.end_headers()
+        self.wfile.write(BODY[:50] if self.path == "/short" else BODY)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def server():
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{httpd.server_port}"
+    httpd.shutdown()
+    httpd.server_close()
+    thread.join()
+
+
+def files(url, *checksums, by_hand=""):
+    return DataFiles("some", "some_set", ((DataFile("a.csv", url, checksums),),), by_hand=by_hand)
+
+
+def test_lookup_order(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert store.roots() == (tmp_path / "cache" / "uldp",)
+    monkeypatch.setenv("ULDP_DATA", str(tmp_path / "mine"))
+    assert store.roots() == (tmp_path / "mine", tmp_path / "cache" / "uldp")
+    assert store.roots(tmp_path / "named") == (tmp_path / "named",)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert store.roots()[-1] == Path.home() / ".cache" / "uldp"
+
+
+def test_the_first_complete_form_is_found(tmp_path, monkeypatch):
+    wanted = DataFiles("some", "s", ((DataFile("a"), DataFile("b")), (DataFile("c"),)), (DataFile("more"),))
+    monkeypatch.setenv("ULDP_DATA", str(tmp_path / "one"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "two"))
+    one, two = tmp_path / "one" / "s", tmp_path / "two" / "uldp" / "s"
+    for folder, names in ((one, "a"), (two, "ab")):
+        folder.mkdir(parents=True)
+        for name in names:
+            (folder / name).write_text(name)
+    assert store.locate(wanted) == {"a": two / "a", "b": two / "b"}
+    (one / "c").write_text("c")
+    (one / "more").write_text("more")
+    assert store.locate(wanted) == {"c": one / "c", "more": one / "more"}
+    with pytest.raises(DataError, match=r"no b or c in .*one"):
+        (one / "c").unlink()
+        store.locate(wanted, tmp_path / "one")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_absent_data_is_one_sentence_that_helps(name, tmp_path):
+    with pytest.raises(DataError) as error:
+        load_builtin(name, None, None, None, Streams.from_seed(0), tmp_path)
+    text, found = str(error.value), datasets()[name].files
+    assert text.startswith(f"data.dataset: {name} is not here: no {found.ways[0][0].name}")
+    assert str(tmp_path / found.folder) in text
+    assert f"`uldp data fetch {name}`" in text if found.downloads else "by hand" in text
+    assert "set ULDP_DATA (or --data-dir) to the folder that holds" in text
+    assert "\n" not in text
+
+
+def test_fetch_and_check(server, tmp_path):
+    wanted = files(f"{server}/a.csv", SUM)
+    said = []
+    (report,) = store.fetch(wanted, tmp_path, said.append)
+    assert (report.state, report.fetched, report.bytes) == (store.OK, True, len(BODY))
+    assert said == [f"fetching {server}/a.csv"]
+    assert [path.name for path in (tmp_path / "some_set").iterdir()] == ["a.csv"]
+    assert report.path.read_bytes() == BODY
+    (again,) = store.fetch(wanted, tmp_path)
+    assert not again.fetched
+    report.path.write_bytes(b"spoilt")
+    assert [found.state for found in store.check(wanted, tmp_path)] == [store.DIFFERENT]
+    assert store.fetch(wanted, tmp_path)[0].fetched
+    assert [found.state for found in store.check(wanted, tmp_path)] == [store.OK]
+
+
+def test_fetch_into_the_place_that_is_looked_at_first(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("ULDP_DATA", str(tmp_path))
+    (report,) = store.fetch(files(f"{server}/a.csv"))
+    assert report.path == tmp_path / "some_set" / "a.csv"
+    assert report.state == "no checksum known"
+
+
+@pytest.mark.parametrize(
+    ("path", "checksum", "text"),
+    [
+        ("/a.csv", "0" * 64, f"is not the known file (its sha256 is {SUM}); nothing was kept"),
+        ("/absent", SUM, "/absent answers 404 Not Found"),
+        ("/short", SUM, "the connection ended after 50 of 13000 bytes"),
+    ],
+)
+def test_a_failed_download_leaves_nothing(server, tmp_path, path, checksum, text):
+    with pytest.raises(DataError) as error:
+        store.fetch(files(server + path, checksum), tmp_path)
+    assert text in str(error.value)
+    assert not list((tmp_path / "some_set").iterdir())
+
+
+def test_no_network(tmp_path):
+    with pytest.raises(DataError) as error:
+        store.fetch(files("http://127.0.0.1:9/a.csv", by_hand="download a.csv by hand from the page"), tmp_path)
+    assert "a.csv: no download from http://127.0.0.1:9/a.csv (" in str(error.value)
+    assert f"; or download a.csv by hand from the page into {tmp_path / 'some_set'}" in str(error.value)
+
+
+def test_only_http(tmp_path):
+    with pytest.raises(DataError, match="not an http address"):
+        store.fetch(files(f"file://{tmp_path}/a.csv"), tmp_path)
+
+
+def test_no_direct_download(tmp_path):
+    with pytest.raises(DataError, match="no direct download: download Medical MNIST by hand from the Kaggle page"):
+        store.fetch(datasets()["medical-mnist"].files, tmp_path)
+
+
+def test_a_folder_that_cannot_be_written(server, tmp_path):
+    (tmp_path / "some_set").write_text("a file, not a folder")
+    with pytest.raises(DataError, match=r"a\.csv: cannot write to .*some_set"):
+        store.fetch(files(f"{server}/a.csv"), tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sources_are_https_and_checksums_are_sha256(name):
+    found = datasets()[name].files
+    everything = [file for way in found.ways for file in way] + list(found.extras)
+    assert all(file.url.startswith("https://") for file in everything if file.url)
+    assert all(file.sha256 for file in everything if file.url)
+    assert all(len(bytes.fromhex(checksum)) == 32 for file in everything for checksum in file.sha256)
+    assert found.downloads or found.by_hand

@@ -1,0 +1,234 @@
+"""Survival: Cox's loss against its formula and autograd, its training against the twin, the concordance index."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from twin import STREAMS, collect, cox_loss, gradient_of_user, make_silo, train_user
+
+from uldp.data.federation import Records, SiloData, Task
+from uldp.errors import ConfigError, ModelError
+from uldp.learners.base import LocalTraining
+from uldp.learners.losses import CoxPartialLikelihood, Targets, choose_loss
+from uldp.learners.metrics import concordance
+from uldp.learners.models import build_model
+from uldp.learners.torch import TorchLearner
+from uldp.rng import Streams
+
+SURVIVAL = Task(0, survival=True)
+COUNTS = [3, 1, 0, 9, 2, 6, 5, 1, 4, 11, 30]
+LOSS = CoxPartialLikelihood()
+
+
+def batch(seed=0, users=7, records=9, times=5):
+    """Outputs, labels with ties, and a mask with padding; the last user has no event, the one before one record."""
+    generator = np.random.default_rng(seed)
+    scores = torch.from_numpy(generator.normal(size=(users, records, 1)) * 3)
+    labels = torch.from_numpy(
+        generator.integers(1, times + 1, size=(users, records)) * generator.choice([-1.0, 1.0], size=(users, records))
+    )
+    counts = generator.integers(2, records + 1, size=users)
+    counts[-2] = 1
+    labels[-1] = -labels[-1].abs()
+    mask = torch.from_numpy((np.arange(records)[None] < counts[:, None]).astype(np.float64))
+    return scores, labels, mask
+
+
+def test_a_value_by_hand():
+    # Times 1 (event), 2 (censored), 3 (event): log(e^0 + e^1 + e^2) - 0, and log(e^2) - 2 = 0, over two events.
+    value = LOSS(torch.tensor([[[0.0], [1.0], [2.0]]]), torch.tensor([[1.0, -2.0, 3.0]]), torch.ones(1, 3))
+    assert value.item() == pytest.approx(np.log(1 + np.e + np.e**2) / 2)
+    # Breslow: two events at one time have one risk set.
+    value = LOSS(torch.tensor([[[0.0], [1.0]]]), torch.tensor([[4.0, 4.0]]), torch.ones(1, 2))
+    assert value.item() == pytest.approx(np.log(1 + np.e) - 0.5)
+
+
+@pytest.mark.parametrize("times", [2, 5, 1000])
+def test_values_and_gradients_are_those_of_the_formula(times):
+    for seed in range(20):
+        scores, labels, mask = batch(seed, times=times)
+        scores.requires_grad_()
+        expected = torch.stack([cox_loss(s[m > 0, 0], y[m > 0]) for s, y, m in zip(scores, labels, mask, strict=True)])
+        values = LOSS(scores, labels, mask)
+        torch.testing.assert_close(values, expected, rtol=0, atol=1e-12)
+        by_formula, by_autograd = (
+            torch.autograd.grad(v.sum(), scores, retain_graph=True)[0] for v in (expected, values)
+        )
+        by_hand = LOSS.gradient(scores.detach(), Targets(labels, mask))
+        torch.testing.assert_close(by_hand, by_formula, rtol=0, atol=1e-9)
+        torch.testing.assert_close(by_autograd, by_formula, rtol=0, atol=1e-9)
+        # Adding a number to all scores of a user changes nothing.
+        torch.testing.assert_close(by_hand.sum(1), torch.zeros(7, 1).double(), rtol=0, atol=1e-12)
+
+
+def test_without_an_event_and_for_a_record_alone_all_is_zero():
+    scores, labels, mask = batch()
+    values, gradients = LOSS(scores, labels, mask), LOSS.gradient(scores, Targets(labels, mask))
+    assert (values[-2:] == 0).all() and (gradients[-2:] == 0).all()
+    assert (values[:-2] > 0).all()
+    nobody = torch.zeros_like(mask)
+    assert (LOSS(scores, labels, nobody) == 0).all() and (LOSS.gradient(scores, Targets(labels, nobody)) == 0).all()
+
+
+@pytest.mark.parametrize("junk", [0.0, 1e30, float("inf"), float("-inf"), float("nan")])
+def test_padding_stays_out(junk):
+    scores, labels, mask = batch()
+    other = torch.where(mask.unsqueeze(2) > 0, scores, junk)
+    for wrong in (labels, torch.where(mask > 0, labels, 77.0), torch.where(mask > 0, labels, -0.5)):
+        assert torch.equal(LOSS(other, wrong, mask), LOSS(scores, labels, mask))
+        gradients = LOSS.gradient(other, Targets(wrong, mask))
+        assert torch.equal(gradients, LOSS.gradient(scores, Targets(labels, mask)))
+        assert (gradients[mask == 0] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_scores_do_not_overflow(dtype):
+    scores, labels, mask = (t.to(dtype) for t in batch())
+    for scale in (1e3, 1e6, -1e6):
+        values, gradients = LOSS(scores * scale, labels, mask), LOSS.gradient(scores * scale, Targets(labels, mask))
+        assert values.isfinite().all() and gradients.isfinite().all() and gradients.abs().max() <= 9
+        scaled = (scores * scale).requires_grad_()
+        (by_autograd,) = torch.autograd.grad(LOSS(scaled, labels, mask).sum(), scaled)
+        torch.testing.assert_close(by_autograd, gradients, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("records", [1, 2, 3, 8, 13, 64])
+def test_a_user_s_gradient_is_the_same_in_every_place(records, dtype):
+    scores, labels, mask = (t.to(dtype) for t in batch(users=41, records=max(records, 2)))
+    scores, labels, mask = scores[:, :records], labels[:, :records], mask[:, :records]
+    together = LOSS.gradient(scores, Targets(labels, mask))
+    for first, last in ((0, 2), (5, 7), (3, 20), (40, 41), (7, 41)):
+        some = LOSS.gradient(scores[first:last], Targets(labels[first:last], mask[first:last]))
+        assert torch.equal(some, together[first:last])
+        whole = Targets(labels, mask)
+        whole.risk_sets()
+        assert torch.equal(LOSS.gradient(scores[first:last], whole.part(first, last)), some)
+
+
+def cox_module(path):
+    return (
+        build_model("cox", (6,), SURVIVAL)
+        if path == "rules"
+        else nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1))
+    )
+
+
+@pytest.mark.parametrize("local", ["sgd", "adam"])
+@pytest.mark.parametrize("path", ["rules", "func", "loop"])
+def test_training_agrees_with_the_twin(path, local):
+    settings = LocalTraining(epochs=3, lr=0.05, batch_size=4, optimizer=local)
+    module = cox_module(path)
+    learner = TorchLearner(module, SURVIVAL, dtype="float64", path=path)
+    data = make_silo(COUNTS, (6,), SURVIVAL)
+    x = learner.initial(Streams.from_seed(3))
+    rows = collect(learner.user_deltas(x, data, settings, STREAMS))
+    assert sorted(rows) == [u for u, n in enumerate(COUNTS) if n]
+    for user, row in rows.items():
+        np.testing.assert_allclose(row, train_user(module, SURVIVAL, data, user, x, settings, STREAMS), atol=1e-9)
+    assert sum(np.abs(row).max() > 1e-3 for row in rows.values()) >= 5
+    assert (rows[1] == 0).all() and (rows[7] == 0).all(), "a record alone says nothing"
+    one = SiloData("a", data.features, data.labels, np.zeros_like(data.users))
+    expected = train_user(module, SURVIVAL, one, 0, x, settings, STREAMS.child("silo"))
+    np.testing.assert_allclose(learner.silo_delta(x, data, settings, STREAMS), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("path", ["rules", "func", "loop"])
+def test_a_gradient_takes_all_records_of_a_user_at_once(path):
+    module = cox_module(path)
+    # One megabyte: a loss that adds up over records would be taken in parts.
+    learner = TorchLearner(module, SURVIVAL, dtype="float64", memory_mb=1, path=path)
+    data = make_silo([1, 0, 2, 700, 9, 1, 33], (6,), SURVIVAL)
+    x = learner.initial(Streams.from_seed(3))
+    rows = collect(learner.user_gradients(x, data, STREAMS))
+    for user, row in rows.items():
+        np.testing.assert_allclose(row, gradient_of_user(module, SURVIVAL, data, user, x, STREAMS), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("path", ["rules", "func", "loop"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_users_without_events_do_not_move_and_disturb_nobody(path, optimizer):
+    learner = TorchLearner(cox_module(path), SURVIVAL, path=path)
+    data = make_silo(COUNTS, (6,), SURVIVAL)
+    quiet = np.isin(data.users, [3, 8])
+    data = SiloData("a", data.features, np.where(quiet, -np.abs(data.labels), data.labels), data.users)
+    x = learner.initial(STREAMS)
+    rows = collect(learner.user_deltas(x, data, LocalTraining(3, 0.05, 4, optimizer), STREAMS))
+    gradients = collect(learner.user_gradients(x, data, STREAMS))
+    for user in (3, 8, 1, 7):
+        assert (rows[user] == 0).all() and (gradients[user] == 0).all()
+    assert all(np.isfinite(row).all() for row in [*rows.values(), *gradients.values()])
+
+
+def test_the_bias_counts_but_does_not_move():
+    learner = TorchLearner(build_model("auto", (39,), SURVIVAL), SURVIVAL)
+    assert learner.dimension == 40
+    data = make_silo([20, 30], (39,), SURVIVAL)
+    for row in collect(
+        learner.user_deltas(learner.initial(STREAMS), data, LocalTraining(5, 0.05, 8), STREAMS)
+    ).values():
+        assert np.abs(row[:39]).max() > 1e-3 and abs(row[39]) < 1e-6
+
+
+def test_a_model_learns_who_is_at_risk():
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(400, 6)).astype(np.float32)
+    times = generator.exponential(np.exp(-features @ np.array([1.5, -1, 0, 0, 0, 0.5])))
+    labels = np.where(times < 2, times, -2.0).astype(np.float32)
+    learner = TorchLearner(build_model("auto", (6,), SURVIVAL), SURVIVAL)
+    x = learner.initial(STREAMS)
+    data = SiloData("a", features[:300], labels[:300], np.zeros(300, dtype=np.int64))
+    x = x + learner.silo_delta(x, data, LocalTraining(20, 0.05, 16), STREAMS)
+    test = Records(features[300:], labels[300:])
+    risks = learner.predict(x, test.features)
+    metrics = learner.evaluate(x, test)
+    assert set(metrics) == {"loss", "c_index"} and metrics["c_index"] > 0.8
+    assert metrics["c_index"] == concordance(risks, test.labels.astype(np.float64))
+    expected = cox_loss(torch.from_numpy(risks), torch.from_numpy(test.labels).double()).item()
+    assert metrics["loss"] == pytest.approx(expected)
+    censored = Records(test.features, -np.abs(test.labels))
+    assert learner.evaluate(x, censored) == {"loss": 0.0}
+
+
+def test_the_task_decides():
+    assert isinstance(choose_loss(SURVIVAL, 1), CoxPartialLikelihood)
+    with pytest.raises(ModelError, match="a survival model has one output, this one has 2"):
+        choose_loss(SURVIVAL, 2)
+    for name, task in (("cox", Task(2)), ("cox", Task(0)), ("linear", SURVIVAL), ("logistic", SURVIVAL)):
+        with pytest.raises(ConfigError, match=r"model\.name"):
+            build_model(name, (4,), task)
+    mlp = build_model("mlp", (4,), SURVIVAL, {"hidden": [3]})
+    assert mlp[-1].out_features == 1
+
+
+# --- the concordance index ------------------------------------------------------------------------------------
+
+
+def brute_concordance(risks, labels):
+    right, pairs = 0.0, 0
+    for risk, label in zip(risks, labels, strict=True):
+        for other_risk, other in zip(risks, labels, strict=True):
+            if label > 0 and (abs(other) > label or (abs(other) == label and other < 0)):
+                pairs += 1
+                right += 1.0 if risk > other_risk else 0.5 if risk == other_risk else 0.0
+    return right / pairs if pairs else None
+
+
+@pytest.mark.parametrize("times", [1, 3, 10, 10**6])
+@pytest.mark.parametrize("levels", [1, 4, 10**6])
+def test_concordance_is_that_of_the_definition(times, levels):
+    generator = np.random.default_rng(times + levels)
+    for count in (1, 2, 5, 40):
+        risks = generator.integers(levels, size=count) / 7.0
+        labels = generator.integers(1, times + 1, size=count) * generator.choice([-1.0, 1.0], size=count)
+        assert concordance(risks, labels) == brute_concordance(risks, labels)
+
+
+def test_concordance_at_the_ends():
+    times = np.arange(1.0, 21.0)
+    assert concordance(-times, times) == 1.0 and concordance(times, times) == 0.0
+    assert concordance(np.zeros(20), times) == 0.5
+    assert concordance(times, -times) is None and concordance(np.zeros(0), np.zeros(0)) is None
+    assert concordance(np.where(times == 3, np.nan, times), times) is None
