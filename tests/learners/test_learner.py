@@ -28,6 +28,8 @@ ZOO = {
     "cnn": ((1, 8, 8), TEN, {"dropout2d": 0.2}),
     "creditcard": ((30,), TWO, {}),
     "cox": ((6,), Task(0, survival=True), {}),
+    "mnist-two-layer": ((1, 8, 8), TEN, {}),
+    "vgg-cifar": ((3, 4, 4), TEN, {"dropout": 0.5}),
 }
 
 
@@ -40,18 +42,19 @@ def learner(name, **options):
 @pytest.mark.parametrize("name", ZOO)
 def test_a_row_does_not_change_by_a_bit_when_other_users_go(name, local):
     trainer, shape, task = learner(name)
-    counts = [3, 1, 0, 9, 2, 6, 5, 1, 4, 11, 2, 2, 3, 1, 1, 7, 14, 4, 4, 3, 3]
+    large = trainer.dimension > 50_000
+    counts = [3, 1, 0, 9, 2] if large else [3, 1, 0, 9, 2, 6, 5, 1, 4, 11, 2, 2, 3, 1, 1, 7, 14, 4, 4, 3, 3]
     data = make_silo(counts, shape, task)
     x = trainer.initial(Streams.from_seed(3))
     rows = collect(trainer.user_deltas(x, data, local, STREAMS))
     gradients = collect(trainer.user_gradients(x, data, STREAMS))
-    for gone in (0, 1, 3, 9, 16):
+    for gone in (0, 1, 3) if large else (0, 1, 3, 9, 16):
         rest = data.take(data.users != gone)
         for user, row in collect(trainer.user_deltas(x, rest, local, STREAMS)).items():
             np.testing.assert_array_equal(row, rows[user])
         for user, row in collect(trainer.user_gradients(x, rest, STREAMS)).items():
             np.testing.assert_array_equal(row, gradients[user])
-    for user in (1, 9):
+    for user in (1, 3):
         alone = data.take(data.users == user)
         np.testing.assert_array_equal(collect(trainer.user_deltas(x, alone, local, STREAMS))[user], rows[user])
 

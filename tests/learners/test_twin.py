@@ -140,6 +140,13 @@ def test_a_module_that_cannot_be_vectorised_is_looped_with_a_warning(local):
 LAYERS = {
     "strided": [nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(3, 4, 2, stride=(1, 2)), nn.Flatten()],
     "group-norm": [nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(), nn.Dropout(0.2), nn.AvgPool2d(2), nn.Flatten()],
+    "norm-relu": [
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(),
+        nn.GroupNorm(4, 4, affine=False),
+        nn.ReLU(),
+    ],
     "global-mean": [nn.Dropout2d(0.3), nn.Conv2d(2, 4, (3, 2), bias=False), nn.Tanh(), nn.AdaptiveAvgPool2d(1)],
     "max-3": [nn.Conv2d(2, 4, 3, padding=(2, 1)), nn.Sigmoid(), nn.MaxPool2d((3, 2)), nn.Conv2d(4, 3, (1, 3))],
     "no-affine": [nn.Flatten(), nn.Linear(98, 6, bias=False), nn.GroupNorm(3, 6, affine=False), nn.ReLU()],

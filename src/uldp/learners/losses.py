@@ -32,6 +32,7 @@ class Targets:
             self.weights *= share.unsqueeze(1)
         self._hot: Tensor | None = None
         self._risk_sets: RiskSets | None = None
+        self._whole: tuple[Targets, int, int] | None = None
 
     def part(self, first: int, last: int) -> Targets:
         """Of some of the rows."""
@@ -39,6 +40,7 @@ class Targets:
         some.labels, some.mask, some.weights = self.labels[first:last], self.mask[first:last], self.weights[first:last]
         some.share = None if self.share is None else self.share[first:last]
         some._hot = some._risk_sets = None
+        some._whole = (self, first, last)
         return some
 
     def weighted_hot(self, classes: int) -> Tensor:
@@ -49,9 +51,13 @@ class Targets:
         return self._hot
 
     def risk_sets(self) -> RiskSets:
-        """Of labels that are survival times; made once."""
+        """Of labels that are survival times; made once, for the batches of several steps together."""
         if self._risk_sets is None:
-            self._risk_sets = RiskSets(self.labels, self.mask)
+            if self._whole is None:
+                self._risk_sets = RiskSets(self.labels, self.mask)
+            else:
+                whole, first, last = self._whole
+                self._risk_sets = whole.risk_sets().part(first, last)
         return self._risk_sets
 
 
@@ -60,20 +66,29 @@ class RiskSets:
 
     ``order`` (users, records) sorts by falling time, padding last. The risk set of a record, all records of the user
     with the same time or a later one, is then everything up to the place ``last``; whom a record was at risk with,
-    everything from the place ``first`` on. Both count places of the order.
+    everything from the place ``first`` on. Both count places of the order. ``events`` is a user's number of events, at
+    least 1.
     """
 
     def __init__(self, labels: Tensor, mask: Tensor) -> None:
         present = mask > 0
         # Stable: records with the same time keep their own order, whatever the sorting algorithm.
-        times, self.order = torch.where(present, labels.abs(), -1.0).sort(1, descending=True, stable=True)
+        times, self.order = torch.where(present, labels.abs(), -1.0).sort(dim=1, descending=True, stable=True)
         self.event = ((labels > 0) & present).gather(1, self.order)
+        self.events = self.event.sum(1, keepdim=True).clamp(min=1)
         edge = torch.ones_like(self.event[:, :1])
         new = torch.cat([edge, times[:, 1:] != times[:, :-1]], 1)
         places = torch.arange(times.shape[1], device=times.device).expand_as(times)
         self.first = torch.where(new, places, 0).cummax(1).values
         final = torch.cat([new[:, 1:], edge], 1)
         self.last = torch.where(final, places, times.shape[1]).flip(1).cummin(1).values.flip(1)
+
+    def part(self, first: int, last: int) -> RiskSets:
+        """Of some of the rows."""
+        some = copy.copy(self)
+        some.order, some.event, some.events = self.order[first:last], self.event[first:last], self.events[first:last]
+        some.first, some.last = self.first[first:last], self.last[first:last]
+        return some
 
 
 class Loss(Protocol):
@@ -181,17 +196,17 @@ class CoxPartialLikelihood:
         sets = RiskSets(labels, mask)
         scores = outputs.squeeze(2).gather(1, sets.order)
         terms = torch.where(sets.event, scores.logcumsumexp(1).gather(1, sets.last) - scores, 0.0)
-        return terms.sum(1) / sets.event.sum(1).clamp(min=1)
+        return terms.sum(1) / sets.events.squeeze(1)
 
     def gradient(self, outputs: Tensor, targets: Targets) -> Tensor:
-        # d/ds_k = (sum over events i with T_i <= T_k of exp(s_k) / (sum over i's risk set of exp(s)) - event_k) / events
+        # For record k: (sum over events i with T_i <= T_k of exp(s_k) / (sum over i's risk set) - event_k) / events.
         sets = targets.risk_sets()
         scores = outputs.squeeze(2).gather(1, sets.order)
         risks = scores.logcumsumexp(1).gather(1, sets.last)
         shares = torch.where(sets.event, -risks, -torch.inf).flip(1).logcumsumexp(1).flip(1).gather(1, sets.first)
         # No share, no gradient: padding comes after the last event, and may hold any number.
         g = torch.where(shares == -torch.inf, 0.0, (scores + shares).exp()).sub_(sets.event.to(scores.dtype))
-        g /= sets.event.sum(1, keepdim=True).clamp(min=1)
+        g /= sets.events
         return torch.empty_like(g).scatter_(1, sets.order, g).unsqueeze(2)
 
 

@@ -402,7 +402,7 @@ def creditcard(shape: Shape, task: Task, *, width: Any = 30, dropout: Any = 0.5)
 
 # The nets of SRR-FL (CODASPY 2024). The paper gives their numbers of parameters, and no layers but "two-layer" and
 # "VGG-like". The arrangements below are our guess: of those that we searched (3x3 convolutions, widths and dense
-# layers in powers of two), the most ordinary one that has the published number exactly.
+# layers in powers of two), the most ordinary one that has the published number exactly. Others have it too.
 
 
 @zoo("mnist-two-layer")
@@ -424,7 +424,7 @@ def mnist_two_layer(shape: Shape, task: Task) -> nn.Module:
 def vgg_cifar(shape: Shape, task: Task, *, groups: Any = 8, dropout: Any = 0.0) -> nn.Module:
     """Convolutions 32, 32, pool, 64, 64, pool, dense 512, each with a group norm: 2,169,770 parameters for 3x32x32.
 
-    With batch norm this is a widespread net for CIFAR-10; group norm has as many parameters.
+    Such nets usually have batch norm, which mixes the records of a batch; group norm has as many parameters.
     """
     _images("vgg-cifar", shape, 4)
     if type(groups) is not int or groups not in (1, 2, 4, 8, 16, 32):

@@ -263,10 +263,11 @@ class ImageNorm(Rule):
         centred = parts - parts.sum(-1, keepdim=True).div_(size)
         self._rate = centred.square().sum(-1, keepdim=True).div_(size).add_(self._epsilon).rsqrt_()
         self._hat = centred.mul_(self._rate)
-        y = self._image(self._hat, x.shape)
-        if self._scale is not None:
-            y.mul_(self._scale.now)
-        return y if self._shift is None else y.add_(self._shift.now)
+        # A new tensor in any case: for one record, _image is a view of _hat, and the layer above may overwrite ours.
+        hat = self._image(self._hat, x.shape)
+        if self._scale is None or self._shift is None:
+            return hat.clone() if self._scale is None else hat * self._scale.now
+        return torch.addcmul(self._shift.now, hat, self._scale.now)
 
     def backward(self, g: Tensor, update: Update) -> Tensor:
         if self._scale is not None:
