@@ -14,7 +14,29 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """A hint at the name that was probably meant, or nothing.
+
+    >>> did_you_mean("uldp-afg", ["uldp-avg", "default"])
+    ". Did you mean 'uldp-avg'?"
+    """
+    close = difflib.get_close_matches(given.lower(), known, n=1)
+    return f". Did you mean {close[0]!r}?" if close else ""
+
+
+def first_line(error: BaseException) -> str:
+    """Somebody else's error as part of one sentence of ours.
+
+    >>> first_line(ValueError("no\\nmore"))
+    'ValueError: no'
+    """
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 class UldpError(Exception):

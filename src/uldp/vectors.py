@@ -108,7 +108,10 @@ class FixedPoint:
             )
 
     def encode_sum(self, rows: Vector, weights: Vector | None = None) -> tuple[Integers, int]:
-        """The sum over rows of trunc(weight * row / unit), and how many coordinates were saturated."""
+        """The sum over rows of trunc(weight * row / unit), and how much was cut off to keep the limit.
+
+        What is cut off: coordinates beyond the limit where the encoding saturates, else whole rows longer than it.
+        """
         count, dimension = rows.shape
         total = np.zeros(dimension, dtype=np.int64)
         saturated = 0
@@ -123,7 +126,9 @@ class FixedPoint:
                 np.clip(scaled, -self.units, self.units, out=scaled)
             np.trunc(scaled, out=scaled)
             if not self.saturate:
-                scaled[~self._within(scaled, None if weights is None else weights[start : start + block])] = 0.0
+                long = ~self._within(scaled, None if weights is None else weights[start : start + block])
+                saturated += int(long.sum())
+                scaled[long] = 0.0
             total += scaled.astype(np.int64).sum(axis=0)
         return total, saturated
 

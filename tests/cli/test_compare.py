@@ -46,7 +46,8 @@ def test_means_deviations_and_the_total(folder):
     assert avg["metrics"]["loss"] == pytest.approx(statistics.fmean(values))
     assert avg["deviations"]["loss"] == pytest.approx(statistics.stdev(values))
     # four private runs of three rounds each, at sigma 5
-    assert found["total_epsilon"] == pytest.approx(account({Gaussian(5.0): 12}, 1e-5).value, rel=1e-9)
+    assert found["total_epsilon"] is None  # default has no privacy
+    assert found["private_total_epsilon"] == pytest.approx(account({Gaussian(5.0): 12}, 1e-5).value, rel=1e-9)
     assert (folder / "c" / "comparison.png").stat().st_size > 10_000
 
 

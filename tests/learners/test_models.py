@@ -181,7 +181,7 @@ def test_other_models_that_carry_data_past_the_clipping_are_refused():
         check_model(Counting(), (3,))
     with pytest.raises(ModelError, match="no trainable parameters"):
         check_model(nn.Sequential(nn.ReLU()))
-    with pytest.raises(ModelError, match=r"not \(3, outputs\)"):
+    with pytest.raises(ModelError, match=r"not \(5, outputs\)"):
         check_model(Squeezing(), (3,))
     check_model(nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2), nn.Flatten(), nn.Linear(8, 2)), (1, 4, 4))
 

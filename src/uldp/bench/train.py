@@ -283,7 +283,7 @@ def _note(work: Workload, case: Case) -> str:
     """What was measured, in a sentence or two."""
     text = (
         f"{case['trainings']} trainings of {work.local.epochs} epochs, {case['flops'] / 1e9:.3g} GFLOP; "
-        f"{case['threads']} threads, the loop at its best with {case['baseline_threads']}; "
+        f"{case['threads']} threads, the loop (one process) at its best with {case['baseline_threads']}; "
         f"best of {work.repeats} runs of each side"
     )
     if case["baseline_trainings"] < case["trainings"]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 def main() -> None:
     """The entry point ``uldp``."""
+    import sys
+
     from uldp.cli.app import app
 
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does: a method or model of one's own may lie in the current folder
     app()

@@ -57,10 +57,12 @@ def compare(
         raise typer.Exit(130) from None
     shown = metric_names(compared[0].metrics)
     figure = compare_figure(compared, shown[0], folder.path / "comparison.png")
-    total = total_epsilon(compared)
+    private = [method for method in compared if math.isfinite(method.epsilon)]
+    total = total_epsilon(private) if private else math.inf
     document = {
         "results": [method.to_json() for method in compared],
-        "total_epsilon": finite_or_none(total),
+        "total_epsilon": finite_or_none(total_epsilon(compared)),
+        "private_total_epsilon": finite_or_none(total),
         "figure": str(figure),
         "folder": str(folder.path),
     }
@@ -84,11 +86,14 @@ def compare(
         title=f"{first.dataset}: {first.history[-1].round} rounds, {repeats} seed(s), mean and standard deviation",
     )
     typer.echo(f"picture: {figure}")
-    if math.isfinite(total) and total > 0:
+    if private:
         typer.echo(
-            f"On real data all of these runs together cost epsilon {show_epsilon(total)} at the same delta, not the "
-            "epsilon of one: repeated training adds up, and choosing among the results does too."
+            f"On real data the private runs ({', '.join(m.method for m in private)}) would together cost epsilon "
+            f"{show_epsilon(total)} at the same delta, not the epsilon of one: repeated training adds up, and choosing "
+            "among the results does too."
         )
+    if len(private) < len(compared):
+        typer.echo("The other runs have no privacy at all: with them the total is infinite.")
 
 
 def _cell(value: tuple[float, float] | None, repeats: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ def demo(
     dataset: Annotated[str, typer.Option("--dataset", help="A built-in data set.")] = "breast-cancer",
     overrides: Set = [],  # noqa: B006
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where to put runs and picture [default: runs/demo-N].")
+        Path | None, typer.Option("--out", help="Where to put runs and picture (default: runs/demo-N).")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -68,13 +69,15 @@ def _explain(epsilon: float, delta: float, silos: int) -> str:
     """What was protected, from whom, and what was not."""
     import textwrap
 
+    factor = math.exp(epsilon)
     text = f"""
-What this means. Each uldp method hid every single person from whoever sees the models: had one person's records been
-missing from all {silos} silos, the models would have come out almost as likely, within a factor of e^{epsilon:.3g}
-except with probability {delta:g}. Not protected: 'default' has no privacy at all. The noise of this demo comes from a
-known seed, so it protects only from people without the seed (run.secrets = "os" changes that). The server sees each
-silo's noised sum, and for uldp-avg-w also how many records everybody has, so against the server itself the protection
-is weaker: `uldp plan` prints the numbers. The test set, the times and your own choice among the four methods are
-outside of every epsilon. Each method used the data once more: the epsilons add up.
+What this means. With each uldp method, whoever sees the models learns little about any one person: had that
+person's records been missing from all {silos} silos, no outcome would have been more than e^{epsilon:.3g} =
+{factor:.0f} times more or less likely, except with probability {delta:g}. Not protected: 'default' has no
+privacy at all. The noise of this demo comes from a known seed, so it protects only from people without the seed
+(run.secrets = "os" changes that). The server sees each silo's noised sum, and for uldp-avg-w also how many
+records everybody has, so against the server itself the protection is weaker: `uldp plan` prints the numbers.
+The test set, the times and your own choice among the four methods are outside of every epsilon. Each method
+used the data once more: the epsilons add up.
 """
     return textwrap.fill(" ".join(text.split()), 100)

@@ -64,7 +64,7 @@ def predict(
 @reporting
 def export(
     run_directory: Run,
-    out: Annotated[Path | None, typer.Option("--out", help="The file to write [default: RUN/model.pt].")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The file to write (default: RUN/model.pt).")] = None,
     as_json: Json = False,
 ) -> None:
     """Write the model as a plain PyTorch state with its schema, for use without uldp."""
@@ -150,7 +150,8 @@ def _predictions(learner: TorchLearner, schema: Schema, x: Vector, features: Flo
 
     scores = learner.predict(x, features)
     if not isinstance(schema.label, ClassLabel):
-        return pd.DataFrame({"prediction": schema.task.label_offset + schema.task.label_scale * scores})
+        within = scores.clip(-1, 1)  # the agreed range of the label: public, so this costs nothing
+        return pd.DataFrame({"prediction": schema.task.label_offset + schema.task.label_scale * within})
     classes = schema.label.classes
     table = {"prediction": [classes[i] for i in scores.argmax(axis=1)]}
     return pd.DataFrame({**table, **{f"probability_{name}": scores[:, i] for i, name in enumerate(classes)}})

@@ -57,7 +57,7 @@ def new(
     user: Annotated[str | None, typer.Option("--user", help="The column that says whose record it is.")] = None,
     label: Annotated[str | None, typer.Option("--label", help="The column to predict.")] = None,
     test: Annotated[
-        Path | None, typer.Option("--test", help="A file of held-out records [default: 20 % of the users].")
+        Path | None, typer.Option("--test", help="A file of held-out records (default: 20 % of the users).")
     ] = None,
     people: Annotated[int | None, typer.Option("--people", help="About how many people there are; public.")] = None,
     suggest: Annotated[

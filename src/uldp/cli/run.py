@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.local import Result
 
-Out = Annotated[Path | None, typer.Option("--out", help="The run directory to create [default: runs/NAME-N].")]
+Out = Annotated[Path | None, typer.Option("--out", help="The run directory to create (default: runs/NAME-N).")]
 Run = Annotated[Path, typer.Argument(help="A run directory.")]
 
 
@@ -67,7 +68,7 @@ def _train(prepared: Prepared, directory: RunDirectory, as_json: bool) -> None:
         with progress(prepared.experiment.method_name, prepared.plan.method.rounds) as show:
             result = run_local(prepared, directory, show)
     except KeyboardInterrupt:
-        typer.echo(f"stopped; nothing is lost. Continue with: uldp resume {directory.path}", err=True)
+        typer.echo(f"stopped; nothing is lost. Continue with: uldp resume {quote(str(directory.path))}", err=True)
         raise typer.Exit(130) from None
     _local_warnings(result, prepared)
     if as_json:
@@ -79,7 +80,8 @@ def _train(prepared: Prepared, directory: RunDirectory, as_json: bool) -> None:
 def _local_warnings(result: Result, prepared: Prepared) -> None:
     if result.left_out:
         warn(
-            f"{result.left_out} user updates were not finite and counted as zero; lower method.local_lr. "
+            f"{result.left_out} user updates were not finite, or longer than the clip, and counted as zero: lower "
+            "method.local_lr, or clip the rows of your own method. "
             "(A simulation can say so; in a real federation this stays in the silo.)"
         )
     if result.saturated:

@@ -21,7 +21,7 @@ PresetOption = Annotated[
     str, typer.Option("--preset", help="With --dataset: 'paper' for the published settings of a data set and method.")
 ]
 DataDirOption = Annotated[
-    Path | None, typer.Option("--data-dir", help="Where the data sets' folders lie [default: $ULDP_DATA, user cache].")
+    Path | None, typer.Option("--data-dir", help="Where the data sets' folders lie (default: $ULDP_DATA, user cache).")
 ]
 MethodOption = Annotated[str | None, typer.Option("--method", help="A method by name (see `uldp methods`).")]
 
@@ -41,7 +41,10 @@ def experiment_from(
     if file is not None and preset_name:
         raise ConfigError("goes with --dataset, not with a file", place="--preset", value=preset_name)
     if (file is None) == (dataset is None):
-        raise ConfigError("give an experiment file, or --dataset NAME (and --method NAME)", place="command line")
+        raise ConfigError(
+            "give an experiment file, or --dataset NAME (and --method NAME), not both and not neither",
+            place="command line",
+        )
     if file is not None:
         tree, base = read_toml(file), file.resolve().parent
         if method is not None:
@@ -51,7 +54,8 @@ def experiment_from(
         tree, base = preset(dataset, method or "uldp-avg-w", preset_name), Path.cwd()
     if data_dir is not None and isinstance(tree.get("data"), dict):
         tree = {**tree, "data": {**tree["data"], "data_dir": str(data_dir.expanduser().resolve())}}
-    return Experiment.from_tree(apply_overrides(tree, overrides), base)
+    name = file.stem if file is not None else ""
+    return Experiment.from_tree(apply_overrides(tree, overrides), base, name)
 
 
 def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -76,4 +80,6 @@ def _another_method(section: Any, name: str) -> dict[str, Any]:
 
     before, after = lookup(section["name"]), lookup(name)
     left_behind = {f.name for f in fields(before.method)} - {f.name for f in fields(after.method)} | set(before.fixed)
+    if before.method.unit != after.method.unit:
+        left_behind |= {"global_lr"}  # a sum over users and a mean over silos have steps of different size
     return {**{key: value for key, value in section.items() if key not in left_behind}, "name": name}

@@ -20,7 +20,7 @@ from uldp.data.sets import (
     tcga_brca,
 )
 from uldp.data.sets.base import Dataset
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, did_you_mean
 from uldp.rng import Streams
 
 _ALL: Final[tuple[Dataset, ...]] = (
@@ -51,7 +51,11 @@ def dataset(name: str) -> Dataset:
     """The data set of this name."""
     known = datasets()
     if name not in known:
-        raise ConfigError(f"unknown data set {name!r}. Known: {', '.join(known)}", place="data.dataset", value=name)
+        raise ConfigError(
+            f"unknown data set {name!r}. Known: {', '.join(known)}{did_you_mean(name, known)}",
+            place="data.dataset",
+            value=name,
+        )
     return known[name]
 
 

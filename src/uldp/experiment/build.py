@@ -64,7 +64,7 @@ def load_federation(experiment: Experiment) -> Federation:
         user=data.user,
         test=None if data.test is None else experiment.base / data.test,
         test_fraction=data.test_fraction,
-        name=Path(experiment.base.name).name or "tables",
+        name=experiment.name or "tables",
     )
     if data.roster is None and data.id_key is None:
         return replace(federation, caveats=(*federation.caveats, SIMULATED_KEY))
@@ -125,6 +125,7 @@ def prepare(experiment: Experiment) -> Prepared:
             "the test set has no records; give data.test or a larger data.test_fraction", place="data.test"
         )
     learner = build_learner(experiment, federation.feature_shape, federation.task)
+    federation = replace(federation, caveats=(*federation.caveats, *_rounding(learner, federation)))
     facts = Facts(federation.users, len(federation.silos), learner.dimension)
     method = noised_method(experiment, facts)
     plan = Plan(
@@ -136,6 +137,20 @@ def prepare(experiment: Experiment) -> Prepared:
         silos=tuple(silo.name for silo in federation.silos),
     )
     return Prepared(experiment, federation, learner, plan)
+
+
+def _rounding(learner: TorchLearner, federation: Federation) -> tuple[str, ...]:
+    """A caveat where a user's row may change in its last bits with who else is there."""
+    from uldp.learners.stable import rows_are_stable
+
+    path = learner.path(federation.feature_shape)
+    if path == "loop" or (path == "rules" and rows_are_stable()):
+        return ()
+    why = "the model has layers without batched rules" if path == "func" else "this machine's matrix kernels do so"
+    return (
+        f"Rows of users may round differently with who else is there ({why}), so the bound on the sum holds up to "
+        "float rounding, not exactly.",
+    )
 
 
 def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: bool) -> Statement:
@@ -162,7 +177,11 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
     if method.needs_counts:
         server_sees += " (and, in the clear, everybody's record counts: no epsilon covers those)"
         silo_sees += " (and, in the clear, everybody's record totals: no epsilon covers those)"
-    shared = (SHARED_PLACES,) if federation.hashed else ()
+    shared: tuple[str, ...] = (
+        (SHARED_PLACES,) if federation.hashed and method.unit is not None and not federation.void else ()
+    )
+    if method.unit is not None and ledger.delta * facts.users >= 1:
+        shared += (f"delta {ledger.delta:g} is not below 1/|U|: it allows to give away a whole person.",)
     # Always both sets of rows: which ones are shown must not depend on who is there.
     rows = exposures(1.0, "") + exposures(2.0, ", if a person's records are replaced instead of left out,")
     return Statement(
@@ -174,6 +193,7 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
         simulated=simulated,
         exposures=rows if method.unit is not None else (),
         void=federation.void if method.unit is not None else "",
+        first=len(federation.caveats) + len(shared),
         caveats=(*federation.caveats, *shared, *method.caveats(facts), *_common_caveats(plan, simulated)),
     )
 

@@ -145,10 +145,10 @@ class RunConfig:
     secrets: str = "simulated"
 
     def __post_init__(self) -> None:
-        for key, least in (("seed", 0), ("threads", 1), ("memory_mb", 1)):
-            if getattr(self, key) < least:
-                value = getattr(self, key)
-                raise ConfigError(f"at least {least}, not {value}", place=f"run.{key}", value=value)
+        for key, least, most in (("seed", 0, 2**63), ("threads", 1, 1024), ("memory_mb", 1, 2**24)):
+            value = getattr(self, key)
+            if not least <= value <= most:
+                raise ConfigError(f"from {least} to {most}, not {value}", place=f"run.{key}", value=value)
         for key, known in (("dtype", DTYPES), ("secrets", SECRETS)):
             if getattr(self, key) not in known:
                 value = getattr(self, key)
@@ -175,11 +175,13 @@ class Experiment:
     privacy: PrivacyConfig
     aggregation: AggregationConfig
     run: RunConfig
+    name: str = field(default="", compare=False)
+    """What people call it: the experiment file's name. Not part of the experiment's identity."""
     base: Path = field(default=Path(), compare=False)
     """The folder that relative paths start from; not part of the experiment's identity."""
 
     @classmethod
-    def from_tree(cls, tree: Mapping[str, Any], base: Path | str = ".") -> Experiment:
+    def from_tree(cls, tree: Mapping[str, Any], base: Path | str = ".", name: str = "") -> Experiment:
         """The experiment of a tree as it stands in an experiment file."""
         sections = ("data", "model", "method", "privacy", "aggregation", "run")
         check_keys(tree, sections, "experiment")
@@ -197,6 +199,7 @@ class Experiment:
             privacy=privacy,
             aggregation=read_section(AggregationConfig, tree.get("aggregation", {}), "aggregation"),
             run=read_section(RunConfig, tree.get("run", {}), "run"),
+            name=name,
             base=Path(base),
         )
 
@@ -206,7 +209,7 @@ class Experiment:
         tree = read_toml(path)
         for assignment in overrides:
             tree = with_override(tree, assignment)
-        return cls.from_tree(tree, Path(path).resolve().parent)
+        return cls.from_tree(tree, Path(path).resolve().parent, Path(path).stem)
 
     def to_tree(self) -> Tree:
         """The tree that gives this experiment back."""

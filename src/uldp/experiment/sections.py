@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import tomllib
 import types
@@ -11,7 +10,7 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
 Tree = dict[str, Any]
@@ -31,10 +30,10 @@ def check_keys(tree: Mapping[str, Any], known: Collection[str], place: str) -> N
     """Refuse a key that is not among ``known``."""
     for key in tree:
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ConfigError(
-                f"unknown key {key!r}. Known keys: {', '.join(sorted(known))}.{hint}", place=place, value=key
+                f"unknown key {key!r}. Known keys: {', '.join(sorted(known))}{did_you_mean(key, known)}",
+                place=place,
+                value=key,
             )
 
 

@@ -34,8 +34,10 @@ class LocalTraining:
             raise ConfigError(f"at least 1, not {self.epochs}", place="method.local_epochs", value=self.epochs)
         if not 0 < self.lr < float("inf"):
             raise ConfigError(f"a positive number, not {self.lr}", place="method.local_lr", value=self.lr)
-        if self.batch_size < 1:
-            raise ConfigError(f"at least 1, not {self.batch_size}", place="method.batch_size", value=self.batch_size)
+        if not 1 <= self.batch_size <= 2**31:
+            raise ConfigError(
+                f"from 1 to 2^31, not {self.batch_size}", place="method.batch_size", value=self.batch_size
+            )
         if self.optimizer not in OPTIMIZERS:
             raise ConfigError(
                 f"unknown optimizer {self.optimizer!r}. Known: {', '.join(OPTIMIZERS)}",

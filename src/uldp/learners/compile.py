@@ -38,6 +38,10 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
 
 def compile_rules(module: nn.Module, feature_shape: Shape) -> Compiled:
     """Fresh rules for the model; :class:`NoRuleError` says why it has none."""
+    for part in module.modules():
+        # A hook, or a forward of the instance's own, may do anything: rules would silently leave it out.
+        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or "forward" in vars(part):
+            raise NoRuleError(f"{type(part).__name__} has a hook or a forward of its own")
     starts = _starts(module)
     shape = feature_shape
     found = list(layers(module))

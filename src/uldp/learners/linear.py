@@ -76,9 +76,9 @@ def _targets(labels: Array, outputs: int, loss: Loss, dtype: Any) -> Array:
 def _gradient(scores: Array, wanted: Array, loss: Loss) -> Array:
     """The gradient of the records' losses, before the mean is taken."""
     if isinstance(loss, SquaredError):
-        return 2.0 * (scores - wanted)
+        return np.asarray(2.0 * (scores - wanted))
     if isinstance(loss, BinaryCrossEntropy):
-        return 1.0 / (1.0 + np.exp(-scores)) - wanted
+        return np.asarray(1.0 / (1.0 + np.exp(-scores)) - wanted)
     scores -= scores.max(axis=1, keepdims=True)
     chances = np.exp(scores)
-    return chances / chances.sum(axis=1, keepdims=True) - wanted
+    return np.asarray(chances / chances.sum(axis=1, keepdims=True) - wanted)

@@ -7,7 +7,7 @@ padding gives the same rounding, so that a user's row stays the same, bit by bit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -28,6 +28,11 @@ LADDERS: Final = {
     "middle": _ladder((1, 2, 4, 8), (16, 24)),
     "coarse": _ladder((), (4,))[::2],
 }
+
+
+#: At most so many entries of orders in a chunk (with their keys some 32 bytes each), and so many steps at a time.
+_ORDER_ENTRIES: Final = 2**21
+_BLOCK_STEPS: Final = 32
 
 
 def padded_width(records: IntArray, batch_size: int, ladder: str) -> IntArray:
@@ -56,6 +61,11 @@ class Chunk:
     def real(self) -> int:
         return len(np.unique(self.users))
 
+    def only(self, place: int) -> Chunk:
+        """The user in one place, twice: as if nobody else were there."""
+        two = np.array([place, place])
+        return replace(self, users=self.users[two], starts=self.starts[two], counts=self.counts[two])
+
     @property
     def batches(self) -> IntArray:
         """Batches per epoch, of every user."""
@@ -83,12 +93,16 @@ def chunks(
     """All users that have records, in chunks of at most ``capacity(width)`` users and at least ``places`` places."""
     who, starts, counts, rows = group_users(users)
     widths = padded_width(counts, batch_size, ladder)
-    many = counts > batch_size
+    # Users with several batches keep an order of their records: those within a factor of two share a chunk.
+    octaves = np.where(counts > batch_size, np.frexp(counts)[1], 0)
     # Widest first: the largest pieces of work begin first, and the cores finish together.
-    for is_many, width in sorted(set(zip(many.tolist(), widths.tolist(), strict=True)), reverse=True):
-        members = np.flatnonzero((many == is_many) & (widths == width))
+    for octave, width in sorted(set(zip(octaves.tolist(), widths.tolist(), strict=True)), reverse=True):
+        members = np.flatnonzero((octaves == octave) & (widths == width))
         members = members[np.argsort(-counts[members], kind="stable")]
-        size = max(places, capacity(width))
+        size = capacity(width)
+        if octave:
+            size = min(size, _ORDER_ENTRIES // (2**octave + _BLOCK_STEPS * batch_size))
+        size = max(places, size)
         for first in range(0, len(members), size):
             part = members[first : first + size]
             if len(part) < places:
@@ -104,7 +118,7 @@ class Batches:
         self._noise = noise
         self.width = chunk.width
         self._batches = chunk.batches
-        self._epochs: tuple[bytes, int] = (b"", 0)
+        self._epochs = np.zeros(0, dtype=np.int64)
         self._orders = np.zeros((0, 0, 0), dtype=np.int64)
         #: Every user has one batch: it is the same in every epoch.
         self.constant = bool((self._batches == 1).all())
@@ -127,13 +141,19 @@ class Batches:
 
     def _orders_from(self, epoch: IntArray, span: int) -> IntArray:
         """(users, span, records): each user's orders of the records in ``span`` epochs from ``epoch`` on."""
-        wanted = (epoch.tobytes(), span)
-        if wanted != self._epochs:
-            users = np.repeat(np.arange(len(epoch)), span)
-            epochs = (epoch[:, None] + np.arange(span)).reshape(-1)
+        kept = self._orders[: len(epoch)]
+        if kept.shape[:2] != (len(epoch), span):
+            kept = np.zeros((len(epoch), span, int(self._chunk.counts.max())), dtype=np.int64)
+            new = np.arange(len(epoch))
+        else:
+            new = np.flatnonzero(self._epochs[: len(epoch)] != epoch)
+        if len(new):
+            users = np.repeat(new, span)
+            epochs = (epoch[new, None] + np.arange(span)).reshape(-1)
             orders = self._noise.orders(users, epochs, self._chunk.counts[users])
-            self._epochs, self._orders = wanted, orders.reshape(len(epoch), span, -1)
-        return self._orders
+            kept[new, :, : orders.shape[1]] = orders.reshape(len(new), span, -1)
+        self._epochs, self._orders = epoch.copy(), kept
+        return kept
 
     def parts(self, width: int) -> Iterator[tuple[int, IntArray, npt.NDArray[np.bool_]]]:
         """All records once, ``width`` at a time: (position of the first one, row numbers, mask)."""

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from uldp.data.federation import IntArray, Records, SiloData, Task
-from uldp.errors import ConfigError, ModelError
-from uldp.learners import metrics
+from uldp.errors import ConfigError, ModelError, UldpError, first_line
+from uldp.learners import linear, metrics
 from uldp.learners.base import LocalTraining, Rows, Vector
 from uldp.learners.compile import NoRuleError, compile_rules
 from uldp.learners.losses import Loss, Targets, choose_loss
@@ -151,7 +151,7 @@ class TorchLearner:
         states = 4 if local.optimizer == "adam" else 1
 
         def train(chunk: Chunk) -> tuple[IntArray, Rows]:
-            return self._train(plan, chunk, start, records, local, streams)
+            return self._safely(chunk, lambda part: self._train(plan, part, start, records, local, streams))
 
         work = chunks(data.users, local.batch_size, plan.ladder, lambda width: self._capacity(plan, width, states))
         yield from self._spread(plan, train, work)
@@ -160,10 +160,11 @@ class TorchLearner:
         if not len(data):
             return
         plan, records, start = self._begin(x, data)
-        most = self._gradient_width(plan) if plan.loss.additive else len(data)
+        # A loss that couples records needs all of a user's at once; a width of its own, whoever else is there.
+        most = self._gradient_width(plan) if plan.loss.additive else 2**40
 
         def accumulate(chunk: Chunk) -> tuple[IntArray, Rows]:
-            return self._gradients(plan, chunk, start, records, streams)
+            return self._safely(chunk, lambda part: self._gradients(plan, part, start, records, streams))
 
         work = chunks(data.users, most, plan.ladder, lambda width: self._capacity(plan, width, 2))
         yield from self._spread(plan, accumulate, work)
@@ -173,10 +174,29 @@ class TorchLearner:
             return np.zeros(self.dimension)
         plan, records, start = self._begin(x, data)
         alone = np.zeros(len(data), dtype=np.int64)
+        ordinary = self._path == "auto" and plan.path == "rules" and self._device.type == "cpu"
+        if ordinary and linear.applies(self._module, plan.loss, local):
+            noise = Noise(streams.child("silo"), np.zeros(1, dtype=np.int64))
+            return linear.train(start.numpy(), records.features.numpy(), data.labels, plan.loss, local, noise)
         (chunk,) = chunks(alone, local.batch_size, plan.ladder, capacity=lambda width: 1, places=1)
         _, rows = self._train(plan, chunk, start, records, local, streams.child("silo"))
         delta: Vector = rows[0].astype(np.float64)
         return delta
+
+    def _safely(self, chunk: Chunk, work: Callable[[Chunk], tuple[IntArray, Rows]]) -> tuple[IntArray, Rows]:
+        """``work`` on the chunk. A model may raise on one user's records: that user's row is then not a number.
+
+        The error itself must not leave the silo: it would tell about that user (decision 0003).
+        """
+        try:
+            return work(chunk)
+        except (MemoryError, UldpError):
+            raise
+        except Exception:
+            if chunk.real == 1:
+                return chunk.users[:1], np.full((1, self.dimension), np.nan, dtype=np.float32)
+            rows: Rows = np.concatenate([self._safely(chunk.only(place), work)[1] for place in range(chunk.real)])
+            return chunk.users[: chunk.real], rows
 
     def _begin(self, x: Vector, data: SiloData) -> tuple[_Plan, _Tensors, Tensor]:
         plan = self._plan(tuple(data.features.shape[1:]))
@@ -375,10 +395,11 @@ class TorchLearner:
                     raise ModelError(f"{error}; use path 'auto'", place="model") from error
         if self._path in ("auto", "func"):
             try:
+                refuse_look_ups(self._module)
                 self._try_func(loss, feature_shape)
                 return _Plan("func", loss, outputs, units, 6 * products, self.dimension)
             except Exception as error:
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                reason = first_line(error)
                 if self._path == "func":
                     raise ModelError(f"the model cannot be vectorised ({reason})", place="model") from error
             warnings.warn(
@@ -402,6 +423,13 @@ class TorchLearner:
             Moment(noise, 0),
             Accumulate(),
         )
+
+
+def refuse_look_ups(module: nn.Module) -> None:
+    """``vmap`` lays the users' tables end to end: an index beyond one user's table would read the next user's."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            raise ModelError(f"{type(layer).__name__} looks up by index", place="model")
 
 
 def _checked_device(device: str) -> torch.device:

@@ -47,6 +47,8 @@ def silo_sum(
     total = np.zeros(dimension, dtype=np.int64)
     saturated = left_out = 0
     for users, rows in contributions:
+        if rows.ndim != 2 or rows.shape[1] != dimension:
+            raise ModelError(f"rows of shape {rows.shape}, the model has {dimension} parameters", place="method.silo")
         finite = np.isfinite(rows).all(axis=1)
         if not private and not finite.all():
             raise ModelError(
@@ -57,7 +59,10 @@ def silo_sum(
         kept_weights = None if weights is None or users is None else weights[users[finite]]
         part, cut = encoding.encode_sum(kept, kept_weights)
         total += part
-        saturated += cut
+        if encoding.saturate:
+            saturated += cut
+        else:
+            left_out += cut
     return SiloSum(total, saturated, left_out)
 
 

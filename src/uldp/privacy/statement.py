@@ -35,6 +35,8 @@ class Statement:
     exposures: tuple[Exposure, ...]
     caveats: tuple[str, ...]
     void: str = ""
+    first: int = 0
+    """How many of the caveats weaken the headline and so stand right below it."""
 
     def headline(self) -> str:
         """The one sentence."""
@@ -53,10 +55,10 @@ class Statement:
 
     def lines(self) -> list[str]:
         """The statement for people."""
-        lines = [self.headline()]
+        lines = [self.headline(), *self.caveats[: self.first]]
         if self.unit is not None and math.isfinite(self.epsilon):
             lines += [f"{e.who} sees {e.sees}: epsilon {show_epsilon(e.epsilon)}." for e in self.exposures]
-        return lines + list(self.caveats)
+        return lines + list(self.caveats[self.first :])
 
     def to_json(self) -> dict[str, Any]:
         return {

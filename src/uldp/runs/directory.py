@@ -64,7 +64,8 @@ class RunDirectory:
             run.path.mkdir(parents=True, exist_ok=True)
             run._private.mkdir(mode=0o700)
         run.write_json("versions.json", _versions())
-        run.write_json("experiment.json", {"base": str(experiment.base.resolve()), **experiment.to_tree()})
+        about = {"name": experiment.name, "base": str(experiment.base.resolve())}
+        run.write_json("experiment.json", {**about, **experiment.to_tree()})
         return run
 
     @staticmethod
@@ -122,8 +123,8 @@ class RunDirectory:
     def experiment(self) -> Experiment:
         """The experiment that this run belongs to."""
         tree = self.read_json("experiment.json")
-        base = tree.pop("base", ".")
-        return Experiment.from_tree(tree, base)
+        name, base = tree.pop("name", ""), tree.pop("base", ".")
+        return Experiment.from_tree(tree, base, name)
 
     def secrets(self, experiment: Experiment) -> Secrets:
         """The run's secrets: from the seed and marked simulated, or a key from the OS that is kept until the end."""

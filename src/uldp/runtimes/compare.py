@@ -86,15 +86,14 @@ def compare(
 
 
 def total_epsilon(compared: Sequence[Compared]) -> float:
-    """What all private runs together cost a person whose records were in all of them, at one run's delta."""
+    """What all runs together cost a person whose records were in all of them, at one run's delta."""
     events: Counter[Event] = Counter()
-    deltas = []
     for method in compared:
         for result in method.results:
-            if math.isfinite(result.epsilon):
-                events.update(result.released)
-                deltas.append(result.statement.delta)
-    return account(events, min(deltas)).value if deltas else 0.0
+            if math.isinf(result.epsilon):
+                return math.inf
+            events.update(result.released)
+    return account(events, min(method.results[0].statement.delta for method in compared)).value
 
 
 def _claim(folder: RunDirectory, settings: dict[str, list[str]]) -> None:
