@@ -45,6 +45,11 @@ def test_the_worked_example_from_draft_to_predictions(tmp_path, monkeypatch):
     hits = sum(line.split(",")[0] == label for line, label in zip(predictions[1:], truth, strict=True))
     assert 0.72 < hits / len(truth) < 0.84  # "about 77 of 100"
 
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "own-tables.md").read_text(), flags=re.S).group(1)
+    space = {}
+    exec(code, space)
+    assert 0 < float(space["probability"]) < 1
+
     import torch
 
     exported = torch.load(tmp_path / "model.pt", weights_only=True)
@@ -104,7 +109,7 @@ def test_the_example_method_trains_resumes_and_is_private_like_its_parent(tmp_pa
 def test_the_code_in_the_method_page_is_the_example(monkeypatch):
     page = (ROOT / "docs" / "add-a-method.md").read_text()
     example = (ROOT / "examples" / "server_momentum.py").read_text()
-    block = re.search(r"```python\n(.*?)```", page, flags=re.S).group(1)
+    block = re.findall(r"```python\n(.*?)```", page, flags=re.S)[0]
     for line in block.splitlines():
         stripped = re.sub(r"\(self, state, total, facts\)", "(self, state", line.strip().rstrip(":"))
         assert stripped in example, line

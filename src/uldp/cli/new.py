@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -21,8 +22,8 @@ name = "auto"                  # logistic for classes, linear for numbers, cnn f
 name = "uldp-avg-w"            # see `uldp methods`
 rounds = 20
 local_epochs = 10
-local_lr = 0.5
-clip = 1.0                     # the most one person can move the sum
+local_lr = {local_lr}
+clip = {clip}                     # the most one person can move the sum
 global_lr = {global_lr}               # the server divides the sum by users and silos: a few times the silos is a start
 sample_rate = 1.0              # below 1: each round takes every person with this probability
 
@@ -73,9 +74,12 @@ def new(
     if os.path.exists(target):
         raise ConfigError("exists already; choose another name", place=str(target), value=str(target))
     data = _tables(target, silo, user, label, test, people, suggest) if silo else _BUILTIN
-    method = _METHOD.replace("{global_lr}", f"{4.0 * PLACES * len(silo) if silo else 10.0}")
+    # A squared loss has steeper slopes than a logistic one: smaller steps and a smaller clip, or training runs away.
+    steps = (0.05, 0.1) if silo and '[data.schema.label]\nkind = "number"' in data else (0.5, 1.0)
+    settings = {"local_lr": steps[0], "clip": steps[1], "global_lr": 4.0 * PLACES * len(silo) if silo else 10.0}
+    method = _METHOD.format(**settings)
     shown = target.name if target.name.isprintable() else "FILE"
-    head = f"# An experiment of uldp. Show what it costs: uldp plan {shown}. Train: uldp run {shown}"
+    head = f"# An experiment of uldp. Show what it costs: uldp plan {quote(shown)}. Train: uldp run {quote(shown)}"
     text = f"{head}\n\n{data}{method}"
     try:
         target.write_bytes(text.encode())
