@@ -12,7 +12,8 @@ from uldp.data.federation import SiloData, Task
 from uldp.errors import ModelError
 from uldp.learners import linear
 from uldp.learners.base import LocalTraining
-from uldp.learners.models import build_model, check_model
+from uldp.learners.checks import check_model
+from uldp.learners.models import build_model
 from uldp.learners.stable import rows_are_stable
 from uldp.learners.torch import TorchLearner
 from uldp.rng import Streams

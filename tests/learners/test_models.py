@@ -9,7 +9,8 @@ from torch import nn
 
 from uldp.data.federation import Task
 from uldp.errors import ConfigError, ModelError
-from uldp.learners.models import ZOO, build_model, check_model
+from uldp.learners.checks import check_model
+from uldp.learners.models import ZOO, build_model
 from uldp.rng import Streams
 
 TWO, TEN, NUMBER, SURVIVAL = Task(2), Task(10), Task(0), Task(0, survival=True)

@@ -24,9 +24,10 @@ from uldp.data.federation import IntArray, Records, SiloData, Task
 from uldp.errors import ConfigError, ModelError, UldpError, first_line
 from uldp.learners import linear, metrics
 from uldp.learners.base import LocalTraining, Rows, Vector
+from uldp.learners.checks import Shape, check_model, probe
 from uldp.learners.compile import NoRuleError, compile_rules
 from uldp.learners.losses import Loss, Targets, choose_loss
-from uldp.learners.models import Shape, check_model, initial_module, probe
+from uldp.learners.models import initial_module
 from uldp.learners.nets import FuncNet, LoopNet, Net, OneNet, RulesNet
 from uldp.learners.noise import Noise
 from uldp.learners.rules import Moment
