@@ -52,7 +52,7 @@ def predict(
             {
                 "rows": len(predicted),
                 "out": str(out) if out else None,
-                "predictions": predicted.to_dict("records"),
+                "predictions": [] if out else predicted.to_dict("records"),
             }
         )
     elif out is None:

@@ -41,10 +41,10 @@ secrets = "simulated"          # "os" before a model of real data leaves the hou
 
 _BUILTIN = """\
 [data]
-dataset = "breast-cancer"      # see `uldp datasets`
-users = 100
-silos = 5
-allocation = "zipf"            # uniform | zipf | non-iid
+dataset = "{name}"      # see `uldp datasets`
+users = {users}
+silos = {silos}
+allocation = "{allocation}"            # how records are dealt to users and silos
 
 """
 
@@ -65,15 +65,21 @@ def new(
         bool,
         typer.Option("--suggest", help="Propose ranges and categories from the files, marked as not agreed yet."),
     ] = False,
+    dataset: Annotated[str, typer.Option("--dataset", help="Without --silo: a data set by name.")] = "breast-cancer",
     as_json: Json = False,
 ) -> None:
     """Draft an experiment file: for a built-in data set, or with a schema for your own tables."""
+    from uldp.data.builtin import dataset as find_dataset
     from uldp.errors import ConfigError
 
     target = Path(name if name.endswith(".toml") else f"{name}.toml")
     if os.path.exists(target):
         raise ConfigError("exists already; choose another name", place=str(target), value=str(target))
-    data = _tables(target, silo, user, label, test, people, suggest) if silo else _BUILTIN
+    if silo:
+        data = _tables(target, silo, user, label, test, people, suggest)
+    else:
+        info = find_dataset(dataset).info
+        data = _BUILTIN.format(name=info.name, users=info.users, silos=info.silos, allocation=info.allocation)
     # A squared loss has steeper slopes than a logistic one: smaller steps and a smaller clip, or training runs away.
     steps = (0.05, 0.1) if silo and '[data.schema.label]\nkind = "number"' in data else (0.5, 1.0)
     settings = {"local_lr": steps[0], "clip": steps[1], "global_lr": 4.0 * PLACES * len(silo) if silo else 10.0}

@@ -139,7 +139,7 @@ def check_room(distinct: int, users: int, place: str) -> None:
     if distinct > users:
         raise DataError(
             f"|U| is smaller than the ids seen: data.users = {users}, but there are {distinct} user ids;"
-            f" raise data.users to at least {distinct}, better to twice as many, or give a roster",
+            f" raise data.users to at least {distinct}, better to ten times as many, or give a roster",
             place=place,
             value=users,
         )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 SHARED_PLACES = (
-    "Ids are hashed, so two people may share a place. For them the rows about replaced records hold, not the others."
+    "Ids are hashed, so two people may share a place. For them the larger numbers hold, those of replaced records."
 )
 SIMULATED_KEY = (
     "Ids were hashed with a key from the seed: whoever knows run.seed can tell which place is whose. Give data.id_key, "
@@ -162,14 +162,6 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
     def faced(event: Event) -> float:
         return math.inf if federation.void else account({event: releases}, ledger.delta).value
 
-    def exposures(factor: float, remark: str) -> tuple[Exposure, ...]:
-        return (
-            Exposure("The outside world" + remark, world_sees, faced(method.seen_by_world(facts, factor))),
-            Exposure("The server" + remark, server_sees, faced(method.seen_by_server(facts, factor))),
-            Exposure("One silo" + remark, silo_sees, faced(method.seen_by_silo(facts, factor))),
-        )
-
-    world_sees = "the model of every round"
     server_sees = "each silo's noised sum" if plan.aggregation.server_sees_each_silo else "the noised total"
     silo_sees = "the model of every round and its own share of the noise"
     if method.sample_rate < 1:
@@ -182,8 +174,12 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
     )
     if method.unit is not None and ledger.delta * facts.users >= 1:
         shared += (f"delta {ledger.delta:g} is not below 1/|U|: it allows to give away a whole person.",)
-    # Always both sets of rows: which ones are shown must not depend on who is there.
-    rows = exposures(1.0, "") + exposures(2.0, ", if a person's records are replaced instead of left out,")
+    observers = (
+        ("The outside world", "the model of every round", method.seen_by_world),
+        ("The server", server_sees, method.seen_by_server),
+        ("One silo", silo_sees, method.seen_by_silo),
+    )
+    rows = tuple(Exposure(who, sees, faced(seen(facts, 1.0)), faced(seen(facts, 2.0))) for who, sees, seen in observers)
     return Statement(
         unit=method.unit,
         epsilon=spent.value,

@@ -9,14 +9,26 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Exposure:
-    """What one kind of observer faces."""
+    """What one kind of observer faces: if a person is left out, and if a person's records are replaced by others."""
 
     who: str
     sees: str
     epsilon: float
+    replaced: float
 
     def to_json(self) -> dict[str, Any]:
-        return {"who": self.who, "sees": self.sees, "epsilon": finite_or_none(self.epsilon)}
+        return {
+            "who": self.who,
+            "sees": self.sees,
+            "epsilon": finite_or_none(self.epsilon),
+            "epsilon_if_replaced": finite_or_none(self.replaced),
+        }
+
+    def line(self) -> str:
+        return (
+            f"{self.who} sees {self.sees}: epsilon {show_epsilon(self.epsilon)} "
+            f"({show_epsilon(self.replaced)} if records are replaced instead of left out)."
+        )
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,7 @@ class Statement:
         """The statement for people."""
         lines = [self.headline(), *self.caveats[: self.first]]
         if self.unit is not None and math.isfinite(self.epsilon):
-            lines += [f"{e.who} sees {e.sees}: epsilon {show_epsilon(e.epsilon)}." for e in self.exposures]
+            lines += [exposure.line() for exposure in self.exposures]
         return lines + list(self.caveats[self.first :])
 
     def to_json(self) -> dict[str, Any]:
