@@ -180,7 +180,13 @@ class TorchLearner:
             noise = Noise(streams.child("silo"), np.zeros(1, dtype=np.int64))
             return linear.train(start.numpy(), records.features.numpy(), data.labels, plan.loss, local, noise)
         (chunk,) = chunks(alone, local.batch_size, plan.ladder, capacity=lambda width: 1, places=1)
-        _, rows = self._train(plan, chunk, start, records, local, streams.child("silo"))
+
+        def train(part: Chunk) -> tuple[IntArray, Rows]:
+            return self._train(plan, part, start, records, local, streams.child("silo"))
+
+        # Small calls on several threads cost more in waiting than they gain, and much more on a busy machine.
+        small = ordinary and not plan.long_calls
+        ((_, rows),) = in_threads(train, [chunk], 1) if small else [train(chunk)]
         delta: Vector = rows[0].astype(np.float64)
         return delta
 
