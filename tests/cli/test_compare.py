@@ -102,3 +102,26 @@ def test_a_folder_of_another_comparison_is_refused():
     result = runner.invoke(app, [*SMALL, "--methods", "default", "--set", "run.seed=5", "--out", "c"])
     assert result.exit_code == 2
     assert "another comparison" in result.stderr
+
+
+def test_seeds_and_methods_can_be_added_later():
+    document(*SMALL, "--methods", "uldp-avg", "--out", "c")
+    more = document(*SMALL, "--repeats", "3", "--methods", "uldp-sgd,uldp-avg", "--out", "c")
+    assert [result["repeats"] for result in more["results"]] == [3, 3]
+    fewer = document(*SMALL, "--methods", "uldp-avg", "--out", "c")
+    pairs = zip(fewer["results"][0]["runs"], more["results"][1]["runs"][:2], strict=True)
+    assert all(one["metrics"] == other["metrics"] for one, other in pairs)
+    # what was there before may not change
+    result = runner.invoke(app, [*SMALL, "--methods", "uldp-sgd", "--set", "method.clip=0.7", "--out", "c"])
+    assert result.exit_code == 2
+    assert "another comparison" in result.stderr
+
+
+def test_a_setting_that_only_some_methods_have_goes_to_those():
+    found = document(*SMALL, "--methods", "uldp-avg,uldp-sgd", "--set", "method.local_epochs=1", "--out", "c")
+    plain = document(*SMALL, "--methods", "uldp-avg,uldp-sgd", "--out", "d")
+    changed = [a["metrics"] != b["metrics"] for a, b in zip(found["results"], plain["results"], strict=True)]
+    assert changed == [True, False]
+    result = runner.invoke(app, [*SMALL, "--methods", "uldp-sgd", "--set", "method.local_epochs=1", "--out", "e"])
+    assert result.exit_code == 2
+    assert "local_epochs" in result.stderr

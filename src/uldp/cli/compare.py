@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from uldp.cli.output import Json, Set, metric_names, print_json, print_table, progress, reporting
-from uldp.cli.source import DataDirOption, DatasetOption, File, PresetOption, experiment_from
+from uldp.cli.source import DataDirOption, DatasetOption, File, PresetOption, experiment_from, fitting
 
 
 @reporting
@@ -41,7 +41,9 @@ def compare(
         raise ConfigError("name each method once, separated by commas", place="--methods", value=methods)
     if repeats < 1:
         raise ConfigError(f"at least 1, not {repeats}", place="--repeats", value=repeats)
-    base = {name: experiment_from(file, dataset, name, overrides, preset, data_dir) for name in names}
+    base = {
+        name: experiment_from(file, dataset, name, fitting(overrides, name, names), preset, data_dir) for name in names
+    }
     experiments = {
         name: [experiment.with_seed(experiment.run.seed + repeat) for repeat in range(repeats)]
         for name, experiment in base.items()

@@ -72,6 +72,16 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
     return tree
 
 
+def fitting(overrides: list[str], method: str, methods: list[str]) -> list[str]:
+    """The overrides for one of several methods: a key of ``[method]`` that only others of them have is left out."""
+    from uldp.methods.registry import lookup
+
+    known = {name: {field.name for field in fields(lookup(name).method)} - set(lookup(name).fixed) for name in methods}
+    elsewhere = set().union(*known.values()) - known[method]
+    keys = {f"method.{key}" for key in elsewhere}
+    return [assignment for assignment in overrides if assignment.partition("=")[0].strip() not in keys]
+
+
 def _another_method(section: Any, name: str) -> dict[str, Any]:
     """The ``[method]`` section for another method: settings that only the file's own method has are left behind."""
     if not isinstance(section, dict) or not isinstance(section.get("name"), str):

@@ -97,15 +97,19 @@ def total_epsilon(compared: Sequence[Compared]) -> float:
 
 
 def _claim(folder: RunDirectory, settings: dict[str, list[str]]) -> None:
-    """Take an empty folder, or one that was begun with the same settings."""
+    """Take an empty folder, or one that was begun with the same settings; methods and seeds may be added to it."""
     file = folder.path / SETTINGS
     if file.exists():
-        if folder.read_json(SETTINGS) != settings:
+        begun = folder.read_json(SETTINGS)
+        if any(_differ(begun.get(name, []), digests) for name, digests in settings.items()):
             raise RunError(
                 "holds another comparison; choose another directory, or repeat its settings to go on with it",
                 place=str(folder.path),
                 value=str(folder.path),
             )
+        longest = {name: max(begun.get(name, []), settings.get(name, []), key=len) for name in {**begun, **settings}}
+        if longest != begun:
+            folder.write_json(SETTINGS, longest)
         return
     RunDirectory.check_free(folder.path)
     try:
@@ -113,6 +117,11 @@ def _claim(folder: RunDirectory, settings: dict[str, list[str]]) -> None:
     except OSError as error:
         raise RunError(f"{error.strerror}", place=str(folder.path), value=str(folder.path)) from error
     folder.write_json(SETTINGS, settings)
+
+
+def _differ(begun: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether the seeds that both have were planned with other settings."""
+    return any(one != other for one, other in zip(begun, wanted, strict=False))
 
 
 def _mean_deviation(values: Sequence[float]) -> tuple[float, float]:
