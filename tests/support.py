@@ -14,6 +14,7 @@ from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession
 from uldp.sessions.silo import SiloSession
+from uldp.vectors import clip_rows
 
 
 class TinyLearner:
@@ -44,6 +45,14 @@ class TinyLearner:
                 local_x -= local.lr * self._gradient(local_x, features, labels)
             yield np.array([user]), (local_x - x)[None, :]
 
+    def clipped_sums(self, data, clip):
+        def total(x, records, step, streams):
+            features, labels = data.features[records].astype(float), data.labels[records].astype(float)
+            rows = features * (features @ x - labels)[:, None]
+            return clip_rows(rows[np.isfinite(rows).all(axis=1)], clip).sum(axis=0)
+
+        return total
+
     def silo_delta(self, x, data, local, streams):
         if not len(data):
             return np.zeros_like(x)
@@ -72,6 +81,7 @@ def small_federation(users=6, silos=3, dimension=4, records=30, seed=0, scale=1.
 
 
 def make_plan(method: Method, federation: Federation, dimension=4) -> Plan:
+    method = method.fitted(federation.counts().sum(axis=0))
     return Plan(
         digest="d" * 64,
         method=method,
@@ -120,12 +130,15 @@ def noiseless_total(method, federation, learner, x, sample=None) -> list[int]:
     facts = Facts(federation.users, len(federation.silos), len(x))
     streams = Streams.from_seed(0)
     counts = np.stack([np.minimum(silo.counts(facts.users), method.count_cap(facts)) for silo in federation])
-    totals = counts.sum(axis=0) if method.needs_counts else None
+    told = method.tell(facts, counts) if method.needs_counts else None
     total = [0] * len(x)
     for index, silo in enumerate(federation):
-        data = silo if sample is None else silo.take(sample[silo.users])
-        rows = method.silo(x, data, learner, streams.child("silo", index))
-        weights = method.weights(facts, counts[index], totals)
+        mine = None if told is None else told[index]
+        data = method.kept(silo, mine, streams.child("kept", index))
+        data = data if sample is None else data.take(sample[data.users])
+        secrets = Secrets.simulated_from_seed(0).child("silo", index)
+        rows = method.silo(x, data, learner, streams.child("silo", index), secrets)
+        weights = method.weights(facts, counts[index], mine)
         part = silo_sum(rows, weights, method.encoding(facts), facts.dimension).total
         total = [a + int(b) for a, b in zip(total, part, strict=True)]
     return total

@@ -15,7 +15,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -55,6 +57,8 @@ class UldpError(Exception):
         value = self.value
         if not isinstance(value, str | int | float | bool | None):
             value = repr(value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            value = repr(float(value))  # JSON has no nan and no inf
         return {"error": {"place": self.place, "value": value, "message": self.message}}
 
 
@@ -86,3 +90,20 @@ class MessageRefused(UldpError):
 
 class BudgetExhausted(UldpError):
     """The next release would exceed the privacy budget; it was not made."""
+
+
+@contextmanager
+def concerning(what: str) -> Iterator[None]:
+    """Errors inside also say what they are about. Those about data do not: they are the same whatever is done with it.
+
+    >>> with concerning("method uldp-sgd"):
+    ...     raise ConfigError("a positive number, not -1", place="method.clip")
+    Traceback (most recent call last):
+    uldp.errors.ConfigError: method.clip: a positive number, not -1 (method uldp-sgd)
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except UldpError as error:
+        raise type(error)(f"{error.message} ({what})", place=error.place, value=error.value) from error

@@ -32,7 +32,7 @@ def test_epsilon(rate, expected):
     arguments = ["epsilon", "--method", "uldp-avg", "--noise-multiplier", "5", "--rounds", "100", "--delta", "1e-5"]
     found = document(*arguments, "--sample-rate", rate)
     assert found["epsilon"] == pytest.approx(expected, abs=6e-4)
-    assert set(found) == {"epsilon", "delta", "accountant"}
+    assert {"epsilon", "delta", "accountant"} <= set(found)
 
 
 def test_epsilon_of_no_noise_is_no_number():
@@ -48,7 +48,8 @@ def test_sigma_is_the_inverse_of_epsilon():
 
 
 def test_methods_and_datasets():
-    assert [m["name"] for m in document("methods")] == ["default", "uldp-sgd", "uldp-sgd-w", "uldp-avg", "uldp-avg-w"]
+    named = [m["name"] for m in document("methods")]
+    assert {"default", "record-dp", "uldp-naive", "uldp-group", "uldp-sgd", "uldp-avg", "uldp-avg-w"} <= set(named)
     assert {"breast-cancer", "digits", "synthetic", "mnist"} <= {d["name"] for d in document("datasets")}
     assert "uldp-avg-w" in call("methods").stdout
     assert "digits" in call("datasets").stdout
@@ -62,7 +63,7 @@ def test_plan_predicts_what_run_spends(folder):
     assert planned["epsilon"] == ran["epsilon"]
     assert planned["statement"]["exposures"] == ran["statement"]["exposures"]
     assert list(planned["epsilon_after_round"]) == ["1", "2", "3"]
-    assert "record counts" in call("plan", *arguments).stdout
+    assert "the server sees how many records" in " ".join(call("plan", *arguments).stdout.split())
 
 
 def test_a_target_epsilon_is_planned_and_kept():

@@ -7,8 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from uldp.cli.app import app
+from uldp.errors import ConfigError
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian
+from uldp.runs.directory import RunDirectory
 from uldp.runtimes.local import _LocalRun
 
 runner = CliRunner()
@@ -23,6 +25,9 @@ SMALL = [
     "--set",
     "data.users=20",
 ]
+
+
+ONE = [*SMALL, "--repeats", "1"]
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +54,10 @@ def test_means_deviations_and_the_total(folder):
     assert found["total_epsilon"] is None  # default has no privacy
     assert found["private_total_epsilon"] == pytest.approx(account({Gaussian(5.0): 12}, 1e-5).value, rel=1e-9)
     assert (folder / "c" / "comparison.png").stat().st_size > 10_000
+    # the server sees each of five silos' noised sums: it faces more than the outside world
+    weighted = found["results"][2]
+    assert weighted["server_epsilon"] == weighted["statement"]["exposures"][1]["epsilon"] > weighted["epsilon"]
+    assert found["results"][0]["server_epsilon"] is None
 
 
 def test_methods_see_the_same_federations():
@@ -115,6 +124,216 @@ def test_seeds_and_methods_can_be_added_later():
     result = runner.invoke(app, [*SMALL, "--methods", "uldp-sgd", "--set", "method.clip=0.7", "--out", "c"])
     assert result.exit_code == 2
     assert "another comparison" in result.stderr
+
+
+@pytest.mark.parametrize("setting", ["data.users=30", "privacy.noise_multiplier=4", "run.seed=3", "model.name=mlp"])
+def test_a_folder_grows_by_methods_and_seeds_only(setting):
+    document(*SMALL, "--methods", "uldp-avg", "--out", "c")
+    result = runner.invoke(app, [*SMALL, "--methods", "uldp-sgd", "--set", setting, "--out", "c"])
+    assert (result.exit_code, "another comparison" in result.stderr) == (2, True)
+
+
+def test_the_total_is_over_all_runs_of_the_folder(monkeypatch):
+    def total(rounds):
+        return pytest.approx(account({Gaussian(5.0): rounds}, 1e-5).value, rel=1e-9)
+
+    document(*SMALL, "--methods", "uldp-avg", "--out", "c")
+    fewer = document(*SMALL, "--repeats", "1", "--methods", "uldp-sgd", "--out", "c")
+    assert [result["method"] for result in fewer["results"]] == ["uldp-sgd"]
+    assert (fewer["runs"], fewer["private_runs"], fewer["total_epsilon"]) == (3, 3, total(9))
+    shown = runner.invoke(app, [*SMALL, "--repeats", "1", "--methods", "uldp-sgd", "--out", "c"]).stdout
+    assert "the 3 private runs in c would together cost epsilon" in " ".join(shown.split())
+    # a run that was stopped has released something too
+    original = _LocalRun._report
+
+    def interrupted(self, seconds):
+        original(self, seconds)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_LocalRun, "_report", interrupted)
+        arguments = [*SMALL, "--repeats", "1", "--methods", "uldp-avg-w", "--out", "c"]
+        assert runner.invoke(app, arguments).exit_code == 130
+    assert document(*SMALL, "--repeats", "1", "--methods", "uldp-sgd", "--out", "c")["total_epsilon"] == total(10)
+    found = document(*SMALL, "--repeats", "1", "--methods", "default", "--out", "c")
+    assert (found["runs"], found["private_runs"], found["total_epsilon"]) == (5, 4, None)
+    assert found["private_total_epsilon"] == total(10)
+
+
+def test_what_is_said_about_the_total():
+    def said(*methods):
+        shown = runner.invoke(app, [*ONE, "--methods", ",".join(methods), "--out", "-".join(methods)]).stdout
+        assert "epsilon is the outside world's" in shown and "server is the server's own" in shown
+        return " ".join(shown.split())
+
+    one = said("uldp-avg")
+    assert "together" not in one and "other runs" not in one
+    assert "Each further run on the same data adds to this epsilon" in one
+    assert "±" not in one
+    none = said("default")
+    assert "None of these runs protects a whole person" in none and "other runs" not in none
+    assert "The other runs protect no whole person" in said("default", "uldp-avg")
+
+
+def test_an_epsilon_of_single_records_is_none_of_people():
+    few = [*ONE, "--set", "method.local_steps=2", "--methods", "record-dp,uldp-avg", "--out", "c"]
+    found = document(*few)
+    assert found["results"][0]["epsilon"] is not None
+    assert (found["runs"], found["private_runs"], found["total_epsilon"]) == (2, 1, None)
+    assert found["private_total_epsilon"] == pytest.approx(found["results"][1]["epsilon"], rel=1e-9)
+    assert "(record)" in runner.invoke(app, few).stdout
+
+
+def test_one_seed_has_no_deviation(folder):
+    found = document(*ONE, "--methods", "uldp-avg", "--out", "c")
+    assert set(found["results"][0]["deviations"].values()) == {None}
+    assert json.loads((folder / "c" / "result.json").read_text()) == found
+
+
+def test_the_picture_and_the_table_show_the_same_deviation(monkeypatch):
+    from matplotlib.axes import Axes
+
+    drawn = []
+    monkeypatch.setattr(Axes, "fill_between", lambda self, x, low, high, **style: drawn.append((low[-1], high[-1])))
+    (found,) = document(*SMALL, "--methods", "uldp-avg", "--out", "c")["results"]
+    mean, deviation = found["metrics"]["accuracy"], found["deviations"]["accuracy"]
+    assert drawn == [pytest.approx((mean - deviation, mean + deviation))]
+
+
+def test_data_that_void_the_guarantee_are_told_and_make_the_total_infinite(folder):
+    rows = "".join(f"u{i % 9},{i},{i % 2}\n" for i in range(40))
+    (folder / "a.csv").write_text("id,age,y\n" + rows)
+    (folder / "e.toml").write_text(
+        """
+        [data]
+        silos = ["a.csv"]
+        user = "id"
+        label = "y"
+        users = 50
+        test = "a.csv"
+        [data.schema]
+        standardise = "silo"
+        [data.schema.label]
+        kind = "class"
+        classes = [0, 1]
+        [data.schema.columns.age]
+        kind = "number"
+        range = [0, 100]
+        [method]
+        name = "uldp-avg"
+        rounds = 1
+        [privacy]
+        noise_multiplier = 5.0
+        """
+    )
+    compared = ["compare", "e.toml", "--repeats", "2", "--out", "c"]
+    result = runner.invoke(app, [*compared, "--methods", "uldp-avg,uldp-sgd", "--json"])
+    assert result.stderr.count("NO GUARANTEE") == 1
+    found = json.loads(result.stdout)
+    assert (found["runs"], found["private_runs"], found["private_total_epsilon"]) == (4, 0, None)
+    # also where only a method is asked for that never had a guarantee
+    assert document(*compared, "--methods", "default")["private_runs"] == 0
+
+
+def test_a_comparison_read_again_is_the_same_to_the_last_digit(folder):
+    first = document(*ONE, "--methods", "uldp-avg,uldp-sgd", "--out", "c")
+    files = {path: path.read_bytes() for path in folder.rglob("result.json")}
+    assert document(*ONE, "--methods", "uldp-avg,uldp-sgd", "--out", "c") == first
+    assert {path: path.read_bytes() for path in folder.rglob("result.json")} == files
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--set", "method.name=uldp-avg"], "--set: name the methods in --methods"),
+        (["--set", " method . name =uldp-avg"], "--set: name the methods in --methods"),
+        (["--set", "method.weighting=uniform"], "uldp-avg-w means weighting = 'records', not 'uniform'"),
+        (["--set", "method.clip=-1"], "(method uldp-avg)"),
+        (["--set", "data.users=1000"], "data.users"),
+        (["--set", "privacy.noise_multiplier=1e-9"], "(method uldp-avg)"),
+        (["--set", "model.name=cnn"], "model"),
+    ],
+)
+def test_what_is_refused_leaves_no_folder(folder, arguments, says):
+    if "data.users=1000" in arguments:
+        arguments = [*arguments, "--set", "data.options.test_fraction=0.0001"]
+        says = "test set has no records"
+    result = runner.invoke(app, [*SMALL, "--methods", "uldp-avg,uldp-avg-w", *arguments, "--out", "c"])
+    assert result.exit_code == 2, result.output
+    assert says in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not list(folder.iterdir())
+
+
+def test_a_later_method_that_is_refused_leaves_no_folder(folder, monkeypatch):
+    from uldp.runtimes import compare as module
+
+    def picky(experiment):
+        if experiment.method_name == "uldp-sgd":
+            raise ConfigError("no", place="method")
+        return prepare(experiment)
+
+    prepare = module.prepare
+    monkeypatch.setattr(module, "prepare", picky)
+    result = runner.invoke(app, [*SMALL, "--methods", "uldp-avg,uldp-sgd", "--out", "c"])
+    assert (result.exit_code, result.stderr) == (2, "error: method: no (method uldp-sgd)\n")
+    assert not list(folder.iterdir())
+
+
+def test_data_are_loaded_once_for_each_run(monkeypatch):
+    from uldp.experiment import build
+
+    loaded, original = [], build.load_federation
+    monkeypatch.setattr(build, "load_federation", lambda e: loaded.append(e.run.seed) or original(e))
+    document(*SMALL, "--methods", "default,uldp-avg", "--out", "c")
+    assert sorted(loaded) == [0, 0, 1, 1]
+
+
+def test_warnings_are_those_of_a_run(monkeypatch):
+    noise = ["--set", "privacy.noise_multiplier=0"]
+    silent = runner.invoke(app, [*SMALL, "--methods", "uldp-avg,uldp-sgd", *noise, "--out", "c"]).stderr
+    assert silent.count("NO PRIVACY") == 1
+    cut = ["--methods", "default", "--set", "method.value_range=0.001", "--out", "d"]
+    said = runner.invoke(app, [*SMALL, *cut]).stderr
+    for seed in (0, 1):
+        assert said.count(f"default seed {seed}: ") == 1
+    assert said.count("cut off at method.value_range") == 2
+    # and again when the runs are only read
+    assert runner.invoke(app, [*SMALL, *cut]).stderr == said
+
+
+def test_updates_that_were_left_out_are_told_also_after_a_resumption(monkeypatch):
+    wild = ["--methods", "uldp-avg", "--set", "method.local_lr=3e38", "--set", "method.local_epochs=20"]
+    whole = document(*ONE, *wild, "--out", "whole")["results"][0]["runs"][0]
+    assert whole["left_out"] > 0
+    original = _LocalRun._report
+
+    def interrupted(self, seconds):
+        original(self, seconds)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_LocalRun, "_report", interrupted)
+        assert runner.invoke(app, [*ONE, *wild, "--out", "c"]).exit_code == 130
+    assert document(*ONE, *wild, "--out", "c")["results"][0]["runs"][0]["left_out"] == whole["left_out"]
+    said = runner.invoke(app, [*ONE, *wild, "--out", "c"]).stderr
+    assert f"uldp-avg seed 0: {whole['left_out']} user updates were not finite" in said
+
+
+def test_a_kill_while_a_run_directory_is_made_does_not_block(monkeypatch):
+    for name in ("versions.json", "experiment.json", "comparison.json"):
+        original = RunDirectory._replace
+
+        def killed(self, file, data, mode=0o600, name=name, original=original):
+            if file.name == name:
+                file.with_name(f".{name}.partial").write_bytes(data[:5])
+                raise KeyboardInterrupt
+            original(self, file, data, mode)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RunDirectory, "_replace", killed)
+            assert runner.invoke(app, [*ONE, "--methods", "default", "--out", name]).exit_code == 130
+        assert document(*ONE, "--methods", "default", "--out", name)["runs"] == 1
 
 
 def test_a_setting_that_only_some_methods_have_goes_to_those():

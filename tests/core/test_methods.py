@@ -1,4 +1,7 @@
-"""What every private method promises: one person moves the sum by at most C, and the noise is what the event says."""
+"""What methods of per-user rows promise: one person moves the sum by at most C, the noise is what the event says.
+
+The others are in ``test_baselines``.
+"""
 
 import dataclasses
 import math
@@ -10,15 +13,16 @@ from hypothesis import strategies as st
 from tests.support import TinyLearner, build, drive, make_sessions, noiseless_total, small_federation, step
 
 from uldp.errors import ConfigError
-from uldp.methods.base import Facts
+from uldp.methods.base import Facts, Observer
 from uldp.methods.registry import METHODS
 from uldp.methods.release import continuous_multiplier
-from uldp.privacy.accountants import account
+from uldp.methods.user_sum import UserSum
+from uldp.privacy.accountants import account, account_replaced
 from uldp.privacy.events import Gaussian, NonPrivate, PoissonSampled
 from uldp.rng import Secrets
 from uldp.vectors import from_words
 
-PRIVATE = [name for name, named in METHODS.items() if named.method.unit is not None]
+PRIVATE = [name for name, named in METHODS.items() if issubclass(named.method, UserSum)]
 FACTS = Facts(users=100, silos=5, dimension=4)
 
 
@@ -105,16 +109,34 @@ def test_the_event_is_the_papers_gaussian(name):
 @pytest.mark.parametrize(
     ("name", "observer", "expected"),
     [
-        ("uldp-avg", "seen_by_silo", 11.48),
-        ("uldp-avg", "seen_by_server", 9.997),
-        ("uldp-avg-w", "seen_by_server", 28.37),
-        ("uldp-sgd-w", "seen_by_silo", 11.48),
-        ("uldp-sgd-w", "seen_by_world", 0.758),
+        ("uldp-avg", Observer("silos"), 11.48),
+        ("uldp-avg", Observer("silos", colluding=2), 13.76),
+        ("uldp-avg", Observer("server"), 9.997),
+        ("uldp-avg-w", Observer("server"), 28.37),
+        ("uldp-sgd-w", Observer("silos"), 11.48),
+        ("uldp-sgd-w", Observer(), 0.758),
     ],
 )
 def test_who_faces_which_epsilon(name, observer, expected):
-    event = getattr(build(name, noise_multiplier=5.0, sample_rate=0.1), observer)(FACTS, 1.0)
-    assert account({event: 100}, 1e-5).value == pytest.approx(expected, abs=6e-3)
+    method = build(name, noise_multiplier=5.0, sample_rate=0.1)
+    assert account(method.seen_over(FACTS, observer, 100), 1e-5).value == pytest.approx(expected, abs=6e-3)
+
+
+def test_a_limit_of_participations_bounds_what_the_server_learns():
+    method = build("uldp-avg", noise_multiplier=5.0, sample_rate=0.1, max_participations=10)
+    assert account(method.seen_over(FACTS, Observer("server"), 100), 1e-5).value == pytest.approx(2.594, abs=1e-3)
+    assert account(method.seen_over(FACTS, Observer(), 100), 1e-5).value == pytest.approx(0.758, abs=1e-3)
+
+
+def test_compensated_noise_holds_with_shares_missing_or_known():
+    method = build("uldp-avg", noise_multiplier=5.0, compensate=2)
+    for observer in (Observer("silos", colluding=2), Observer(dropped=2), Observer("silos", dropped=1)):
+        assert account(method.seen_over(FACTS, observer, 100), 1e-5).value == pytest.approx(9.997, abs=1e-3)
+    # nobody is missing: more noise than promised, and accounted as such
+    expected = account({Gaussian(5.0 * math.sqrt(5 / 3)): 100}, 1e-5).value
+    assert account({method.event(FACTS, FACTS.silos): 100}, 1e-5).value == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(ConfigError, match=r"privacy\.compensate"):
+        build("uldp-avg", noise_multiplier=5.0, compensate=5).check(FACTS)
 
 
 def test_a_silent_silo_takes_its_noise_with_it():
@@ -124,21 +146,21 @@ def test_a_silent_silo_takes_its_noise_with_it():
 
 
 def test_a_single_silo_knows_all_of_its_own_noise():
-    assert build("uldp-avg", noise_multiplier=5.0).seen_by_silo(Facts(10, 1, 4), 1.0) == NonPrivate()
+    assert build("uldp-avg", noise_multiplier=5.0).seen_by(Facts(10, 1, 4), Observer("silos")) == NonPrivate()
 
 
 def test_replacing_a_user_is_twice_as_far_as_leaving_one_out():
-    method = build("uldp-avg", noise_multiplier=5.0, sample_rate=0.5)
-    assert account({method.seen_by_world(FACTS, 2.0): 100}, 1e-5).value == pytest.approx(24.38, abs=6e-3)
+    method = build("uldp-avg", noise_multiplier=5.0)
+    assert account_replaced({method.event(FACTS, 5): 100}, 1e-5).value == pytest.approx(24.38, abs=6e-3)
 
 
 def test_a_method_that_does_not_say_what_others_see_makes_no_claim():
     from uldp.methods.base import Method
 
     method = build("uldp-avg", noise_multiplier=5.0)
-    assert Method.seen_by_server(method, FACTS, 1.0) == NonPrivate()
-    assert Method.seen_by_silo(method, FACTS, 1.0) == NonPrivate()
-    assert Method.seen_by_world(method, FACTS, 2.0) == NonPrivate()
+    assert Method.seen_by(method, FACTS, Observer("server")) == NonPrivate()
+    assert Method.seen_by(method, FACTS, Observer("silos")) == NonPrivate()
+    assert Method.seen_by(method, FACTS, Observer()) == method.event(FACTS, FACTS.silos)
 
 
 def test_discrete_noise_is_never_accounted_as_more_than_its_continuous_twin():

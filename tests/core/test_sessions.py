@@ -10,6 +10,7 @@ from tests.support import drive, make_plan, make_sessions, small_federation, ste
 
 from uldp.errors import MessageRefused, RunError
 from uldp.methods.registry import METHODS, lookup
+from uldp.methods.user_sum import UserSum
 from uldp.protocol import messages as m
 from uldp.protocol.turns import TURNS, Phase, diagram, turn
 from uldp.rng import Secrets
@@ -65,7 +66,7 @@ def test_another_seed_gives_another_model():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_saving_and_restoring_after_every_exchange_changes_nothing(name):
-    method = build(name, **({"sample_rate": 0.5} if METHODS[name].method.unit else {}))
+    method = build(name, **({"sample_rate": 0.5} if issubclass(METHODS[name].method, UserSum) else {}))
     server, silos = make_sessions(method, small_federation())
     drive(server, silos)
     expected = server.model.tobytes()
@@ -84,7 +85,7 @@ def test_saving_and_restoring_after_every_exchange_changes_nothing(name):
 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize(
-    "question", [m.Hello(1, 2, 3), m.AskCounts(), m.TellTotals(b""), m.AskUpdate(1, b"", b""), m.Finish()]
+    "question", [m.Hello(1, 2, 3), m.AskCounts(), m.TellUsers(b""), m.AskUpdate(1, b"", b""), m.Finish()]
 )
 def test_only_the_table_decides_who_may_speak(phase, question):
     if (phase, type(question)) in TURNS:
@@ -134,9 +135,9 @@ def test_totals_that_would_give_weights_above_one_are_refused():
     counts = m.decode(silos["silo-0"].reply(ask(m.AskCounts())), experiment=DIGEST, silo="silo-0", limit=10**6)
     own = m.unpack_counts(counts.counts, 6, 10**6, "x")
     with pytest.raises(MessageRefused, match="smaller than this silo's own count"):
-        silos["silo-0"].reply(ask(m.TellTotals(m.pack(np.maximum(own - 1, 0)))))
+        silos["silo-0"].reply(ask(m.TellUsers(m.pack(np.maximum(own - 1, 0)))))
     with pytest.raises(MessageRefused, match="outside 0"):
-        silos["silo-0"].reply(ask(m.TellTotals(m.pack(own - 10**9))))
+        silos["silo-0"].reply(ask(m.TellUsers(m.pack(own - 10**9))))
 
 
 def test_counts_stay_in_the_silo_when_the_method_does_not_need_them():
@@ -147,7 +148,7 @@ def test_counts_stay_in_the_silo_when_the_method_does_not_need_them():
 
 def test_a_method_that_needs_counts_does_not_train_without_them():
     _, silos = greeted(build("uldp-avg-w"))
-    with pytest.raises(MessageRefused, match="no totals"):
+    with pytest.raises(MessageRefused, match="no record counts"):
         silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(np.zeros(4)), b"")))
 
 

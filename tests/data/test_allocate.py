@@ -84,8 +84,8 @@ def test_non_iid_with_a_rare_label_and_just_enough_users():
         ({"kind": "as-is"}, "'as-is' needs data that says"),
         ({"users": 0}, "data.users: at least 1 user, not 0"),
         ({"silos": 0}, "data.silos: at least 1 silo, not 0"),
-        ({"user_exponent": float("nan")}, "data.user_exponent: zero or a positive number, not nan"),
-        ({"silo_exponent": -1.0}, "data.silo_exponent"),
+        ({"user_exponent": float("nan")}, "data.options.user_exponent: zero or a positive number, not nan"),
+        ({"silo_exponent": -1.0}, "data.options.silo_exponent"),
         (
             {"kind": "non-iid", "users": 4},
             "4 users with at most 2 labels each cannot hold 10 labels; at least 5",

@@ -16,7 +16,7 @@ STREAMS = Streams.from_seed(0)
 
 
 def load(name, seed=0, users=None, silos=None, allocation=None, **options):
-    return load_builtin(name, users, silos, allocation, Streams.from_seed(seed), **options)
+    return load_builtin(name, users, silos, allocation, Streams.from_seed(seed), options=options)
 
 
 def training(federation):
@@ -111,16 +111,20 @@ def test_breast_cancer_ranges_are_those_of_the_published_description():
         ({"name": "iris"}, "data.dataset: unknown data set 'iris'. Known: breast-cancer, digits, synthetic"),
         (
             {"name": "digits", "records": 5},
-            "data: unknown key 'records' for digits. Known keys: silo_exponent",
+            "data.options: unknown key 'records' for digits. Known keys: silo_exponent",
         ),
         (
             {"name": "synthetic", "classes": 1},
-            "data.classes: a whole number 0 (a numeric label) or from 2 up",
+            "data.options.classes: a whole number 0 (a numeric label) or from 2 up",
         ),
-        ({"name": "synthetic", "features": 0}, "data.features: a whole number from 1 up, not 0"),
-        ({"name": "synthetic", "records": 1e4}, "data.records: a whole number from 10 up"),
-        ({"name": "digits", "test_fraction": 1}, "data.test_fraction: a number between 0 and 1"),
-        ({"name": "digits", "test_fraction": "0.2"}, "data.test_fraction: a number, not '0.2'"),
+        ({"name": "synthetic", "features": 0}, "data.options.features: a whole number from 1 up, not 0"),
+        ({"name": "synthetic", "records": 1e4}, "data.options.records: a whole number from 10 up"),
+        ({"name": "digits", "test_fraction": 1}, "data.options.test_fraction: a number between 0 and 1"),
+        ({"name": "digits", "test_fraction": "0.2"}, "data.options.test_fraction: a number, not '0.2'"),
+        ({"name": "digits", "test_fracton": 0.1}, "Did you mean 'test_fraction'?"),
+        ({"name": "synthetic", "records": 10**15}, "data.options.records: 1000000000000000 records of 20 features"),
+        ({"name": "synthetic", "features": 10**9}, "are more than 100000000 numbers"),
+        ({"name": "digits", "users": 10**12}, "data.users: at most 10000000, not 1000000000000"),
         ({"name": "digits", "users": 1}, "data.users: a whole number from 2 up, not 1"),
         ({"name": "digits", "silos": 0}, "data.silos: a whole number from 1 up, not 0"),
         ({"name": "digits", "allocation": "as-is"}, "data.allocation: 'as-is' needs data that says"),
@@ -130,6 +134,12 @@ def test_bad_requests(given, text):
     with pytest.raises(ConfigError) as error:
         load(**given)
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["name", "users", "silos", "allocation", "streams", "data_dir", "options"])
+def test_an_option_that_is_called_like_an_argument_is_an_unknown_one(key):
+    with pytest.raises(ConfigError, match=f"data.options: unknown key '{key}' for digits. Known keys: silo_exponent"):
+        load_builtin("digits", None, None, None, STREAMS, None, {key: 3})
 
 
 def test_importing_the_data_package_is_cheap():

@@ -100,8 +100,8 @@ def test_records_of_a_user_are_not_neighbours_in_the_file():
         ({"users": 51}, "data.users: at most 50 users, so that each has a record, not 51"),
         ({"users": 30, "least": 2}, "data.users: at most 25 users, so that each has a lot of 2 records, not 30"),
         ({"sizes": (49, 1), "least": 2}, "a silo has 1 record(s), but each user in a silo needs 2"),
-        ({"user_exponent": float("nan")}, "data.user_exponent: zero or a positive number, not nan"),
-        ({"preferred_share": 1.5}, "data.preferred_share: a share from 0 to 1, not 1.5"),
+        ({"user_exponent": float("nan")}, "data.options.user_exponent: zero or a positive number, not nan"),
+        ({"preferred_share": 1.5}, "data.options.preferred_share: a share from 0 to 1, not 1.5"),
     ],
 )
 def test_impossible_allocations_are_refused(changes, text):

@@ -75,10 +75,33 @@ def test_describe_refuses(small, tmp_path):
     assert (done.exit_code, "--out: cannot write the picture" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--users", 10**11), "data.users: at most 10000000, not 100000000000"),
+        (("--silos", 10**9), "data.silos: at most 250000 with 200 users, not 1000000000"),
+        (("--users", 10**7, "--silos", 50), "data.silos: at most 5 with 10000000 users, not 50"),
+        (("--out", f"{'x' * 300}.png"), "--out: cannot write the picture"),
+    ],
+)
+def test_describe_refuses_what_does_not_fit(arguments, text):
+    done = call("describe", "digits", *arguments)
+    assert done.exit_code == 2
+    assert text in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_home_that_nobody_has():
+    done = call("describe", "mnist", "--data-dir", "~nosuchuser/x")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "--data-dir: no home folder is known" in done.stderr
+
+
 def test_check_says_what_is_not_the_known_file(small):
     done = call("check", "tcga-brca", "--data-dir", small)
     assert done.exit_code == 2
-    assert "not the known file: brca.csv, train_test_split.csv" in done.stderr
+    assert "not the known file: brca.csv, train_test_split.csv; take it away and" in done.stderr
+    assert f"`uldp data fetch tcga-brca --data-dir {small}`" in done.stderr
 
 
 def test_fetch_and_check(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ def load(name, data_dir=REAL, **options):
     found = datasets()[name].files
     if not any((REAL / found.folder / file.name).exists() for way in found.ways for file in way):
         pytest.skip(f"{name} is not here")
-    return load_builtin(name, None, None, None, Streams.from_seed(0), data_dir, **options)
+    return load_builtin(name, None, None, None, Streams.from_seed(0), data_dir, options)
 
 
 @pytest.mark.parametrize("name", COUNTS)

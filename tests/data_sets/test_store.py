@@ -1,6 +1,7 @@
 """Where files are looked for, how they are fetched (here: from this machine), and what is said when they are not."""
 
 import hashlib
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from uldp.data import store
 from uldp.data.builtin import datasets, load_builtin
 from uldp.data.store import DataFile, DataFiles
-from uldp.errors import DataError
+from uldp.errors import ConfigError, DataError
 from uldp.rng import Streams
 
 NAMES = [name for name, dataset in datasets().items() if dataset.files is not None]
@@ -20,6 +21,11 @@ SUM = hashlib.sha256(BODY).hexdigest()
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path == "/loop":
+            self.send_response(302)
+            self.send_header("Location", "/loop")
+            self.end_headers()
+            return
         if self.path == "/absent":
             self.send_error(404, "Not Found")
             return
@@ -82,7 +88,7 @@ def test_absent_data_is_one_sentence_that_helps(name, tmp_path):
     text, found = str(error.value), datasets()[name].files
     assert text.startswith(f"data.dataset: {name} is not here: no {found.ways[0][0].name}")
     assert str(tmp_path / found.folder) in text
-    assert f"`uldp data fetch {name}`" in text if found.downloads else "by hand" in text
+    assert f"`uldp data fetch {name} --data-dir {tmp_path}`" in text if found.downloads else "by hand" in text
     assert "set ULDP_DATA (or --data-dir) to the folder that holds" in text
     assert "\n" not in text
 
@@ -99,8 +105,70 @@ def test_fetch_and_check(server, tmp_path):
     assert not again.fetched
     report.path.write_bytes(b"spoilt")
     assert [found.state for found in store.check(wanted, tmp_path)] == [store.DIFFERENT]
-    assert store.fetch(wanted, tmp_path)[0].fetched
+    assert store.fetch(wanted, tmp_path, said.append)[0].fetched
     assert [found.state for found in store.check(wanted, tmp_path)] == [store.OK]
+    # what was there is never lost
+    assert said[-1] == f"the file that was there is kept as {report.path}.old"
+    assert Path(f"{report.path}.old").read_bytes() == b"spoilt"
+    report.path.write_bytes(b"spoilt again")
+    store.fetch(wanted, tmp_path)
+    assert Path(f"{report.path}.old-2").read_bytes() == b"spoilt again"
+
+
+def test_data_that_are_there_in_another_form_are_not_fetched(tmp_path):
+    nowhere = DataFile("a.csv", "http://127.0.0.1:9/a.csv", (SUM,))
+    wanted = DataFiles("some", "some_set", ((nowhere,), (DataFile("b.npz", "", (SUM,)),)))
+    (tmp_path / "some_set").mkdir()
+    (tmp_path / "some_set" / "b.npz").write_bytes(BODY)
+    (report,) = store.fetch(wanted, tmp_path)
+    assert (report.name, report.state, report.fetched) == ("b.npz", store.OK, False)
+    by_hand = DataFiles("some", "some_set", ((DataFile("b.npz"),),), by_hand="download it by hand")
+    assert store.fetch(by_hand, tmp_path)[0].state == store.UNKNOWN
+    (tmp_path / "some_set" / "b.npz").write_bytes(b"spoilt")
+    with pytest.raises(DataError, match="no download from"):
+        store.fetch(wanted, tmp_path)
+
+
+def test_parts_of_killed_downloads_are_cleared(server, tmp_path):
+    folder = tmp_path / "some_set"
+    folder.mkdir()
+    old, young = folder / ".a.csv.part-old", folder / ".a.csv.part-young"
+    for part in (old, young):
+        part.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    store.fetch(files(f"{server}/a.csv", SUM), tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == [young.name, "a.csv"]
+
+
+def test_a_folder_in_a_files_place_is_not_the_file(server, tmp_path):
+    wanted = files(f"{server}/a.csv")
+    (tmp_path / "some_set" / "a.csv").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"no a\.csv in"):
+        store.locate(wanted, tmp_path)
+    with pytest.raises(DataError, match=r"a\.csv: a folder lies in its place, .*a\.csv; take it away"):
+        store.fetch(wanted, tmp_path)
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/x", "~nosuchuser"])
+def test_a_home_that_nobody_has(path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"--data-dir: no home folder is known for '~nosuchuser"):
+        store.roots(Path(path))
+    monkeypatch.setenv("ULDP_DATA", path)
+    with pytest.raises(ConfigError, match=r"ULDP_DATA: no home folder is known for '~nosuchuser"):
+        store.roots()
+
+
+def test_places_that_cannot_be_looked_at(tmp_path, monkeypatch):
+    wanted = files("")
+    with pytest.raises(DataError, match=r"a\.csv: cannot be looked at \(File name too long\)"):
+        store.locate(wanted, tmp_path / ("x" * 300))
+
+    def locked(self):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", locked)
+    with pytest.raises(DataError, match=r"a\.csv: cannot be looked at \(Permission denied\)"):
+        store.locate(wanted, tmp_path)
 
 
 def test_fetch_into_the_place_that_is_looked_at_first(server, tmp_path, monkeypatch):
@@ -115,6 +183,7 @@ def test_fetch_into_the_place_that_is_looked_at_first(server, tmp_path, monkeypa
     [
         ("/a.csv", "0" * 64, f"is not the known file (its sha256 is {SUM}); nothing was kept"),
         ("/absent", SUM, "/absent answers 404 Not Found"),
+        ("/loop", SUM, "/loop answers 302 The HTTP server returned a redirect error"),
         ("/short", SUM, "the connection ended after 50 of 13000 bytes"),
     ],
 )
@@ -122,6 +191,7 @@ def test_a_failed_download_leaves_nothing(server, tmp_path, path, checksum, text
     with pytest.raises(DataError) as error:
         store.fetch(files(server + path, checksum), tmp_path)
     assert text in str(error.value)
+    assert "\n" not in str(error.value)
     assert not list((tmp_path / "some_set").iterdir())
 
 

@@ -14,9 +14,10 @@ from tests.support import build, moved, noiseless_total
 from uldp.experiment.build import build_learner, load_federation
 from uldp.experiment.config import Experiment
 from uldp.methods.registry import METHODS
+from uldp.methods.user_sum import UserSum
 from uldp.rng import Streams
 
-PRIVATE = [name for name, named in METHODS.items() if named.method.unit is not None]
+PRIVATE = [name for name, named in METHODS.items() if issubclass(named.method, UserSum)]
 MODELS = [{"name": "logistic"}, {"name": "mlp", "hidden": [6], "dropout": 0.3}]
 
 people = st.sampled_from([f"p{i}" for i in range(8)])

@@ -15,7 +15,9 @@ from uldp.cli.data import data
 from uldp.cli.demo import demo
 from uldp.cli.models import export, predict
 from uldp.cli.new import new
-from uldp.cli.run import plan, resume, run
+from uldp.cli.plan import plan
+from uldp.cli.run import resume, run
+from uldp.cli.total import total
 
 app = typer.Typer(
     help="Train one model across silos so that no person can be singled out, wherever their records sit.",
@@ -24,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, new, methods, datasets, plan, run, resume, compare, predict, export, epsilon, sigma):
+for command in (demo, new, methods, datasets, plan, run, resume, compare, predict, export, epsilon, sigma, total):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

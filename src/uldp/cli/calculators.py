@@ -2,80 +2,296 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uldp.cli.output import Json, print_json, reporting
+from uldp.cli.output import Json, print_json, print_table, reporting
+from uldp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from uldp.privacy.accountants import Composition
+    from uldp.methods.base import Facts, Method, Observer
+    from uldp.privacy.accountants import Epsilon
+    from uldp.privacy.events import Composition
 
-Method = Annotated[str, typer.Option("--method", help="A method by name (see `uldp methods`).")]
-Rounds = Annotated[int, typer.Option("--rounds", help="T, the number of rounds.")]
-Rate = Annotated[float, typer.Option("--sample-rate", help="q, the probability that a user takes part in a round.")]
+MethodName = Annotated[str, typer.Option("--method", help="A method by name (see `uldp methods`).")]
+Rounds = Annotated[
+    int | None, typer.Option("--rounds", help="T, the number of rounds. [DP-SGD: 1]", show_default=False)
+]
+Steps = Annotated[
+    int | None,
+    typer.Option("--steps", help="Steps of DP-SGD per round (uldp-group, record-dp).", show_default=False),
+]
+Rate = Annotated[
+    float,
+    typer.Option(
+        "--sample-rate", help="q: the probability that a user is in a round; for DP-SGD, that a record is in a step."
+    ),
+]
+GroupSize = Annotated[
+    int | None, typer.Option("--group-size", help="k: at most so many records per user (uldp-group).")
+]
+Conversion = Annotated[
+    str, typer.Option("--conversion", help="How a group is accounted: mixture (tight), lemma5 or lemma6.")
+]
+AccountantName = Annotated[
+    str, typer.Option("--accountant", help="auto, or one by name, such as rdp for the papers' figures.")
+]
+Adversary = Annotated[str, typer.Option("--adversary", help="outside, server or silo.")]
+Silos = Annotated[int, typer.Option("--silos", help="|S|, for what the server and silos see.")]
+Colluding = Annotated[int, typer.Option("--colluding", help="With --adversary silo: so many silos pool what they see.")]
+Dropped = Annotated[int, typer.Option("--dropped", help="So many silos sent nothing.")]
+Compensate = Annotated[
+    int, typer.Option("--compensate", help="Noise shares sized for so many missing or curious silos.")
+]
 Delta = Annotated[float, typer.Option("--delta", help="The probability with which epsilon may fail; far below 1/|U|.")]
+
+ADVERSARIES = ("outside", "server", "silo")
+CONVERSIONS = {"mixture": "auto", "lemma5": "lemma5", "lemma6": "lemma6"}
+TABLE_ROUNDS = (1, 10, 50, 100, 200)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What the options of both calculators ask about."""
+
+    method: str
+    rounds: int | None
+    steps: int | None
+    sample_rate: float
+    group_size: int | None
+    conversion: str
+    accountant: str
+    adversary: str
+    silos: int
+    colluding: int
+    dropped: int
+    compensate: int
+    delta: float
+
+    def __post_init__(self) -> None:
+        choices = {"--adversary": (self.adversary, ADVERSARIES), "--conversion": (self.conversion, tuple(CONVERSIONS))}
+        for option, (value, known) in choices.items():
+            if value not in known:
+                raise ConfigError(f"one of {', '.join(known)}, not {value!r}", place=option, value=value)
+        numbers = {"--silos": (self.silos, 1), "--colluding": (self.colluding, 1), "--dropped": (self.dropped, 0)}
+        for option, (number, least) in numbers.items():
+            if number < least:
+                raise ConfigError(f"at least {least}, not {number}", place=option, value=number)
+        if self.colluding > 1 and self.adversary != "silo":
+            raise ConfigError("goes with --adversary silo", place="--colluding", value=self.colluding)
+        if self.conversion != "mixture" and (not self.dp_sgd or self.accountant != "auto"):
+            raise ConfigError(
+                "goes with a group method (uldp-group), and without --accountant",
+                place="--conversion",
+                value=self.conversion,
+            )
+
+    @property
+    def dp_sgd(self) -> bool:
+        from uldp.methods.dp_sgd import DpSgd
+        from uldp.methods.registry import lookup
+
+        return issubclass(lookup(self.method).method, DpSgd)
+
+    @property
+    def facts(self) -> Facts:
+        from uldp.methods.base import Facts
+
+        # What is asked for depends neither on |U| nor on d.
+        return Facts(users=2, silos=self.silos, dimension=1)
+
+    @property
+    def observer(self) -> Observer:
+        from uldp.methods.base import Observer
+
+        who = {"outside": "world", "server": "server", "silo": "silos"}[self.adversary]
+        return Observer(who, self.colluding, self.dropped)  # type: ignore[arg-type]
+
+    def built(self, noise_multiplier: float, **changes: Any) -> Method:
+        """The method with these settings; options that it does not have are refused."""
+        from uldp.methods.registry import lookup
+
+        named = lookup(self.method)
+        known = {field.name for field in fields(named.method)}
+        settings: dict[str, Any] = {"noise_multiplier": noise_multiplier if named.method.unit is not None else 0.0}
+        if self.dp_sgd:
+            settings |= {"record_rate": self.sample_rate, "local_steps": self.steps or 1, "rounds": self.rounds or 1}
+            if self.steps is None and self.rounds is None:
+                raise ConfigError("how many steps of DP-SGD?", place="--steps")
+        else:
+            settings |= {"sample_rate": self.sample_rate}
+            if self.rounds is None:
+                raise ConfigError("how many rounds?", place="--rounds")
+            settings["rounds"] = self.rounds
+        for option, key, value in (
+            ("--steps", "local_steps", self.steps),
+            ("--group-size", "group_size", self.group_size),
+        ):
+            if value is not None:
+                if key not in known:
+                    raise ConfigError(f"{self.method} has no such setting", place=option, value=value)
+                if key in named.fixed:
+                    raise ConfigError(
+                        f"{self.method} means {key} = {named.fixed[key]!r}; take --method uldp-group", place=option
+                    )
+                settings[key] = value
+        if self.compensate:
+            settings["compensate"] = self.compensate
+        method = named.method(**{**dict(named.fixed), **settings, **changes})
+        if method.compensate:
+            method.check(self.facts)
+        return method
+
+    def seen(self, method: Method) -> Composition:
+        return method.seen_over(self.facts, self.observer, method.rounds)
+
+    def account(self, noise_multiplier: float) -> Epsilon:
+        from uldp.privacy.accountants import account
+
+        name = CONVERSIONS[self.conversion] if self.accountant == "auto" else self.accountant
+        return account(self.seen(self.built(noise_multiplier)), self.delta, name)
 
 
 @reporting
 def epsilon(
     noise_multiplier: Annotated[float, typer.Option("--noise-multiplier", help="sigma; the noise is sigma * clip.")],
-    rounds: Rounds,
-    method: Method = "uldp-avg",
+    rounds: Rounds = None,
+    steps: Steps = None,
+    method: MethodName = "uldp-avg",
     sample_rate: Rate = 1.0,
+    group_size: GroupSize = None,
+    conversion: Conversion = "mixture",
+    accountant: AccountantName = "auto",
+    adversary: Adversary = "outside",
+    silos: Silos = 5,
+    colluding: Colluding = 1,
+    dropped: Dropped = 0,
+    compensate: Compensate = 0,
     delta: Delta = 1e-5,
+    table: Annotated[
+        bool, typer.Option("--table", help="The paper's formula, a valid one and the tight value side by side.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="With --table: a picture of it.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Epsilon of a run, for whoever sees the model of every round."""
-    from uldp.privacy.accountants import account
+    """Epsilon of a run, and for whom it holds."""
+    from uldp.privacy.accountants import account_replaced
     from uldp.privacy.statement import finite_or_none, show_epsilon
 
-    spent = account(_planned(method, noise_multiplier, rounds, sample_rate), delta)
+    asked = _Question(
+        method, rounds, steps, sample_rate, group_size, conversion, accountant, adversary, silos, colluding, dropped,
+        compensate, delta,
+    )  # fmt: skip
+    if out is not None and not table:
+        raise ConfigError("goes with --table", place="--out", value=str(out))
+    if table:
+        _print_side_by_side(asked, noise_multiplier, out, as_json)
+        return
+    spent = asked.account(noise_multiplier)
+    built = asked.built(noise_multiplier)
+    replaced = spent.value if built.covers_replacement else account_replaced(asked.seen(built), delta).value
     if as_json:
-        print_json({"epsilon": finite_or_none(spent.value), "delta": delta, "accountant": spent.accountant})
-    else:
-        typer.echo(f"epsilon {show_epsilon(spent.value)} at delta {delta:g} ({spent.accountant}, add/remove one user)")
+        print_json(
+            {
+                "epsilon": finite_or_none(spent.value),
+                "epsilon_if_replaced": finite_or_none(replaced),
+                "delta": delta,
+                "accountant": spent.accountant,
+                "adversary": adversary,
+            }
+        )
+        return
+    who = {"outside": "whoever sees the model of every round", "server": "the server", "silo": "one silo"}[adversary]
+    who = f"{colluding} silos together" if adversary == "silo" and colluding > 1 else who
+    unit = built.unit or "user"
+    typer.echo(
+        f"epsilon {show_epsilon(spent.value)} at delta {delta:g} against {who} ({spent.accountant}, add/remove one "
+        f"{unit}; {show_epsilon(replaced)} if records are replaced)"
+    )
 
 
 @reporting
 def sigma(
     target: Annotated[float, typer.Option("--epsilon", help="The epsilon to stay within.")],
-    rounds: Rounds,
-    method: Method = "uldp-avg",
+    rounds: Rounds = None,
+    steps: Steps = None,
+    method: MethodName = "uldp-avg",
     sample_rate: Rate = 1.0,
+    group_size: GroupSize = None,
+    adversary: Adversary = "outside",
+    silos: Silos = 5,
+    colluding: Colluding = 1,
+    dropped: Dropped = 0,
+    compensate: Compensate = 0,
     delta: Delta = 1e-5,
     as_json: Json = False,
 ) -> None:
     """The smallest noise multiplier with which a run stays within an epsilon."""
-    from uldp.errors import ConfigError
     from uldp.methods.registry import lookup
-    from uldp.privacy.accountants import account
     from uldp.privacy.calibrate import calibrate
 
+    asked = _Question(
+        method, rounds, steps, sample_rate, group_size, "mixture", "auto", adversary, silos, colluding, dropped,
+        compensate, delta,
+    )  # fmt: skip
     if lookup(method).method.unit is None:
         raise ConfigError(f"{method} adds no noise, so no noise reaches an epsilon", place="--method", value=method)
-    found = calibrate(lambda noise: _planned(method, noise, rounds, sample_rate), target, delta)
-    reached = account(_planned(method, found, rounds, sample_rate), delta)
+    found = calibrate(lambda noise: asked.seen(asked.built(noise)), target, delta)
+    reached = asked.account(found)
     if as_json:
         print_json(
-            {
-                "noise_multiplier": found,
-                "epsilon": reached.value,
-                "delta": delta,
-                "accountant": reached.accountant,
-            }
+            {"noise_multiplier": found, "epsilon": reached.value, "delta": delta, "accountant": reached.accountant}
         )
     else:
         typer.echo(f"noise multiplier {found:g} (epsilon {reached.value:.4g} at delta {delta:g}, {reached.accountant})")
 
 
-def _planned(method: str, noise_multiplier: float, rounds: int, sample_rate: float) -> Composition:
-    from uldp.experiment.build import planned_events
-    from uldp.methods.base import Facts
-    from uldp.methods.registry import lookup
+def _print_side_by_side(asked: _Question, noise_multiplier: float, out: Path | None, as_json: bool) -> None:
+    from uldp.privacy.statement import finite_or_none, show_epsilon
 
-    named = lookup(method)
-    noise = noise_multiplier if named.method.unit is not None else 0.0
-    built = named.method(rounds=rounds, noise_multiplier=noise, sample_rate=sample_rate, **dict(named.fixed))
-    # The outside world's epsilon depends neither on |U| nor on |S|.
-    return planned_events(built, Facts(users=2, silos=2, dimension=1))
+    head, columns, rows = _side_by_side(asked, noise_multiplier)
+    figure = None
+    if out is not None:
+        from uldp.reports.tables import table_figure
+
+        figure = str(table_figure(head, columns, rows, out))
+    if as_json:
+        table = [{head: key, **dict(zip(columns, map(finite_or_none, values), strict=True))} for key, values in rows]
+        print_json({"table": table, "delta": asked.delta, "figure": figure})
+        return
+    print_table((head, *columns), [(str(key), *map(show_epsilon, values)) for key, values in rows])
+    typer.echo("'published' is what the paper's formula or figure says and is no bound where it is the smaller one.")
+    if figure:
+        typer.echo(f"picture: {figure}")
+
+
+def _side_by_side(
+    asked: _Question, noise_multiplier: float
+) -> tuple[str, tuple[str, ...], list[tuple[int, tuple[float, ...]]]]:
+    """What stands in the first column, the other columns' names, and the rows."""
+    from uldp.methods.uldp_group import UldpGroup
+    from uldp.methods.uldp_naive import UldpNaive
+    from uldp.privacy.accountants import account
+    from uldp.privacy.events import sampled_gaussian
+    from uldp.privacy.groups import published_epsilon
+
+    rows: list[tuple[int, tuple[float, ...]]] = []
+    first = asked.built(noise_multiplier)
+    if isinstance(first, UldpGroup):
+        largest = asked.group_size or 64
+        for size in [2**power for power in range(30) if 2**power <= largest]:
+            seen = asked.seen(asked.built(noise_multiplier, group_size=size))
+            values = [published_epsilon(seen, asked.delta)]
+            values += [account(seen, asked.delta, name).value for name in ("lemma6", "lemma5", "auto")]
+            rows.append((size, tuple(values)))
+        return "k", ("published", "Lemma 6, valid orders", "Lemma 5", "tight"), rows
+    for count in sorted({*(t for t in TABLE_ROUNDS if t < first.rounds), first.rounds}):
+        seen = first.seen_over(asked.facts, asked.observer, count)
+        claimed: Composition = {sampled_gaussian(noise_multiplier): count} if isinstance(first, UldpNaive) else seen
+        values = [account(claimed, asked.delta, "rdp").value]
+        values += [account(seen, asked.delta, name).value for name in ("rdp", "auto")]
+        rows.append((count, tuple(values)))
+    return "rounds", ("published", "valid, by RDP", "tight"), rows

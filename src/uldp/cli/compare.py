@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uldp.cli.output import Json, Set, metric_names, print_json, print_table, progress, reporting
-from uldp.cli.source import DataDirOption, DatasetOption, File, PresetOption, experiment_from, fitting
+from uldp.cli.output import Json, Set, metric_names, print_json, print_table, progress, reporting, warn
+from uldp.cli.run import warnings_after, warnings_before
+from uldp.cli.source import (
+    DataDirOption,
+    DatasetOption,
+    File,
+    PresetOption,
+    assigned_key,
+    experiment_from,
+    fitting,
+)
+from uldp.errors import ConfigError, concerning
+
+if TYPE_CHECKING:
+    from uldp.experiment.build import Prepared
+    from uldp.runtimes.compare import Comparison, OnRun, Total
+    from uldp.runtimes.local import OnRound
 
 
 @reporting
@@ -24,47 +41,43 @@ def compare(
     data_dir: DataDirOption = None,
     overrides: Set = [],  # noqa: B006
     out: Annotated[
-        Path | None, typer.Option("--out", help="The folder for runs and picture; an unfinished one is continued.")
+        Path | None,
+        typer.Option("--out", help="The folder for runs and picture; one that was begun is continued, or grows."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Train several methods on the same federation and seeds: a table, and a picture of utility and epsilon."""
-    from uldp.errors import ConfigError
-    from uldp.privacy.statement import finite_or_none, show_epsilon
+    from uldp.privacy.statement import finite_or_none
     from uldp.reports.figures import compare_figure
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.compare import compare as compare_runs
-    from uldp.runtimes.compare import total_epsilon
 
-    names = [name.strip() for name in methods.split(",") if name.strip()]
-    if not names or len(set(names)) != len(names):
-        raise ConfigError("name each method once, separated by commas", place="--methods", value=methods)
-    if repeats < 1:
-        raise ConfigError(f"at least 1, not {repeats}", place="--repeats", value=repeats)
-    base = {
-        name: experiment_from(file, dataset, name, fitting(overrides, name, names), preset, data_dir) for name in names
-    }
-    experiments = {
-        name: [experiment.with_seed(experiment.run.seed + repeat) for repeat in range(repeats)]
-        for name, experiment in base.items()
-    }
+    names, experiments = _names(methods, repeats, overrides), {}
+    for name in names:
+        with concerning(f"method {name}"):
+            base = experiment_from(file, dataset, name, fitting(overrides, name, names), preset, data_dir)
+            experiments[name] = [base.with_seed(base.run.seed + repeat) for repeat in range(repeats)]
     label = dataset or (file.stem if file else "tables")
     folder = RunDirectory(out or RunDirectory.next_free(Path("runs"), f"compare-{label}"))
     try:
-        compared = compare_runs(
-            experiments, folder, lambda e: progress(f"{e.method_name} seed {e.run.seed}", e.method.rounds)
-        )
+        comparison = compare_runs(experiments, folder, _watching())
     except KeyboardInterrupt:
-        typer.echo(f"stopped; nothing is lost. Go on with the same command and --out {folder.path}", err=True)
+        again = f"Go on with the same command and --out {quote(str(folder.path))}"
+        typer.echo(f"stopped; nothing is lost. {again}", err=True)
         raise typer.Exit(130) from None
+    compared, total = comparison.methods, comparison.total
+    for method in compared:
+        for experiment, result in zip(experiments[method.method], method.results, strict=True):
+            for text in warnings_after(result, experiment.method.rounds):
+                warn(f"{method.method} seed {experiment.run.seed}: {text}")
     shown = metric_names(compared[0].metrics)
     figure = compare_figure(compared, shown[0], folder.path / "comparison.png")
-    private = [method for method in compared if math.isfinite(method.epsilon)]
-    total = total_epsilon(private) if private else math.inf
     document = {
         "results": [method.to_json() for method in compared],
-        "total_epsilon": finite_or_none(total_epsilon(compared)),
-        "private_total_epsilon": finite_or_none(total),
+        "total_epsilon": finite_or_none(total.epsilon),
+        "private_total_epsilon": finite_or_none(total.private_epsilon),
+        "runs": total.runs,
+        "private_runs": total.private_runs,
         "figure": str(figure),
         "folder": str(folder.path),
     }
@@ -72,33 +85,85 @@ def compare(
     if as_json:
         print_json(document)
         return
+    _show(comparison, shown)
+    typer.echo(f"picture: {figure}")
+    typer.echo(_in_all(total, folder.path))
+
+
+def _names(methods: str, repeats: int, overrides: list[str]) -> list[str]:
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    if not names or len(set(names)) != len(names):
+        raise ConfigError("name each method once, separated by commas", place="--methods", value=methods)
+    if repeats < 1:
+        raise ConfigError(f"at least 1, not {repeats}", place="--repeats", value=repeats)
+    if any(assigned_key(assignment) == "method.name" for assignment in overrides):
+        raise ConfigError("name the methods in --methods, not by method.name", place="--set", value="method.name")
+    return names
+
+
+def _watching() -> OnRun:
+    """Before each run say what should be known, everything once; then show how far it is."""
+    said: set[str] = set()
+
+    @contextmanager
+    def watch(prepared: Prepared) -> Iterator[OnRound | None]:
+        for text in warnings_before(prepared):
+            if text not in said:
+                warn(text)
+            said.add(text)
+        experiment = prepared.experiment
+        with progress(f"{experiment.method_name} seed {experiment.run.seed}", experiment.method.rounds) as show:
+            yield show
+
+    return watch
+
+
+def _show(comparison: Comparison, metrics: list[str]) -> None:
+    from uldp.privacy.statement import show_epsilon
+
     rows = [
         (
             method.method,
-            *(_cell(method.metrics.get(name), repeats) for name in shown),
-            show_epsilon(method.epsilon),
+            *(_cell(method.metrics.get(name)) for name in metrics),
+            *(
+                show_epsilon(epsilon) + (" (record)" if method.unit == "record" else "")
+                for epsilon in (method.epsilon, method.server_epsilon)
+            ),
             f"{method.seconds:.1f} s",
         )
-        for method in compared
+        for method in comparison.methods
     ]
-    first = compared[0].results[0]
+    first = comparison.methods[0].to_json()
+    seeds = "1 seed" if first["repeats"] == 1 else f"{first['repeats']} seeds, mean and standard deviation"
     print_table(
-        ("method", *shown, "epsilon", "time per run"),
+        ("method", *metrics, "epsilon", "server", "time per run"),
         rows,
-        title=f"{first.dataset}: {first.history[-1].round} rounds, {repeats} seed(s), mean and standard deviation",
+        title=f"{first['dataset']}: {first['rounds']} rounds, {seeds}",
     )
-    typer.echo(f"picture: {figure}")
-    if private:
-        typer.echo(
-            f"On real data the private runs ({', '.join(m.method for m in private)}) would together cost epsilon "
-            f"{show_epsilon(total)} at the same delta, not the epsilon of one: repeated training adds up, and choosing "
-            "among the results does too."
-        )
-    if len(private) < len(compared):
-        typer.echo("The other runs have no privacy at all: with them the total is infinite.")
+    typer.echo("epsilon is the outside world's, who sees the models of one run; server is the server's own.")
 
 
-def _cell(value: tuple[float, float] | None, repeats: int) -> str:
+def _cell(value: tuple[float, float | None] | None) -> str:
     if value is None:
         return ""
-    return f"{value[0]:.4f}" + (f" ± {value[1]:.4f}" if repeats > 1 else "")
+    mean, deviation = value
+    return f"{mean:.4f}" if deviation is None else f"{mean:.4f} ± {deviation:.4f}"
+
+
+def _in_all(total: Total, folder: Path) -> str:
+    """What all runs of the folder cost together, in words."""
+    from uldp.privacy.statement import show_epsilon
+
+    if not total.private_runs:
+        return "None of these runs protects a whole person: the total is infinite."
+    if total.private_runs == 1:
+        text = "Each further run on the same data adds to this epsilon, and choosing among the results does too."
+    else:
+        text = (
+            f"On real data the {total.private_runs} private runs in {folder} would together cost epsilon "
+            f"{show_epsilon(total.private_epsilon)} (the outside world's, at the same delta), not the epsilon of one: "
+            "repeated training adds up, and choosing among the results does too."
+        )
+    if total.private_runs < total.runs:
+        text += " The other runs protect no whole person: with them the total is infinite."
+    return text

@@ -57,10 +57,10 @@ def check(name: Name, data_dir: DataDir = None, as_json: Json = False) -> None:
     files = dataset(name).files
     reports = () if files is None else store.check(files, data_dir)
     different = [report for report in reports if report.state == store.DIFFERENT]
-    if different:
+    if files is not None and different:
         names = ", ".join(report.name for report in different)
         raise DataError(
-            f"not the known file: {names}; take it away and run `uldp data fetch {name}`, or use it knowing that",
+            f"not the known file: {names}; take it away and {store.remedy(files, data_dir)}, or use it knowing that",
             place=str(different[0].path.parent),
             value=names,
         )

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from uldp.cli.output import Json, Set, metric_names, print_json, print_table, progress, reporting
+from uldp.cli.source import DataDirOption, experiment_from
 
 METHODS = ("default", "uldp-avg-w", "uldp-avg", "uldp-sgd")
 
@@ -16,6 +17,7 @@ METHODS = ("default", "uldp-avg-w", "uldp-avg", "uldp-sgd")
 @reporting
 def demo(
     dataset: Annotated[str, typer.Option("--dataset", help="A built-in data set.")] = "breast-cancer",
+    data_dir: DataDirOption = None,
     overrides: Set = [],  # noqa: B006
     out: Annotated[
         Path | None, typer.Option("--out", help="Where to put runs and picture (default: runs/demo-N).")
@@ -23,8 +25,6 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train four methods on real built-in data, compare them, draw a picture and say what was protected."""
-    from uldp.cli.source import experiment_from
-    from uldp.errors import RunError
     from uldp.experiment.build import prepare
     from uldp.privacy.statement import show_epsilon
     from uldp.reports.figures import compare_figure
@@ -33,11 +33,10 @@ def demo(
     from uldp.runtimes.local import run
 
     folder = out or RunDirectory.next_free(Path("runs"), "demo")
-    if folder.exists():
-        raise RunError("exists already; choose another directory", place=str(folder), value=str(folder))
+    RunDirectory.check_free(folder)
     results = []
     for method in METHODS:
-        prepared = prepare(experiment_from(None, dataset, method, overrides))
+        prepared = prepare(experiment_from(None, dataset, method, overrides, data_dir=data_dir))
         with progress(method, prepared.plan.method.rounds) as show:
             results.append(run(prepared, RunDirectory.create(folder / method, prepared.experiment), show))
     metrics = metric_names(results[0].metrics)

@@ -35,6 +35,7 @@ def experiment_from(
     data_dir: Path | None = None,
 ) -> Experiment:
     """The experiment of a file or of a data set's preset, with ``--method`` and ``--set`` on top."""
+    from uldp.data.store import expanded
     from uldp.experiment.config import Experiment, read_toml
     from uldp.experiment.presets import preset
 
@@ -53,7 +54,7 @@ def experiment_from(
         assert dataset is not None
         tree, base = preset(dataset, method or "uldp-avg-w", preset_name), Path.cwd()
     if data_dir is not None and isinstance(tree.get("data"), dict):
-        tree = {**tree, "data": {**tree["data"], "data_dir": str(data_dir.expanduser().resolve())}}
+        tree = {**tree, "data": {**tree["data"], "data_dir": str(expanded(data_dir, "--data-dir").resolve())}}
     name = file.stem if file is not None else ""
     return Experiment.from_tree(apply_overrides(tree, overrides), base, name)
 
@@ -62,7 +63,7 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
     """``tree`` with every override. Of epsilon and noise_multiplier, one that is set takes the other's place."""
     from uldp.experiment.sections import with_override
 
-    keys = {assignment.partition("=")[0].strip() for assignment in overrides}
+    keys = {assigned_key(assignment) for assignment in overrides}
     pair = ("epsilon", "noise_multiplier")
     for key, other in (pair, pair[::-1]):
         if f"privacy.{key}" in keys and f"privacy.{other}" not in keys and isinstance(tree.get("privacy"), dict):
@@ -76,10 +77,15 @@ def fitting(overrides: list[str], method: str, methods: list[str]) -> list[str]:
     """The overrides for one of several methods: a key of ``[method]`` that only others of them have is left out."""
     from uldp.methods.registry import lookup
 
-    known = {name: {field.name for field in fields(lookup(name).method)} - set(lookup(name).fixed) for name in methods}
+    known = {name: {field.name for field in fields(lookup(name).method)} for name in methods}
     elsewhere = set().union(*known.values()) - known[method]
     keys = {f"method.{key}" for key in elsewhere}
-    return [assignment for assignment in overrides if assignment.partition("=")[0].strip() not in keys]
+    return [assignment for assignment in overrides if assigned_key(assignment) not in keys]
+
+
+def assigned_key(assignment: str) -> str:
+    """The ``section.key`` of ``section.key=value``."""
+    return ".".join(part.strip() for part in assignment.partition("=")[0].split("."))
 
 
 def _another_method(section: Any, name: str) -> dict[str, Any]:

@@ -120,7 +120,9 @@ def _check(labels: LabelArray, users: int, silos: int, kind: str, user_exponent:
         raise ConfigError(f"at least 1 silo, not {silos}", place="data.silos", value=silos)
     for name, exponent in (("user_exponent", user_exponent), ("silo_exponent", silo_exponent)):
         if not 0 <= exponent < float("inf"):
-            raise ConfigError(f"zero or a positive number, not {exponent}", place=f"data.{name}", value=exponent)
+            raise ConfigError(
+                f"zero or a positive number, not {exponent}", place=f"data.options.{name}", value=exponent
+            )
     if kind == "non-iid":
         _check_labels(labels, users)
 
@@ -206,11 +208,11 @@ def _check_given(
         raise ConfigError(f"at least 1 user, not {users}", place="data.users", value=users)
     if not 0 <= user_exponent < float("inf"):
         raise ConfigError(
-            f"zero or a positive number, not {user_exponent}", place="data.user_exponent", value=user_exponent
+            f"zero or a positive number, not {user_exponent}", place="data.options.user_exponent", value=user_exponent
         )
     if not 0 <= preferred_share <= 1:
         raise ConfigError(
-            f"a share from 0 to 1, not {preferred_share}", place="data.preferred_share", value=preferred_share
+            f"a share from 0 to 1, not {preferred_share}", place="data.options.preferred_share", value=preferred_share
         )
     if any(0 < size < least for size in sizes):
         raise ConfigError(

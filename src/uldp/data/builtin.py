@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from uldp.data.federation import Federation
+from uldp.data.federation import Federation, check_size
 from uldp.data.sets import (
     breast_cancer,
     cifar10,
@@ -22,6 +22,8 @@ from uldp.data.sets import (
 from uldp.data.sets.base import Dataset
 from uldp.errors import ConfigError, did_you_mean
 from uldp.rng import Streams
+
+NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 _ALL: Final[tuple[Dataset, ...]] = (
     breast_cancer.DATASET,
@@ -66,11 +68,12 @@ def load_builtin(
     allocation: str | None,
     streams: Streams,
     data_dir: Path | None = None,
-    **options: Any,
+    options: Mapping[str, Any] = NO_OPTIONS,
 ) -> Federation:
     """The data set as a federation; None takes the data set's default.
 
-    ``data_dir`` is where the sets' folders lie; without it ``$ULDP_DATA`` and the user cache are searched.
+    ``data_dir`` is where the sets' folders lie; without it ``$ULDP_DATA`` and the user cache are searched. ``options``
+    are the data set's own, ``[data.options]`` of an experiment file.
 
     >>> load_builtin("breast-cancer", 20, 2, "zipf", Streams.from_seed(0)).users
     20
@@ -79,9 +82,12 @@ def load_builtin(
     for key, value in options.items():
         _check_option(chosen, key, value)
     info = chosen.info
+    users = info.users if users is None else _at_least("users", users, 2)
+    silos = info.silos if silos is None else _at_least("silos", silos, 1)
+    check_size(users, silos)
     return chosen.load(
-        info.users if users is None else _at_least("users", users, 2),
-        info.silos if silos is None else _at_least("silos", silos, 1),
+        users,
+        silos,
         info.allocation if allocation is None else allocation,
         streams.child("data"),
         {**chosen.options, **options},
@@ -96,15 +102,16 @@ def _at_least(key: str, value: int, least: int) -> int:
 
 
 def _check_option(chosen: Dataset, key: str, value: Any) -> None:
-    known = chosen.options
+    known, place = chosen.options, f"data.options.{key}"
     if key not in known:
         raise ConfigError(
-            f"unknown key {key!r} for {chosen.info.name}. Known keys: {', '.join(sorted(known))}",
-            place="data",
+            f"unknown key {key!r} for {chosen.info.name}. Known keys: {', '.join(sorted(known))}"
+            + did_you_mean(key, known),
+            place="data.options",
             value=key,
         )
     if isinstance(known[key], bool):
         if not isinstance(value, bool):
-            raise ConfigError(f"true or false, not {value!r}", place=f"data.{key}", value=value)
+            raise ConfigError(f"true or false, not {value!r}", place=place, value=value)
     elif isinstance(known[key], int | float) and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ConfigError(f"a number, not {value!r}", place=f"data.{key}", value=value)
+        raise ConfigError(f"a number, not {value!r}", place=place, value=value)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from uldp.errors import DataError
+from uldp.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from uldp.data.schema import Schema
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 LabelArray = npt.NDArray[np.int64] | npt.NDArray[np.float32]
+
+MOST_USERS: Final = 10_000_000
+MOST_PAIRS: Final = 50_000_000  # of a user and a silo: one count each, and every party holds some of them
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ class Federation:
                 place="data.users",
                 value=self.users,
             )
+        check_size(self.users, len(self.silos))
         for silo in self.silos:
             if len(silo) and not (silo.users.min() >= 0 and silo.users.max() < self.users):
                 raise DataError(
@@ -152,3 +156,11 @@ class Federation:
     def without(self, user: int) -> Federation:
         """The neighbouring federation: all records of ``user`` removed from all silos, |U| unchanged."""
         return replace(self, silos=tuple(silo.take(silo.users != user) for silo in self.silos))
+
+
+def check_size(users: int, silos: int) -> None:
+    """Refuse more users or silos than fit into memory, before anything is made for them."""
+    for key, value, most in (("users", users, MOST_USERS), ("silos", silos, MOST_PAIRS // max(users, 2))):
+        if value > most:
+            among = f" with {users} users" if key == "silos" else ""
+            raise ConfigError(f"at most {most}{among}, not {value}", place=f"data.{key}", value=value)

@@ -10,16 +10,20 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any, Final
 
-from uldp.errors import DataError
+from uldp.errors import ConfigError, DataError
 
 VARIABLE: Final = "ULDP_DATA"
 TIMEOUT: Final = 60.0
 LARGEST: Final = 1 << 30  # no file of ours comes near; a server that sends more is not the one we meant
+STALE: Final = 3600.0  # seconds: nobody writes any more to a part that was left alone for so long
 _BLOCK: Final = 1 << 20
 
 OK: Final = "checksum ok"
@@ -32,11 +36,18 @@ Located = Mapping[str, Path]
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file or folder of a data set: where it can be downloaded, and the checksums of its known versions."""
+    """A file of a data set (or a ``folder`` of them): where to download it, the checksums of its known versions."""
 
     name: str
     url: str = ""
     sha256: tuple[str, ...] = ()
+    folder: bool = False
+
+    def there(self, folder: Path) -> bool:
+        """Whether it is in ``folder``. A folder in a file's place is not the file."""
+        path = folder / self.name
+        with _looking(path):
+            return path.is_dir() if self.folder else path.is_file()
 
 
 @dataclass(frozen=True)
@@ -83,10 +94,18 @@ class FileReport:
 def roots(data_dir: Path | None = None) -> tuple[Path, ...]:
     """The folders in which the sets' folders are looked for, in this order."""
     if data_dir is not None:
-        return (Path(data_dir).expanduser(),)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uldp"
+        return (expanded(data_dir, "--data-dir"),)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or expanded("~/.cache", "XDG_CACHE_HOME")) / "uldp"
     own = os.environ.get(VARIABLE)
-    return (Path(own).expanduser(), cache) if own else (cache,)
+    return (expanded(own, VARIABLE), cache) if own else (cache,)
+
+
+def expanded(path: Path | str, place: str) -> Path:
+    """``path`` with ``~`` as the home folder that it stands for."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"no home folder is known for {str(path)!r}", place=place, value=str(path)) from None
 
 
 def locate(files: DataFiles, data_dir: Path | None = None) -> Located:
@@ -94,8 +113,8 @@ def locate(files: DataFiles, data_dir: Path | None = None) -> Located:
     for root in roots(data_dir):
         folder = root / files.folder
         for way in files.ways:
-            if all((folder / file.name).exists() for file in way):
-                extras = (file for file in files.extras if (folder / file.name).exists())
+            if all(file.there(folder) for file in way):
+                extras = (file for file in files.extras if file.there(folder))
                 return {file.name: folder / file.name for file in (*way, *extras)}
     raise _absent(files, data_dir)
 
@@ -109,28 +128,47 @@ def check(files: DataFiles, data_dir: Path | None = None) -> tuple[FileReport, .
 def fetch(
     files: DataFiles, data_dir: Path | None = None, say: Callable[[str], None] = lambda text: None
 ) -> tuple[FileReport, ...]:
-    """Download what is not there yet into the first root. A file appears whole and verified, or not at all."""
+    """Download what is not there yet into the first root. A file appears whole and verified, or not at all.
+
+    Data that are there in any form, and are not known to be others, stay as they are. Where a file is not the known
+    one, it is kept beside the new one as NAME.old.
+    """
+    there = _unspoilt(files, data_dir)
+    if there:
+        return there
     folder = roots(data_dir)[0] / files.folder
     if not files.downloads:
         raise DataError(f"no direct download: {_by_hand(files, folder)}", place="data.dataset", value=files.name)
-    reports = []
-    for file in files.downloads:
-        there = _report(file, folder / file.name) if (folder / file.name).exists() else None
-        if there is not None and there.state != DIFFERENT:
-            reports.append(there)
-            continue
-        say(f"fetching {file.url}")
-        try:
-            _download(file, folder / file.name)
-        except DataError as error:
-            if not files.by_hand:
-                raise
-            raise DataError(
-                f"{error.message}; or {_by_hand(files, folder)}", place=error.place, value=error.value
-            ) from None
-        fetched = _report(file, folder / file.name)
-        reports.append(FileReport(fetched.name, fetched.path, fetched.bytes, fetched.state, fetched=True))
-    return tuple(reports)
+    return tuple(_fetched(files, file, folder, say) for file in files.downloads)
+
+
+def _unspoilt(files: DataFiles, data_dir: Path | None) -> tuple[FileReport, ...]:
+    """The files that would be read, if there are any and none is known to be another one."""
+    try:
+        reports = check(files, data_dir)
+    except DataError:
+        return ()
+    return () if any(report.state == DIFFERENT for report in reports) else reports
+
+
+def _fetched(files: DataFiles, file: DataFile, folder: Path, say: Callable[[str], None]) -> FileReport:
+    path = folder / file.name
+    if file.there(folder):
+        report = _report(file, path)
+        if report.state != DIFFERENT:
+            return report
+    say(f"fetching {file.url}")
+    try:
+        kept = _download(file, path)
+    except DataError as error:
+        if not files.by_hand:
+            raise
+        raise DataError(
+            f"{error.message}; or {_by_hand(files, folder)}", place=error.place, value=error.value
+        ) from None
+    if kept is not None:
+        say(f"the file that was there is kept as {kept}")
+    return replace(_report(file, path), fetched=True)
 
 
 def sha256(path: Path) -> str:
@@ -147,29 +185,53 @@ def sha256(path: Path) -> str:
 
 def unreadable(path: Path, reason: object) -> DataError:
     """The error for a file that is there and cannot be read, or is not what its name says."""
-    text = str(getattr(reason, "strerror", None) or reason or type(reason).__name__).splitlines()[0]
-    return DataError(f"cannot be read ({text}); `uldp data check` compares checksums", place=str(path), value=path.name)
+    return DataError(
+        f"cannot be read ({_sentence(reason)}); `uldp data check` compares checksums",
+        place=str(path),
+        value=path.name,
+    )
+
+
+@contextmanager
+def _looking(path: Path) -> Iterator[None]:
+    """A name that is too long, or a folder that we may not enter, as one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot be looked at ({_sentence(error)})", place=str(path), value=path.name) from None
+
+
+def _sentence(reason: object) -> str:
+    """The first line of what somebody else says."""
+    text = str(getattr(reason, "strerror", None) or reason).strip()
+    return text.splitlines()[0] if text else type(reason).__name__
 
 
 def _report(file: DataFile, path: Path) -> FileReport:
-    if path.is_dir() or not file.sha256:
-        return FileReport(file.name, path, path.stat().st_size if path.is_file() else 0, UNKNOWN)
-    state = OK if sha256(path) in file.sha256 else DIFFERENT
-    return FileReport(file.name, path, path.stat().st_size, state)
+    if file.folder:
+        return FileReport(file.name, path, 0, UNKNOWN)
+    with _looking(path):
+        size = path.stat().st_size
+    if not file.sha256:
+        return FileReport(file.name, path, size, UNKNOWN)
+    return FileReport(file.name, path, size, OK if sha256(path) in file.sha256 else DIFFERENT)
+
+
+def remedy(files: DataFiles, data_dir: Path | None) -> str:
+    """How one gets the files, as a clause."""
+    if not files.downloads:
+        return _by_hand(files, roots(data_dir)[0] / files.folder)
+    where = "" if data_dir is None else f" --data-dir {quote(str(data_dir))}"
+    return f"get it with `uldp data fetch {files.name}{where}`"
 
 
 def _absent(files: DataFiles, data_dir: Path | None) -> DataError:
     searched = roots(data_dir)
     wanted = " or ".join(_missing(way, [root / files.folder for root in searched]) for way in files.ways)
     places = " or ".join(str(root / files.folder) for root in searched)
-    how = (
-        f"get it with `uldp data fetch {files.name}`"
-        if files.downloads
-        else _by_hand(files, searched[0] / files.folder)
-    )
     elsewhere = f"set {VARIABLE} (or --data-dir) to the folder that holds {files.folder}/"
     return DataError(
-        f"{files.name} is not here: no {wanted} in {places}; {how}, or {elsewhere}",
+        f"{files.name} is not here: no {wanted} in {places}; {remedy(files, data_dir)}, or {elsewhere}",
         place="data.dataset",
         value=files.name,
     )
@@ -177,7 +239,7 @@ def _absent(files: DataFiles, data_dir: Path | None) -> DataError:
 
 def _missing(way: tuple[DataFile, ...], folders: list[Path]) -> str:
     """What the fullest folder lacks of a complete form."""
-    lacking = min(([file.name for file in way if not (folder / file.name).exists()] for folder in folders), key=len)
+    lacking = min(([file.name for file in way if not file.there(folder)] for folder in folders), key=len)
     return lacking[0] if len(lacking) == 1 else f"{lacking[0]} (and {len(lacking) - 1} more)"
 
 
@@ -185,7 +247,8 @@ def _by_hand(files: DataFiles, folder: Path) -> str:
     return f"{files.by_hand} into {folder}"
 
 
-def _download(file: DataFile, target: Path) -> None:
+def _download(file: DataFile, target: Path) -> Path | None:
+    """Put the file in its place. Return where one that was there is kept."""
     import http.client
     import urllib.error
     import urllib.request
@@ -195,7 +258,10 @@ def _download(file: DataFile, target: Path) -> None:
     part: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{file.name}.", delete=False) as stream:
+        if target.is_dir():
+            raise DataError(f"a folder lies in its place, {target}; take it away", place=file.name, value=str(target))
+        _clear_parts(target)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=_part_prefix(target), delete=False) as stream:
             part = Path(stream.name)
             request = urllib.request.Request(file.url, headers={"User-Agent": "uldp"})
             with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
@@ -207,19 +273,45 @@ def _download(file: DataFile, target: Path) -> None:
                 value=found,
             )
         part.chmod(0o644)
+        kept = _put_aside(target)
         part.replace(target)
+        return kept
     except urllib.error.HTTPError as error:
-        raise DataError(f"{file.url} answers {error.code} {error.reason}", place=file.name, value=file.url) from None
+        reason = f"{error.code} {_sentence(error.reason)}"
+        raise DataError(f"{file.url} answers {reason}", place=file.name, value=file.url) from None
     except urllib.error.URLError as error:
         raise _no_answer(file, error.reason) from None
     except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise _no_answer(file, error) from None
     except OSError as error:
-        reason = error.strerror or error
+        reason = _sentence(error)
         raise DataError(f"cannot write to {target.parent} ({reason})", place=file.name, value=str(target)) from None
     finally:
         if part is not None:
             part.unlink(missing_ok=True)
+
+
+def _part_prefix(target: Path) -> str:
+    return f".{target.name}.part-"
+
+
+def _clear_parts(target: Path) -> None:
+    """Remove what downloads left behind that were killed."""
+    for part in target.parent.glob(f"{_part_prefix(target)}*"):
+        if time.time() - part.stat().st_mtime > STALE:
+            part.unlink(missing_ok=True)
+
+
+def _put_aside(target: Path) -> Path | None:
+    """Keep the file that is there as NAME.old, or NAME.old-2 and so on where that name is taken."""
+    if not os.path.lexists(target):
+        return None
+    kept, number = target.with_name(f"{target.name}.old"), 1
+    while os.path.lexists(kept):
+        number += 1
+        kept = target.with_name(f"{target.name}.old-{number}")
+    target.rename(kept)
+    return kept
 
 
 def _copy(answer: Any, stream: IO[bytes], announced: str | None) -> str:
@@ -237,7 +329,8 @@ def _copy(answer: Any, stream: IO[bytes], announced: str | None) -> str:
 
 
 def _no_answer(file: DataFile, reason: object) -> DataError:
-    text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
     return DataError(
-        f"no download from {file.url} ({text}); try again where there is a network", place=file.name, value=file.url
+        f"no download from {file.url} ({_sentence(reason)}); try again where there is a network",
+        place=file.name,
+        value=file.url,
     )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uldp.aggregation import aggregation
-from uldp.data.federation import Federation, Task
+from uldp.data.federation import Federation, IntArray, Task
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
-from uldp.methods.base import Facts, Method
-from uldp.privacy.accountants import Composition, Epsilon, account
+from uldp.methods.base import Facts, Method, Observer
+from uldp.methods.dp_sgd import DpSgd
+from uldp.methods.uldp_group import UldpGroup
+from uldp.privacy.accountants import Composition, Epsilon, account, account_replaced
 from uldp.privacy.calibrate import calibrate
-from uldp.privacy.events import Event
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.statement import Exposure, Statement
 from uldp.rng import Secrets, Streams
@@ -39,10 +40,11 @@ def load_federation(experiment: Experiment) -> Federation:
     data, streams = experiment.data, Streams.from_seed(experiment.run.seed)
     if data.dataset is not None:
         from uldp.data.builtin import load_builtin
+        from uldp.data.store import expanded
 
         silos = data.silos if isinstance(data.silos, int) else None
-        folder = None if data.data_dir is None else experiment.base / Path(data.data_dir).expanduser()
-        return load_builtin(data.dataset, data.users, silos, data.allocation, streams, data_dir=folder, **data.options)
+        folder = None if data.data_dir is None else experiment.base / expanded(data.data_dir, "data.data_dir")
+        return load_builtin(data.dataset, data.users, silos, data.allocation, streams, folder, data.options)
     from uldp.data.roster import HashedIds, Roster
     from uldp.data.schema import Schema
     from uldp.data.tables import load_tables
@@ -82,20 +84,24 @@ def build_learner(experiment: Experiment, feature_shape: tuple[int, ...], task: 
 
 
 def planned_events(method: Method, facts: Facts) -> Composition:
-    """The composition of a whole run in which every silo takes part in every round."""
-    return {method.event(facts, facts.silos): method.rounds}
+    """The composition of a whole run in which every silo takes part in every round, but those compensated for."""
+    return {method.event(facts, facts.silos - method.compensate): method.rounds}
 
 
-def noised_method(experiment: Experiment, facts: Facts) -> Method:
+def noised_method(experiment: Experiment, totals: IntArray, facts: Facts) -> Method:
     """The method with its noise: as given, or calibrated to the target epsilon."""
     privacy = experiment.privacy
     if experiment.method.unit is None:
         return experiment.method
+
+    def noised(noise_multiplier: float) -> Method:
+        return experiment.with_noise(noise_multiplier).fitted(totals)
+
     if privacy.noise_multiplier is not None:
-        return experiment.with_noise(privacy.noise_multiplier)
+        return noised(privacy.noise_multiplier)
     assert privacy.epsilon is not None
-    sigma = calibrate(lambda noise: planned_events(experiment.with_noise(noise), facts), privacy.epsilon, privacy.delta)
-    return experiment.with_noise(sigma)
+    sigma = calibrate(lambda noise: planned_events(noised(noise), facts), privacy.epsilon, privacy.delta)
+    return noised(sigma)
 
 
 @dataclass(frozen=True)
@@ -127,16 +133,28 @@ def prepare(experiment: Experiment) -> Prepared:
     learner = build_learner(experiment, federation.feature_shape, federation.task)
     federation = replace(federation, caveats=(*federation.caveats, *_rounding(learner, federation)))
     facts = Facts(federation.users, len(federation.silos), learner.dimension)
-    method = noised_method(experiment, facts)
+    method = noised_method(experiment, federation.counts().sum(axis=0), facts)
+    federation = replace(federation, notes=(*federation.notes, *_dropped(method, facts, federation)))
     plan = Plan(
         # The calibrated noise is part of what is agreed on: another version of an accountant may find another one.
-        digest=hashlib.sha256(f"{experiment.digest()} {facts} {method.noise_multiplier!r}".encode()).hexdigest(),
+        digest=hashlib.sha256(f"{experiment.digest()} {facts} {method!r}".encode()).hexdigest(),
         method=method,
         aggregation=aggregation(experiment.aggregation.name),
         facts=facts,
         silos=tuple(silo.name for silo in federation.silos),
     )
     return Prepared(experiment, federation, learner, plan)
+
+
+def _dropped(method: Method, facts: Facts, federation: Federation) -> tuple[str, ...]:
+    """How many records do not take part, for those who hold them: the number is not noised."""
+    if not isinstance(method, UldpGroup):
+        return ()
+    counts, size = federation.counts(), method.protected_records()
+    records, kept = int(counts.sum()), int(method.tell(facts, counts).sum())
+    if kept == records:
+        return (f"group_size {size} is not below any user's number of records: nothing is dropped.",)
+    return (f"group_size {size} drops {records - kept} of {records} records.",)
 
 
 def _rounding(learner: TorchLearner, federation: Federation) -> tuple[str, ...]:
@@ -156,30 +174,13 @@ def _rounding(learner: TorchLearner, federation: Federation) -> tuple[str, ...]:
 def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: bool) -> Statement:
     """The statement about what the ledger holds."""
     method, facts = plan.method, plan.facts
-    spent = Epsilon(math.inf, "none") if federation.void else ledger.epsilon()
+    void = federation.void if method.unit is not None else ""
+    spent = Epsilon(math.inf, "none") if void else ledger.epsilon()
     releases = len(ledger.entries)
-
-    def faced(event: Event) -> float:
-        return math.inf if federation.void else account({event: releases}, ledger.delta).value
-
-    server_sees = "each silo's noised sum" if plan.aggregation.server_sees_each_silo else "the noised total"
-    silo_sees = "the model of every round and its own share of the noise"
-    if method.sample_rate < 1:
-        server_sees, silo_sees = f"{server_sees} and the sample", f"{silo_sees} and the sample"
-    if method.needs_counts:
-        server_sees += " (and, in the clear, everybody's record counts: no epsilon covers those)"
-        silo_sees += " (and, in the clear, everybody's record totals: no epsilon covers those)"
-    shared: tuple[str, ...] = (
-        (SHARED_PLACES,) if federation.hashed and method.unit is not None and not federation.void else ()
-    )
+    shared: tuple[str, ...] = (SHARED_PLACES,) if federation.hashed and method.unit == "user" and not void else ()
     if method.unit is not None and ledger.delta * facts.users >= 1:
         shared += (f"delta {ledger.delta:g} is not below 1/|U|: it allows to give away a whole person.",)
-    observers = (
-        ("The outside world", "the model of every round", method.seen_by_world),
-        ("The server", server_sees, method.seen_by_server),
-        ("One silo", silo_sees, method.seen_by_silo),
-    )
-    rows = tuple(Exposure(who, sees, faced(seen(facts, 1.0)), faced(seen(facts, 2.0))) for who, sees, seen in observers)
+    exposures = exposures_of(plan, releases, ledger.delta) if method.unit is not None and not void else ()
     return Statement(
         unit=method.unit,
         epsilon=spent.value,
@@ -187,11 +188,59 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
         accountant=spent.accountant,
         rounds=releases,
         simulated=simulated,
-        exposures=rows if method.unit is not None else (),
-        void=federation.void if method.unit is not None else "",
+        exposures=exposures,
+        groups=_groups(method, releases, facts, ledger.delta) if not void else (),
+        void=void,
         first=len(federation.caveats) + len(shared),
         caveats=(*federation.caveats, *shared, *method.caveats(facts), *_common_caveats(plan, simulated)),
+        corrections=method.corrections,
     )
+
+
+def exposures_of(plan: Plan, rounds: int, delta: float) -> tuple[Exposure, ...]:
+    """Who faces which epsilon after so many rounds."""
+    method, facts = plan.method, plan.facts
+    each = f"each silo's noised {'sum' if method.shared_noise else 'model'} ({plan.aggregation.name} aggregation)"
+    server_sees = each if plan.aggregation.server_sees_each_silo else "the noised total"
+    silo_sees = "the model of every round" + (" and its own share of the noise" if method.shared_noise else "")
+    several_see = "the same, and each other's shares"
+    if method.sample_rate < 1:
+        server_sees, silo_sees = f"{server_sees} and the sample", f"{silo_sees} and the sample"
+    if method.needs_counts:
+        server_sees += f"; and, in the clear, {method.tells['server']} (no epsilon covers those)"
+        silo_sees += f"; and, in the clear, {method.tells['silo']} (no epsilon covers that)"
+    observers = [
+        ("the outside world", "the model of every round", Observer()),
+        ("the server", server_sees, Observer("server")),
+        ("one silo", silo_sees, Observer("silos")),
+    ]
+    if facts.silos > 2 and method.shared_noise:
+        observers.append(("two silos together", several_see, Observer("silos", colluding=2)))
+    if facts.silos > 1 and method.shared_noise:
+        missing = ("the outside world, one silo's noise missing", "the model of every round", Observer(dropped=1))
+        observers.append(missing)
+    rows = []
+    for who, sees, observer in observers:
+        seen = method.seen_over(facts, observer, rounds)
+        found = account(seen, delta).value
+        replaced = found if method.covers_replacement else account_replaced(seen, delta).value
+        rows.append(Exposure(who, sees, found, replaced))
+    return tuple(rows)
+
+
+def _groups(method: Method, rounds: int, facts: Facts, delta: float) -> tuple[tuple[int, float], ...]:
+    """For a guarantee about records: what a person with so many of them faces."""
+    if method.unit != "record" or not isinstance(method, DpSgd):
+        return ()
+    sizes = {size: dataclasses.replace(_as_group(method), group_size=size) for size in (2, 8, 32)}
+    return tuple(
+        (size, account({group.event(facts, facts.silos): rounds}, delta).value) for size, group in sizes.items()
+    )
+
+
+def _as_group(method: DpSgd) -> UldpGroup:
+    """The same DP-SGD, accounted for groups of records."""
+    return UldpGroup(**{field.name: getattr(method, field.name) for field in dataclasses.fields(DpSgd)})
 
 
 def planned_statement(plan: Plan, delta: float, federation: Federation, *, simulated: bool) -> Statement:
@@ -210,11 +259,10 @@ def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
             "The noise is simulated from the seed: whoever knows run.seed can take it off. "
             'Set run.secrets = "os" before a model of real data leaves the house.'
         )
-    if plan.method.noise_multiplier and plan.aggregation.server_sees_each_silo and plan.facts.silos > 1:
-        lines.append("Plain aggregation: the server sees each silo's noised sum, not only the total.")
+    noise = "adds its share of the noise" if plan.method.shared_noise else "adds its noise"
     lines.append(
-        "Assumed: the server and the silos follow the protocol, every silo adds its share of the noise, and they do "
-        "not pool what they see."
+        f"Assumed: the server and the silos follow the protocol, every silo {noise}, and the server and silos do not "
+        "pool what they see."
     )
     lines.append(
         "Not covered: test metrics (computed on the test records without noise) and times, choices made after looking "

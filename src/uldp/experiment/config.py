@@ -25,7 +25,8 @@ from uldp.protocol.messages import PROTOCOL_VERSION
 
 SECRETS = ("simulated", "os")
 DTYPES = ("float32", "float64")
-_FROM_PRIVACY = ("noise_multiplier",)
+HIDDEN = ("noise_multiplier", "compensate", "fitted_size")
+"""Fields of a method that do not stand in ``[method]``: they come from ``[privacy]``, or from the data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,7 @@ class PrivacyConfig:
     delta: float = 1e-5
     noise_multiplier: float | None = None
     epsilon: float | None = None
+    compensate: int = 0
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
@@ -213,7 +215,7 @@ class Experiment:
 
     def to_tree(self) -> Tree:
         """The tree that gives this experiment back."""
-        method = {k: v for k, v in write_section(self.method).items() if k not in _FROM_PRIVACY}
+        method = {k: v for k, v in write_section(self.method).items() if k not in HIDDEN}
         for key in lookup(self.method_name).fixed:
             method.pop(key, None)
         model = write_section(self.model)
@@ -238,7 +240,7 @@ class Experiment:
 
     def with_noise(self, noise_multiplier: float) -> Method:
         """The method with its noise set."""
-        return dataclasses.replace(self.method, noise_multiplier=noise_multiplier)
+        return dataclasses.replace(self.method, noise_multiplier=noise_multiplier, compensate=self.privacy.compensate)
 
 
 def read_toml(path: Path | str) -> Tree:
@@ -267,7 +269,7 @@ def _read_method(tree: Any) -> tuple[str, Method]:
                 place=f"method.{key}",
                 value=fields[key],
             )
-    return tree["name"], read_section(named.method, {**fields, **named.fixed}, "method", hidden=_FROM_PRIVACY)
+    return tree["name"], read_section(named.method, {**fields, **named.fixed}, "method", hidden=HIDDEN)
 
 
 def _read_model(tree: Any) -> ModelConfig:

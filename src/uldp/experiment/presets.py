@@ -7,9 +7,11 @@ from typing import Any, Final
 from uldp.data.builtin import dataset as find_dataset
 from uldp.errors import ConfigError
 from uldp.experiment.sections import Tree
+from uldp.methods.dp_sgd import DpSgd
 from uldp.methods.fedavg import FedAvg
 from uldp.methods.registry import lookup
 from uldp.methods.uldp_avg import UldpAvg
+from uldp.methods.uldp_naive import UldpNaive
 from uldp.methods.uldp_sgd import UldpSgd
 
 Settings = dict[type, dict[str, Any]]
@@ -25,6 +27,8 @@ _ANY: Final[Settings] = {
     FedAvg: {"rounds": 20, "local_epochs": 5, "local_lr": 0.5},
     UldpAvg: {"rounds": 20, "local_epochs": 10, "local_lr": 0.5, "clip": 1.0, "global_lr": 10.0},
     UldpSgd: {"rounds": 20, "clip": 0.3, "global_lr": 30.0},
+    UldpNaive: {"rounds": 20, "local_epochs": 5, "local_lr": 0.5, "clip": 0.3, "global_lr": 1.0},
+    DpSgd: {"rounds": 20, "local_steps": 50, "local_lr": 0.5, "record_rate": 0.1, "batch_size": 10.0, "clip": 1.0},
 }
 _OURS: Final[dict[str, Settings]] = {
     "digits": {
@@ -34,22 +38,36 @@ _OURS: Final[dict[str, Settings]] = {
 }
 
 
-def _published(rounds: int, batch_size: int, local_lr: float, epochs: int, avg_epochs: int) -> Settings:
-    """ULDP-FL's experiments: clip 0.1, global rate 10 (1 without privacy), plain SGD inside a silo."""
+def _published(rounds: int, batch_size: int, local_lr: float, epochs: int, avg_epochs: int, rate: float) -> Settings:
+    """ULDP-FL's experiments: clip 0.1, global rate 10 (1 for what trains per silo), plain SGD inside a silo.
+
+    The paper's DP-SGD takes batch / n_s of a silo's records, and epochs of n_s / batch steps. Here ``rate`` is public
+    and the same for all silos, and stands for that of a silo of ordinary size.
+    """
     local = {"rounds": rounds, "batch_size": batch_size, "local_lr": local_lr, "optimizer": "sgd"}
     return {
         FedAvg: {**local, "local_epochs": epochs, "global_lr": 1.0},
+        UldpNaive: {**local, "local_epochs": epochs, "global_lr": 1.0, "clip": 0.1},
         UldpAvg: {**local, "local_epochs": avg_epochs, "global_lr": 10.0, "clip": 0.1},
         UldpSgd: {"rounds": rounds, "global_lr": 10.0, "clip": 0.1},
+        DpSgd: {
+            "rounds": rounds,
+            "batch_size": float(batch_size),
+            "record_rate": rate,
+            "local_steps": round(epochs / rate),
+            "local_lr": local_lr,
+            "global_lr": 1.0,
+            "clip": 0.1,
+        },
     }
 
 
 # From the scripts that the authors of ULDP-FL published: sigma 5, delta 1e-5.
 _PAPER: Final[dict[str, Settings]] = {
-    "creditcard": _published(rounds=100, batch_size=64, local_lr=0.01, epochs=50, avg_epochs=30),
-    "heart-disease": _published(rounds=50, batch_size=4, local_lr=0.001, epochs=50, avg_epochs=50),
-    "tcga-brca": _published(rounds=50, batch_size=8, local_lr=0.001, epochs=50, avg_epochs=50),
-    "mnist": _published(rounds=200, batch_size=64, local_lr=0.01, epochs=50, avg_epochs=50),
+    "creditcard": _published(rounds=100, batch_size=64, local_lr=0.01, epochs=50, avg_epochs=30, rate=0.02),
+    "heart-disease": _published(rounds=50, batch_size=4, local_lr=0.001, epochs=50, avg_epochs=50, rate=0.025),
+    "tcga-brca": _published(rounds=50, batch_size=8, local_lr=0.001, epochs=50, avg_epochs=50, rate=0.05),
+    "mnist": _published(rounds=200, batch_size=64, local_lr=0.01, epochs=50, avg_epochs=50, rate=0.005),
 }
 
 

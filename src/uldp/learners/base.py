@@ -52,6 +52,17 @@ class LocalTraining:
             )
 
 
+class ClippedSums(Protocol):
+    """Sums of clipped gradients of some records of a silo, at any model."""
+
+    def __call__(self, x: Vector, records: IntArray, step: int, streams: Streams, /) -> Vector:
+        """The sum over the records of their gradients, each clipped. One that is not finite counts as zero.
+
+        A record's gradient depends on x, on that record, on its user and on its place among that user's records.
+        """
+        ...
+
+
 class Learner(Protocol):
     """Trains a model that is given as one flat vector of parameters.
 
@@ -76,6 +87,10 @@ class Learner(Protocol):
 
     def user_gradients(self, x: Vector, data: SiloData, streams: Streams) -> Iterator[tuple[IntArray, Rows]]:
         """For every user with records: (users, rows g_su), the gradient of the mean loss over their records."""
+        ...
+
+    def clipped_sums(self, data: SiloData, clip: float) -> ClippedSums:
+        """Gradients of single records of ``data``, clipped and added up: what DP-SGD takes in a step."""
         ...
 
     def silo_delta(self, x: Vector, data: SiloData, local: LocalTraining, streams: Streams) -> Vector:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from uldp.errors import ModelError, first_line
+from uldp.learners.seeding import seed_cpu
 
 Shape = tuple[int, ...]
 
@@ -66,7 +67,7 @@ def _check_behaviour(module: nn.Module, feature_shape: Shape) -> None:
     except Exception as error:
         raise ModelError(f"the model cannot be copied ({first_line(error)})", place="model") from error
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        seed_cpu(0)
         inputs, others = (torch.randn(_PROBES, *feature_shape, dtype=torch.float64) for _ in range(2))
         with torch.no_grad():
             for parameter in model.parameters():  # a gate that starts closed may open in training
@@ -137,7 +138,7 @@ def _check_coupling(model: nn.Module, inputs: Tensor) -> None:
 
 
 def _seeded_try(model: nn.Module, inputs: Tensor) -> Tensor:
-    torch.manual_seed(1)
+    seed_cpu(1)
     return _try(model, inputs)
 
 

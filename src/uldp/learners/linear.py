@@ -1,4 +1,4 @@
-"""One linear layer trained by SGD on all records of a silo, step after step.
+"""One linear layer trained by SGD on all records of a silo, step after step; and its sums of clipped gradients.
 
 Federated averaging takes hundreds of thousands of tiny steps that cannot be batched over users: each follows the last.
 There a step's price is the number of calls, and numpy's are several times cheaper than torch's. Same batches, same
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from uldp.data.federation import IntArray
 from uldp.learners.base import LocalTraining, Vector
 from uldp.learners.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from uldp.learners.noise import Noise
@@ -28,10 +29,41 @@ def only_layer(module: nn.Module) -> nn.Linear | None:
     return parts[0] if all(p.requires_grad for p in parts[0].parameters()) else None
 
 
+def known(module: nn.Module, loss: Loss) -> bool:
+    """Whether this is one linear layer with a loss that is written down here."""
+    return isinstance(loss, BinaryCrossEntropy | CrossEntropy | SquaredError) and only_layer(module) is not None
+
+
 def applies(module: nn.Module, loss: Loss, local: LocalTraining) -> bool:
     """Whether :func:`train` can do what the general path does."""
-    known = isinstance(loss, BinaryCrossEntropy | CrossEntropy | SquaredError)
-    return known and local.optimizer == "sgd" and only_layer(module) is not None
+    return known(module, loss) and local.optimizer == "sgd"
+
+
+class LinearSums:
+    """Sums of clipped gradients of single records. Record i has e_i (x_i, 1), with e_i the gradient of its scores."""
+
+    def __init__(self, features: Array, labels: Array, loss: Loss, outputs: int) -> None:
+        self._inputs = features.reshape(len(features), -1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._lengths = np.sqrt(np.square(self._inputs, dtype=np.float64).sum(axis=1) + 1.0)
+        self._targets = _targets(labels, outputs, loss, features.dtype)
+        self._loss = loss
+
+    def __call__(self, x: Vector, records: IntArray, clip: float) -> Vector:
+        outputs = self._targets.shape[1]
+        inputs, size = self._inputs[records], x.size - outputs
+        now = x.astype(inputs.dtype)
+        with np.errstate(all="ignore"):
+            scores = inputs @ now[:size].reshape(outputs, -1).T + now[size:]
+            errors = _gradient(scores, self._targets[records], self._loss).astype(np.float64)
+            norms = np.sqrt(np.square(errors).sum(axis=1)) * self._lengths[records]
+            factors = np.minimum(1.0, clip / norms)
+        lost = ~np.isfinite(norms)
+        if lost.any():  # what is not finite counts as zero
+            errors, factors, inputs = errors.copy(), factors.copy(), inputs.copy()
+            errors[lost], factors[lost], inputs[lost] = 0.0, 0.0, 0.0
+        errors *= factors[:, None]
+        return np.concatenate([(errors.T @ inputs).ravel(), errors.sum(axis=0)])
 
 
 def train(x: Array, features: Array, labels: Array, loss: Loss, local: LocalTraining, noise: Noise) -> Vector:

@@ -18,6 +18,7 @@ from torch import nn
 from uldp.data.federation import Task
 from uldp.errors import ConfigError, ModelError, first_line
 from uldp.learners.checks import Shape, check_model
+from uldp.learners.seeding import seed_cpu
 from uldp.rng import Streams
 
 Factory = Callable[..., nn.Module]
@@ -80,7 +81,7 @@ def build_model(
 def seeded(recipe: Callable[[], nn.Module], streams: Streams) -> nn.Module:
     """Build under a generator that starts from ``streams``; torch's own generator stays where it is."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(streams.child("parameters").word() >> 1)
+        seed_cpu(streams.child("parameters").word() >> 1)
         return recipe()
 
 

@@ -20,6 +20,7 @@ from uldp.learners.compile import Compiled
 from uldp.learners.losses import Loss, Targets
 from uldp.learners.noise import Noise, Place
 from uldp.learners.rules import Moment, Slot, plain_slot
+from uldp.learners.seeding import seed_cpu
 from uldp.learners.updates import Update, Weight
 
 
@@ -35,6 +36,15 @@ class Net(ABC):
         """Let only the first ``active`` users train from here on."""
         for weight in self._weights:
             weight.focus(active)
+
+    def restart(self, x: Tensor, active: int) -> None:
+        """Bring the first ``active`` users to x, with nothing accumulated, and let only them train."""
+        self._x = x
+        for slot, weight in zip(self._slots, self._weights, strict=True):
+            weight.focus(active)
+            weight.now.copy_(slot.view(x))
+            for state in weight.states:
+                state.zero_()
 
     def store_deltas(self, first: int, rows: Tensor) -> None:
         """Write x_u - x of the users from ``first`` on to ``rows``."""
@@ -143,7 +153,7 @@ class LoopNet(_ModuleNet):
 
     def _one(self, user: int, inputs: Tensor, targets: Targets, moment: Moment) -> tuple[Tensor, ...]:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(moment.noise.seed(user, moment.step) ^ moment.first)
+            seed_cpu(moment.noise.seed(user, moment.step) ^ moment.first)
             return self._alone(user, inputs, targets, moment)
 
     def _alone(self, user: int, inputs: Tensor, targets: Targets, moment: Moment) -> tuple[Tensor, ...]:

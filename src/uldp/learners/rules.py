@@ -42,6 +42,10 @@ class Moment:
     noise: Noise
     step: int
     first: int = 0
+    ahead: int = 16
+    """For how many steps random choices may be made at once: the same users go on that long."""
+    by_record: bool = False
+    """One user's records have random choices of their own: ``noise`` has a place for each record."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,13 @@ class Slot:
     shape: Shape
     arrange: Callable[[Tensor], Tensor]
 
+    def view(self, x: Tensor) -> Tensor:
+        """The slot of the vector x, in the shape that the rule computes with."""
+        return self.arrange(x[self.start : self.start + self.size]).reshape(self.shape)
+
     def load(self, x: Tensor, users: int) -> Tensor:
         """(users, *shape): the slot of the vector x, once for every user."""
-        values = self.arrange(x[self.start : self.start + self.size]).reshape(self.shape)
+        values = self.view(x)
         # A copy in any case: for one user, contiguous() would be x itself.
         return values.expand(users, *self.shape).clone(memory_format=torch.contiguous_format)
 
@@ -97,11 +105,6 @@ class Rule(ABC):
         """The gradient with respect to the input; the layer's own parameters make their step."""
 
 
-def over_records(g: Tensor) -> Tensor:
-    """(users, 1, features): the sum over the records of (users, records, features)."""
-    return g if g.shape[1] == 1 else g.sum(1, keepdim=True)
-
-
 class Linear(Rule):
     """Weights are kept as (users, inputs, outputs): the forward product needs no transposition then."""
 
@@ -134,7 +137,7 @@ class Linear(Rule):
         below = torch.bmm(g, self._weight.turned) if self.input_gradient else g
         update.product(self._weight, self._x.transpose(1, 2), g)
         if self._bias is not None:
-            update.dense(self._bias, over_records(g))
+            update.rows(self._bias, g)
         return below
 
 
@@ -228,8 +231,8 @@ class Normalize(Rule):
         if self._scale is not None:
             scaled = g * self._scale.now
             if self._shift is not None:
-                update.dense(self._shift, over_records(g))
-            update.dense(self._scale, over_records(g.mul_(self._hat)))
+                update.rows(self._shift, g)
+            update.rows(self._scale, g.mul_(self._hat))
         if self._groups != 1:
             scaled = scaled.view(self._x.shape)
         below = _norm_backward(scaled, self._x, [self._size], self._mean, self._rate, None, None, _INPUT_ONLY)[0]
@@ -289,18 +292,26 @@ class Dropout(Rule):
     def __init__(self, rate: float, layer: int, shape: Shape, channels_only: bool) -> None:
         self._rate, self._layer, self._shape, self._channels_only = rate, layer, shape, channels_only
         self._units = shape[0] if channels_only else prod(shape)
-        self._made: tuple[int, int, int, Tensor] | None = None
+        self._made: tuple[int, int, int, Tensor, Noise] | None = None
 
     def _factors(self, x: Tensor, moment: Moment) -> Tensor:
         """Factors in the shape of x, from a block that covers this step."""
         users, records = x.shape[0], x.shape[3] if x.ndim == 5 else x.shape[1]
         made = self._made
-        if made is None or made[1:3] != (users, moment.first) or not made[0] <= moment.step < made[0] + len(made[3]):
-            steps = max(1, min(16, _FACTORS // (users * records * self._units)))
+        if (
+            made is None
+            or made[4] is not moment.noise
+            or made[1:3] != (users, moment.first)
+            or not made[0] <= moment.step < made[0] + len(made[3])
+        ):
+            steps = max(1, min(moment.ahead, _FACTORS // (users * records * self._units)))
             dtype = np.float64 if x.dtype == torch.float64 else np.float32
             place = Place(self._layer, range(moment.step, moment.step + steps), moment.first)
-            block = moment.noise.dropout(self._rate, place, (users, records, self._units), dtype)
-            made = self._made = (moment.step, users, moment.first, torch.from_numpy(block).to(x.device))
+            if moment.by_record:
+                block = moment.noise.dropout(self._rate, place, (records, 1, self._units), dtype).swapaxes(1, 2)
+            else:
+                block = moment.noise.dropout(self._rate, place, (users, records, self._units), dtype)
+            made = self._made = (moment.step, users, moment.first, torch.from_numpy(block).to(x.device), moment.noise)
         flat = made[3][moment.step - made[0]]
         if x.ndim == 3:
             return flat

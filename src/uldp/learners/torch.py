@@ -23,13 +23,14 @@ from torch.func import functional_call
 from uldp.data.federation import IntArray, Records, SiloData, Task
 from uldp.errors import ConfigError, ModelError, UldpError, first_line
 from uldp.learners import linear, metrics
-from uldp.learners.base import LocalTraining, Rows, Vector
+from uldp.learners.base import ClippedSums, LocalTraining, Rows, Vector
 from uldp.learners.checks import Shape, check_model, probe
 from uldp.learners.compile import NoRuleError, compile_rules
 from uldp.learners.losses import Loss, Targets, choose_loss
 from uldp.learners.models import initial_module
 from uldp.learners.nets import FuncNet, LoopNet, Net, OneNet, RulesNet
 from uldp.learners.noise import Noise
+from uldp.learners.records import GhostSums, RecordTensors, RowSums
 from uldp.learners.rules import Moment
 from uldp.learners.schedule import Batches, Chunk, chunks
 from uldp.learners.threads import Item, Result, in_threads
@@ -169,6 +170,28 @@ class TorchLearner:
 
         work = chunks(data.users, most, plan.ladder, lambda width: self._capacity(plan, width, 2))
         yield from self._spread(plan, accumulate, work)
+
+    def clipped_sums(self, data: SiloData, clip: float) -> ClippedSums:
+        if not len(data):
+            return lambda x, records, step, streams: np.zeros(self.dimension)
+        plan, tensors, _ = self._begin(np.zeros(self.dimension), data)
+        records = RecordTensors(data, tensors.features, tensors.labels, plan.loss)
+        capacity = self._capacity(plan, 1, 2)
+        sums: GhostSums | RowSums
+        if plan.path == "rules" and self._device.type == "cpu":
+            if linear.known(self._module, plan.loss):
+                table = linear.LinearSums(tensors.features.numpy(), data.labels, plan.loss, plan.outputs)
+                return lambda x, chosen, step, streams: table(x, chosen, clip)
+            compiled = compile_rules(self._module, tuple(tensors.features.shape[1:]))
+            if not compiled.images:
+                sums = GhostSums(records, compiled, self._vector(np.zeros(self.dimension)), capacity)
+                return lambda x, chosen, step, streams: sums(self._vector(x), chosen, clip, step, streams)
+
+        def make(x: Tensor, users: int) -> Net:
+            return self._net(plan, x, tensors, users)
+
+        sums = RowSums(records, make, self.dimension, capacity, not plan.long_calls)
+        return lambda x, chosen, step, streams: sums(self._vector(x), chosen, clip, step, streams)
 
     def silo_delta(self, x: Vector, data: SiloData, local: LocalTraining, streams: Streams) -> Vector:
         if not len(data):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -48,10 +49,29 @@ class Update(Protocol):
 
     def product(self, weight: Weight, a: Tensor, b: Tensor) -> None: ...
 
+    def rows(self, weight: Weight, gradients: Tensor) -> None:
+        """The gradient is the sum over the records of (users, records, features)."""
+        ...
+
     def dense(self, weight: Weight, gradient: Tensor) -> None: ...
 
 
-class Sgd:
+def over_records(g: Tensor) -> Tensor:
+    """(users, 1, features): the sum over the records of (users, records, features)."""
+    return g if g.shape[1] == 1 else g.sum(1, keepdim=True)
+
+
+class _Summing(ABC):
+    """An update that does not care which record a gradient came from."""
+
+    @abstractmethod
+    def dense(self, weight: Weight, gradient: Tensor) -> None: ...
+
+    def rows(self, weight: Weight, gradients: Tensor) -> None:
+        self.dense(weight, over_records(gradients))
+
+
+class Sgd(_Summing):
     """p <- p - lr (g + decay p), as torch.optim.SGD."""
 
     def __init__(self, lr: float, decay: float) -> None:
@@ -70,7 +90,7 @@ class Sgd:
         weight.now.add_(gradient, alpha=-self._lr)
 
 
-class Adam:
+class Adam(_Summing):
     """As torch.optim.Adam with its default constants; the decay is added to the gradient."""
 
     BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
@@ -97,7 +117,7 @@ class Adam:
         weight.now.addcdiv_(mean, square.sqrt().div_(self._root).add_(self.EPSILON), value=-self._size)
 
 
-class Accumulate:
+class Accumulate(_Summing):
     """No step at all: the gradients are summed up and the parameters stay."""
 
     def begin(self, step: int) -> None:

@@ -10,13 +10,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from uldp.data.federation import IntArray, SiloData
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, MessageRefused
 from uldp.learners.base import Learner
 from uldp.privacy.events import Event, NonPrivate
-from uldp.rng import Streams
+from uldp.rng import Secrets, Streams
 from uldp.vectors import FixedPoint, Vector
 
 
@@ -37,6 +39,24 @@ class State:
     memory: Mapping[str, Vector] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Observer:
+    """Who looks on: the world, the server, or some silos that pool what they see, noise shares included.
+
+    ``dropped`` silos sent nothing, and their shares of the noise are missing from the total.
+    """
+
+    who: Literal["world", "server", "silos"] = "world"
+    colluding: int = 1
+    dropped: int = 0
+
+    def shares(self, facts: Facts) -> int:
+        """How many shares of the noise this observer cannot take off the total."""
+        return max(0, facts.silos - self.dropped - (self.colluding if self.who == "silos" else 0))
+
+
+WORLD = Observer()
+
 Contribution = tuple[IntArray | None, Vector]
 """Users and one row for each; ``None`` for a row that belongs to the silo as a whole."""
 
@@ -54,7 +74,18 @@ class Method(ABC):
     unit: ClassVar[str | None] = "user"
     """Whom the guarantee protects; None for a method without one."""
 
+    shared_noise: ClassVar[bool] = True
+    """Whether the noise of the total is made of the silos' shares, which may be missing or known to some."""
+    covers_replacement: ClassVar[bool] = False
+    """Whether the event also bounds what can be seen if a user's records are replaced instead of left out."""
+    tells: ClassVar[Mapping[str, str]] = {"server": "everybody's record counts", "silo": "everybody's record totals"}
+    """What the exchange of counts shows in the clear, where there is one."""
+    corrections: ClassVar[tuple[str, ...]] = ()
+    """What the paper claims for this method and does not hold, and what we state instead."""
+
     sample_rate: float = 1.0
+    compensate: int = 0
+    """The silos' shares of the noise are so large that the guarantee holds though this many are missing or known."""
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, "rounds", self.rounds, "at least 1")
@@ -66,15 +97,44 @@ class Method(ABC):
             "privacy",
         )
         require(0 < self.sample_rate <= 1, "sample_rate", self.sample_rate, "above 0 and at most 1")
+        require(self.compensate >= 0, "compensate", self.compensate, "0 or more", "privacy")
 
     @property
     def needs_counts(self) -> bool:
-        """Whether the weights depend on record counts, so that totals must be exchanged before the first round."""
+        """Whether record counts matter, so that they are exchanged before the first round."""
         return False
 
+    @property
+    def participation_limit(self) -> int:
+        """In how many rounds one user is sampled at most; 0 for no limit."""
+        return 0
+
+    def fitted(self, totals: IntArray) -> Method:
+        """The method for users with so many records: settings that are left to the data are filled in here."""
+        return self
+
+    def tell(self, facts: Facts, counts: IntArray) -> IntArray:
+        """(silos, users): what each silo is told about each user, from all silos' counts. The totals N_u."""
+        return np.broadcast_to(counts.sum(axis=0, dtype=np.int64), counts.shape)
+
+    def check_told(self, facts: Facts, counts: IntArray, told: IntArray) -> None:
+        """Refuse what cannot be true, given the silo's own counts."""
+        if (told < counts).any():
+            # Such totals would give weights above 1, and with them a larger sensitivity than the noise is made for.
+            raise MessageRefused("a total is smaller than this silo's own count", place="method")
+
+    def kept(self, data: SiloData, told: IntArray | None, streams: Streams) -> SiloData:
+        """The records that take part, the same in every round."""
+        return data
+
     @abstractmethod
-    def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
-        """The silo's part: rows to be weighted, encoded and summed."""
+    def silo(
+        self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
+    ) -> Iterator[Contribution]:
+        """The silo's part: rows to be weighted, encoded and summed.
+
+        ``streams`` is for what may be known (order of records, dropout), ``secrets`` for what a claim rests on.
+        """
 
     @abstractmethod
     def server(self, state: State, total: Vector, facts: Facts) -> State:
@@ -100,23 +160,27 @@ class Method(ABC):
         """The largest count a silo reports for one user."""
         return 0
 
-    # What others see of a round, for the statement. ``factor`` is 1 where a user is left out, and 2 where a user's
-    # records are replaced by others. A method that does not say makes no claim.
+    def seen_by(self, facts: Facts, observer: Observer) -> Event:
+        """What an observer sees of a round. A method that does not say makes no claim but towards the world.
 
-    def seen_by_world(self, facts: Facts, factor: float) -> Event:
-        """What the world sees, which does not know the sample."""
-        return self.event(facts, facts.silos) if factor == 1 else NonPrivate()
+        The world does not know the sample; a server is shown every silo's sum and knows it; silos know it, and take
+        their own noise off the total.
+        """
+        return self.event(facts, observer.shares(facts)) if observer.who == "world" else NonPrivate()
 
-    def seen_by_server(self, facts: Facts, factor: float) -> Event:
-        """What a server sees that is shown every silo's noised sum and knows the sample."""
-        return NonPrivate()
-
-    def seen_by_silo(self, facts: Facts, factor: float) -> Event:
-        """What a silo sees that takes its own noise off the total and knows the sample."""
-        return NonPrivate()
+    def seen_over(self, facts: Facts, observer: Observer, rounds: int) -> Mapping[Event, int]:
+        """What an observer sees of ``rounds`` rounds."""
+        return {self.seen_by(facts, observer): rounds}
 
     def check(self, facts: Facts) -> None:
         """Refuse settings under which a sum could overflow or the noise would not be what the event says."""
+        require(
+            self.compensate < facts.silos,
+            "compensate",
+            self.compensate,
+            f"below the number of silos ({facts.silos}): somebody must add noise",
+            "privacy",
+        )
         scale = self.noise_scale(facts)
         self.encoding(facts).check_range(max(facts.users, facts.silos), scale * math.sqrt(facts.silos))
 

@@ -21,7 +21,7 @@ from uldp.learners.base import Learner
 from uldp.methods.base import Contribution, Facts, State, require
 from uldp.methods.local import TrainsLocally
 from uldp.privacy.events import Event, NonPrivate
-from uldp.rng import Streams
+from uldp.rng import Secrets, Streams
 from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Vector
 
 
@@ -50,7 +50,9 @@ class FedAvg(TrainsLocally):
             "privacy",
         )
 
-    def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
+    def silo(
+        self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
+    ) -> Iterator[Contribution]:
         yield None, learner.silo_delta(x, data, self.local, streams)[None, :]
 
     def server(self, state: State, total: Vector, facts: Facts) -> State:

@@ -10,7 +10,10 @@ from typing import Any, Final
 from uldp.errors import ConfigError, did_you_mean
 from uldp.methods.base import Method
 from uldp.methods.fedavg import FedAvg
+from uldp.methods.record_dp import RecordDp
 from uldp.methods.uldp_avg import UldpAvg
+from uldp.methods.uldp_group import UldpGroup
+from uldp.methods.uldp_naive import UldpNaive
 from uldp.methods.uldp_sgd import UldpSgd
 
 
@@ -29,6 +32,13 @@ class Named:
 
 METHODS: Final[Mapping[str, Named]] = {
     "default": Named(FedAvg),
+    "record-dp": Named(RecordDp),
+    "uldp-naive": Named(UldpNaive),
+    "uldp-group": Named(UldpGroup),
+    "uldp-group-2": Named(UldpGroup, {"group_size": 2}, "k = 2"),
+    "uldp-group-8": Named(UldpGroup, {"group_size": 8}, "k = 8"),
+    "uldp-group-median": Named(UldpGroup, {"group_size": "median"}, "k read from the data"),
+    "uldp-group-max": Named(UldpGroup, {"group_size": "max"}, "k read from the data, nothing is dropped"),
     "uldp-sgd": Named(UldpSgd),
     "uldp-sgd-w": Named(UldpSgd, {"weighting": "records"}, "silos weigh by record counts"),
     "uldp-avg": Named(UldpAvg),

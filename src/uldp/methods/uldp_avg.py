@@ -23,7 +23,7 @@ from uldp.learners.base import Learner
 from uldp.methods.base import Contribution
 from uldp.methods.local import TrainsLocally
 from uldp.methods.user_sum import UserSum
-from uldp.rng import Streams
+from uldp.rng import Secrets, Streams
 from uldp.vectors import Vector, clip_rows
 
 
@@ -33,6 +33,8 @@ class UldpAvg(TrainsLocally, UserSum):
 
     summary: ClassVar[str] = "trains one model per user and silo, clips each change"
 
-    def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
+    def silo(
+        self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
+    ) -> Iterator[Contribution]:
         for users, deltas in learner.user_deltas(x, data, self.local, streams):
             yield users, clip_rows(deltas, self.clip)

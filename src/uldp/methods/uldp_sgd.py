@@ -19,7 +19,7 @@ from uldp.data.federation import SiloData
 from uldp.learners.base import Learner
 from uldp.methods.base import Contribution
 from uldp.methods.user_sum import UserSum
-from uldp.rng import Streams
+from uldp.rng import Secrets, Streams
 from uldp.vectors import Vector, clip_rows
 
 
@@ -29,6 +29,8 @@ class UldpSgd(UserSum):
 
     summary: ClassVar[str] = "one gradient per user and silo, clipped; cheap rounds, many of them needed"
 
-    def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
+    def silo(
+        self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
+    ) -> Iterator[Contribution]:
         for users, gradients in learner.user_gradients(x, data, streams):
             yield users, clip_rows(-gradients, self.clip)

@@ -13,11 +13,12 @@ Symbols: C ``clip``, sigma ``noise_multiplier``, T ``rounds``, eta_g ``global_lr
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from uldp.data.federation import IntArray
-from uldp.methods.base import Facts, Method, State, require
+from uldp.methods.base import Facts, Method, Observer, State, require
 from uldp.methods.release import check_share, continuous_multiplier
 from uldp.methods.weights import WEIGHTINGS, count_cap, record_weights, uniform_weights
 from uldp.privacy.events import Event, NonPrivate, sampled_gaussian
@@ -32,8 +33,14 @@ class UserSum(Method):
     global_lr: float = 1.0
     weighting: str = "uniform"
     max_records: int = 480
+    max_participations: int = 0
+    """With sub-sampling: in how many rounds one user takes part at most; 0 for no limit."""
 
     paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithms 3 and 4"
+    corrections: ClassVar[tuple[str, ...]] = (
+        "Theorem 3 is stated by RDP; a Gaussian is accounted exactly here, which gives less (errata U4).",
+        "Algorithm 4 as printed zeroes the users that were sampled; here the others are left out (errata U3).",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,10 +53,21 @@ class UserSum(Method):
         require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
         require(self.weighting in WEIGHTINGS, "weighting", self.weighting, f"one of {', '.join(WEIGHTINGS)}")
         require(self.max_records >= 1, "max_records", self.max_records, "at least 1")
+        require(self.max_participations >= 0, "max_participations", self.max_participations, "0 (no limit) or more")
+        require(
+            self.max_participations == 0 or self.sample_rate < 1,
+            "max_participations",
+            self.max_participations,
+            "0 unless users are sampled (sample_rate below 1): otherwise all of them would stop at the same round",
+        )
 
     @property
     def needs_counts(self) -> bool:
         return self.weighting == "records"
+
+    @property
+    def participation_limit(self) -> int:
+        return self.max_participations
 
     def count_cap(self, facts: Facts) -> int:
         return count_cap(self.max_records, facts.silos)
@@ -63,8 +81,8 @@ class UserSum(Method):
         return FixedPoint(limit=self.clip)
 
     def noise_scale(self, facts: Facts) -> float:
-        # Algorithm 3, lines 17 and 24: variance sigma^2 C^2 / |S| in each silo
-        return self.noise_multiplier * self.encoding(facts).units / math.sqrt(facts.silos)
+        # Algorithm 3, lines 17 and 24: variance sigma^2 C^2 / |S| in each silo; without those that may be missing
+        return self.noise_multiplier * self.encoding(facts).units / math.sqrt(facts.silos - self.compensate)
 
     def server(self, state: State, total: Vector, facts: Facts) -> State:
         # Algorithm 3, line 6; Algorithm 4, line 10
@@ -75,25 +93,28 @@ class UserSum(Method):
         # Theorem 3: sensitivity C. A silent silo takes its share of the noise with it.
         return self._gaussian(facts, silos_heard, 1.0, self.sample_rate)
 
-    def seen_by_world(self, facts: Facts, factor: float) -> Event:
-        if factor == 1:
-            return self.event(facts, facts.silos)
-        # Two rows of norm C differ by up to 2C. By joint convexity sampling never costs more than no sampling.
-        return self._gaussian(facts, facts.silos, factor, 1.0)
-
-    def seen_by_server(self, facts: Facts, factor: float) -> Event:
+    def seen_by(self, facts: Facts, observer: Observer) -> Event:
+        if observer.who == "world":
+            return self.event(facts, observer.shares(facts))
+        if observer.who == "silos":
+            return self._gaussian(facts, observer.shares(facts), 1.0, 1.0)
         # Each silo's sum has noise sigma C / sqrt(|S|); together they cost mu^2 = |S| sum_s w_su^2 / sigma^2.
         # Uniform weights: sum_s w_su^2 = 1/|S|. By records it is 1 for a user whose records are all in one silo.
+        # A silo that sent nothing has shown nothing.
         loss = math.sqrt(facts.silos) if self.weighting == "records" else 1.0
-        return self._gaussian(facts, facts.silos, factor * loss, 1.0)
+        return self._gaussian(facts, facts.silos, loss, 1.0)
 
-    def seen_by_silo(self, facts: Facts, factor: float) -> Event:
-        return self._gaussian(facts, facts.silos - 1, factor, 1.0)
+    def seen_over(self, facts: Facts, observer: Observer, rounds: int) -> Mapping[Event, int]:
+        # Who knows the sample gets no amplification, but no user is in more rounds than the limit. Towards the world
+        # the limit costs nothing: given what was seen before, a user is sampled with probability at most q.
+        if self.max_participations and observer.who != "world":
+            rounds = min(rounds, self.max_participations)
+        return {self.seen_by(facts, observer): rounds}
 
     def _gaussian(self, facts: Facts, shares: int, sensitivity: float, sample_rate: float) -> Event:
         """The sampled Gaussian of ``shares`` shares of noise against ``sensitivity`` clips."""
         scale = self.noise_scale(facts)
-        if scale == 0 or shares == 0:
+        if scale == 0 or shares <= 0:
             return NonPrivate()
         multiplier = continuous_multiplier(scale, shares, self.encoding(facts).units)
         return sampled_gaussian(multiplier / sensitivity, sample_rate)
@@ -117,8 +138,13 @@ class UserSum(Method):
                 "each silo. Towards the server this method therefore keeps no user-level promise about presence."
             )
         if self.sample_rate < 1:
+            limit = (
+                f"; but nobody takes part in more than {self.max_participations} rounds (method.max_participations)"
+                if self.max_participations
+                else " (method.max_participations would bound it)"
+            )
             lines.append(
                 "The server and the silos know which users were sampled, so sub-sampling lowers epsilon for the "
-                "outside world only."
+                f"outside world only{limit}."
             )
         return tuple(lines)

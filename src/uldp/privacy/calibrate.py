@@ -1,12 +1,15 @@
-"""The noise for a target epsilon, found with the same accountant that will judge the run."""
+"""The noise, or the number of rounds, for a target epsilon: found with the same accountant that will judge the run."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
 from uldp.errors import ConfigError
 from uldp.privacy.accountants import Composition, account, check_delta
+from uldp.privacy.events import Event, NonPrivate, flattened
+from uldp.privacy.pld import quick_epsilon
 
 LARGEST_MULTIPLIER = 1e6
 SMALLEST_MULTIPLIER = 1e-2
@@ -15,35 +18,100 @@ SMALLEST_MULTIPLIER = 1e-2
 def calibrate(planned: Callable[[float], Composition], epsilon: float, delta: float) -> float:
     """The smallest noise multiplier (to 5 digits, rounded up) with which ``planned`` stays within ``epsilon``.
 
-    ``planned(noise_multiplier)`` gives the whole run's composition, as the method itself states it.
+    ``planned(noise_multiplier)`` gives the whole run's composition, as the method itself states it. A quick bound says
+    where to look, so that the accountant is asked a few times only.
     """
+    _check_target(epsilon, delta)
+
+    def excess(noise_multiplier: float) -> float:
+        return account(planned(noise_multiplier), delta).value - epsilon
+
+    high = _quick_multiplier(lambda noise_multiplier: _quick(planned(noise_multiplier), delta) <= epsilon)
+    if excess(high) > 0:  # not even LARGEST_MULTIPLIER: the quick bound is never below the accountant's
+        raise _out_of_reach(account(planned(high), delta).value, epsilon)
+    low = high
+    while excess(low) <= 0:
+        if low <= SMALLEST_MULTIPLIER:
+            return SMALLEST_MULTIPLIER
+        low, high = max(low * 0.8, SMALLEST_MULTIPLIER), low
+    from scipy.optimize import brentq
+
+    def log_ratio(log_multiplier: float) -> float:
+        reached = excess(math.exp(log_multiplier)) + epsilon
+        return math.log(min(max(reached / epsilon, 1e-9), 1e9))
+
+    found = _rounded_up(math.exp(brentq(log_ratio, math.log(low), math.log(high), xtol=1e-6, rtol=1e-6)))
+    while excess(found) > 0:  # the root may lie a rounding on the wrong side
+        found = _rounded_up(found * (1 + 1e-5))
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def rounds_within(event: Event, epsilon: float, delta: float, at_most: int) -> int:
+    """The largest number of rounds, up to ``at_most``, whose releases of ``event`` stay within ``epsilon``.
+
+    >>> from uldp.privacy.events import Gaussian
+    >>> rounds_within(Gaussian(5.0), 10.0, 1e-5, 1000)
+    100
+    """
+    _check_target(epsilon, delta)
+    enough, too_many = _bisected(lambda rounds: _quick({event: rounds}, delta) <= epsilon, 0, at_most + 1)
+    step = 1 + enough // 8
+    while enough < at_most:  # the quick bound is a little too large: go on from there in growing steps
+        rounds = min(enough + step, at_most)
+        if account({event: rounds}, delta).value > epsilon:
+            too_many = rounds
+            return _bisected(lambda count: account({event: count}, delta).value <= epsilon, enough, too_many)[0]
+        enough, step = rounds, 2 * step
+    return enough
+
+
+def _bisected(holds: Callable[[int], bool], low: int, high: int) -> tuple[int, int]:
+    """Neighbours between ``low``, which holds, and ``high``, which counts as not holding."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low, high
+
+
+def _quick_multiplier(holds: Callable[[float], bool]) -> float:
+    """A noise multiplier that ``holds``, not much larger than needed; the largest there is if none does."""
+    high = 1.0
+    while not holds(high) and high < LARGEST_MULTIPLIER:
+        high = min(high * 4, LARGEST_MULTIPLIER)
+    low = min(1.0, high)
+    while low > SMALLEST_MULTIPLIER and holds(low):
+        low, high = max(low / 4, SMALLEST_MULTIPLIER), low
+    while high > 1.01 * low:
+        middle = math.sqrt(low * high)
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _quick(composition: Composition, delta: float) -> float:
+    unbounded = any(isinstance(event, NonPrivate) for event in flattened(composition))
+    return math.inf if unbounded else quick_epsilon(composition, delta)
+
+
+def _check_target(epsilon: float, delta: float) -> None:
     check_delta(delta)
     if not 0 < epsilon < math.inf:
         raise ConfigError(f"a positive number, not {epsilon}", place="privacy.epsilon", value=epsilon)
 
-    def excess(log_multiplier: float) -> float:
-        return account(planned(math.exp(log_multiplier)), delta).value - epsilon
 
-    low = high = 0.0
-    while excess(high) > 0:
-        low, high = high, high + math.log(2)
-        if high > math.log(LARGEST_MULTIPLIER):
-            raise ConfigError(
-                f"epsilon {epsilon:g} is out of reach even with noise multiplier {LARGEST_MULTIPLIER:g}; "
-                "take fewer rounds or a larger epsilon",
-                place="privacy.epsilon",
-                value=epsilon,
-            )
-    while low > math.log(SMALLEST_MULTIPLIER) and excess(low) <= 0:
-        low, high = low - math.log(2), low
-    if excess(low) <= 0:
-        return _rounded_up(math.exp(low))
-    from scipy.optimize import brentq
-
-    found = _rounded_up(math.exp(brentq(excess, low, high, xtol=1e-6, rtol=1e-6)))
-    while excess(math.log(found)) > 0:  # the root may lie a rounding on the wrong side
-        found = _rounded_up(found * (1 + 1e-5))
-    return found
+def _out_of_reach(closest: float, epsilon: float) -> ConfigError:
+    return ConfigError(
+        f"epsilon {epsilon:g} is out of reach: the closest there is, with noise multiplier {LARGEST_MULTIPLIER:g}, is "
+        f"{closest:.4g}; take fewer rounds or a larger epsilon",
+        place="privacy.epsilon",
+        value=epsilon,
+    )
 
 
 def _rounded_up(value: float) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,19 +43,114 @@ class PoissonSampled:
 
 
 @dataclass(frozen=True)
+class Group:
+    """``event`` protects single records, each sampled by itself, and one user owns at most ``size`` of them.
+
+    A step of DP-SGD is one: every record's gradient is clipped to 1, the noise goes on the sum.
+    """
+
+    size: int
+    event: Gaussian | PoissonSampled
+
+    def __post_init__(self) -> None:
+        _check_count(self.size, "group size")
+        if not isinstance(self.event, Gaussian | PoissonSampled):
+            raise ConfigError(f"a group is of single releases, not of {self.event}", place="event")
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """``times`` releases of ``event``, each with its own sample and noise, each knowing the ones before."""
+
+    times: int
+    event: Event
+
+    def __post_init__(self) -> None:
+        _check_count(self.times, "times")
+
+
+@dataclass(frozen=True)
 class NonPrivate:
     """A release without any bound."""
 
 
-Event = Gaussian | PoissonSampled | NonPrivate
+Release = Gaussian | PoissonSampled | Group
+"""One release of a sum with Gaussian noise."""
+
+Event = Release | Repeated | NonPrivate
+
+Composition = Mapping[Event, int]
+"""Events and how often each happened; equal events are merged before anything is computed."""
 
 
-def sampled_gaussian(noise_multiplier: float, sample_rate: float = 1.0) -> Event:
+def _check_count(value: int, place: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"a whole number of at least 1, not {value!r}", place=place, value=value)
+
+
+def sampled_gaussian(noise_multiplier: float, sample_rate: float = 1.0) -> Gaussian | PoissonSampled | NonPrivate:
     """The event of a noised sum; no noise is no privacy."""
     if noise_multiplier == 0:
         return NonPrivate()
     event = Gaussian(noise_multiplier)
     return event if sample_rate == 1 else PoissonSampled(sample_rate, event)
+
+
+def dp_sgd(noise_multiplier: float, sample_rate: float, steps: int, group_size: int) -> Event:
+    """The event of ``steps`` steps of DP-SGD on records of which one user owns at most ``group_size``.
+
+    >>> dp_sgd(5.0, 0.01, 100, 8) == Repeated(100, Group(8, PoissonSampled(0.01, Gaussian(5.0))))
+    True
+    """
+    event = sampled_gaussian(noise_multiplier, sample_rate)
+    return event if isinstance(event, NonPrivate) else Repeated(steps, Group(group_size, event))
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The three numbers of a release: noise multiplier sigma, sample rate q, records per user k."""
+
+    noise_multiplier: float
+    sample_rate: float
+    size: int
+
+
+def parameters(event: Release) -> Parameters:
+    """The three numbers of ``event``."""
+    match event:
+        case Gaussian(noise_multiplier):
+            return Parameters(noise_multiplier, 1.0, 1)
+        case PoissonSampled(sample_rate, Gaussian(noise_multiplier)):
+            return Parameters(noise_multiplier, sample_rate, 1)
+        case Group(size, inner):
+            single = parameters(inner)
+            return Parameters(single.noise_multiplier, single.sample_rate, size)
+
+
+def normal(event: Release) -> Release:
+    """The simplest event that means the same: a group of one is its event, a sample of all is no sample."""
+    of = parameters(event)
+    plain = Gaussian(of.noise_multiplier)
+    inner = plain if of.sample_rate == 1 else PoissonSampled(of.sample_rate, plain)
+    return inner if of.size == 1 else Group(of.size, inner)
+
+
+def flattened(composition: Composition) -> dict[Release | NonPrivate, int]:
+    """``composition`` without repetitions, in normal form, equal events merged.
+
+    >>> flattened({Repeated(3, Group(1, Gaussian(2.0))): 2, Gaussian(2.0): 1})
+    {Gaussian(noise_multiplier=2.0): 7}
+    """
+    counts: Counter[Release | NonPrivate] = Counter()
+    for event, count in composition.items():
+        if count < 0:
+            raise ConfigError(f"{event} cannot have happened {count} times", place="privacy", value=count)
+        inner, times = event, count
+        while isinstance(inner, Repeated):
+            times, inner = times * inner.times, inner.event
+        if times:
+            counts[inner if isinstance(inner, NonPrivate) else normal(inner)] += times
+    return dict(counts)
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
@@ -62,18 +159,29 @@ def event_to_json(event: Event) -> dict[str, Any]:
             return {"event": "gaussian", "noise_multiplier": noise_multiplier}
         case PoissonSampled(sample_rate, inner):
             return {"event": "poisson-sampled", "sample_rate": sample_rate, "of": event_to_json(inner)}
+        case Group(size, single):
+            return {"event": "group", "size": size, "of": event_to_json(single)}
+        case Repeated(times, repeated):
+            return {"event": "repeated", "times": times, "of": event_to_json(repeated)}
         case NonPrivate():
             return {"event": "non-private"}
 
 
 def event_from_json(tree: dict[str, Any]) -> Event:
+    """The event of ``event_to_json``; other keys, other types and other nestings are refused."""
     match tree:
-        case {"event": "gaussian", "noise_multiplier": float(noise_multiplier)}:
+        case {"event": "gaussian", "noise_multiplier": float(noise_multiplier), **rest} if not rest:
             return Gaussian(noise_multiplier)
-        case {"event": "poisson-sampled", "sample_rate": float(sample_rate), "of": dict(inner)}:
+        case {"event": "poisson-sampled", "sample_rate": float(sample_rate), "of": dict(inner), **rest} if not rest:
             event = event_from_json(inner)
             if isinstance(event, Gaussian):
                 return PoissonSampled(sample_rate, event)
-        case {"event": "non-private"}:
+        case {"event": "group", "size": int(size), "of": dict(inner), **rest} if not rest:
+            event = event_from_json(inner)
+            if isinstance(event, Gaussian | PoissonSampled):
+                return Group(size, event)
+        case {"event": "repeated", "times": int(times), "of": dict(inner), **rest} if not rest:
+            return Repeated(times, event_from_json(inner))
+        case {"event": "non-private", **rest} if not rest:
             return NonPrivate()
     raise ConfigError(f"unknown privacy event {tree!r}", place="ledger", value=repr(tree))

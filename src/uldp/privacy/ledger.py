@@ -16,10 +16,13 @@ from uldp.privacy.accountants import Composition, Epsilon, account, check_delta
 from uldp.privacy.events import (
     Event,
     Gaussian,
+    Group,
     NonPrivate,
     PoissonSampled,
+    Repeated,
     event_from_json,
     event_to_json,
+    parameters,
     sampled_gaussian,
 )
 
@@ -38,31 +41,28 @@ class Entry:
     @classmethod
     def from_json(cls, tree: dict[str, Any]) -> Entry:
         try:
-            return cls(int(tree["round"]), event_from_json(tree), str(tree["content"]))
+            event = {key: value for key, value in tree.items() if key not in ("round", "content")}
+            return cls(int(tree["round"]), event_from_json(event), str(tree["content"]))
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"cannot read the entry {tree!r}", place="ledger") from error
 
 
-def merge(events: list[Event]) -> Event:
-    """One event for several releases of the same round.
+def merge(events: list[Event]) -> list[Event]:
+    """What several releases of the same round amount to.
 
-    They share the round's sample, so they are not independent sampled releases: with the sample they are Gaussians that
-    add up to one, and that one is sampled.
+    Releases about users share the round's sample of users, so they are not independent sampled releases: with the
+    sample they are Gaussians that add up to one, and that one is sampled. Groups and repetitions draw fresh records for
+    every release and simply add up.
     """
-    if len(events) == 1:
-        return events[0]
-    precision = 0.0
-    rates = set()
-    for event in events:
-        match event:
-            case Gaussian(noise_multiplier):
-                rates.add(1.0)
-            case PoissonSampled(sample_rate, Gaussian(noise_multiplier)):
-                rates.add(sample_rate)
-            case _:
-                return NonPrivate()
-        precision += noise_multiplier**-2
-    return sampled_gaussian(precision**-0.5, max(rates))
+    if any(isinstance(event, NonPrivate) for event in events):
+        return [NonPrivate()]
+    fresh: list[Event] = [event for event in events if isinstance(event, Group | Repeated)]
+    shared = [parameters(event) for event in events if isinstance(event, Gaussian | PoissonSampled)]
+    if not shared:
+        return fresh
+    precision = sum(one.noise_multiplier**-2 for one in shared)
+    noise_multiplier = shared[0].noise_multiplier if len(shared) == 1 else precision**-0.5
+    return [sampled_gaussian(noise_multiplier, max(one.sample_rate for one in shared)), *fresh]
 
 
 class Ledger:
@@ -82,22 +82,24 @@ class Ledger:
         rounds: dict[int, list[Event]] = {}
         for entry in self._entries.values():
             rounds.setdefault(entry.round, []).append(entry.event)
-        return Counter([merge(events) for events in rounds.values()] + list(further))
+        return Counter([event for events in rounds.values() for event in merge(events)] + list(further))
 
     def epsilon(self, *further: Event) -> Epsilon:
         """What has been spent, with ``further`` events if given."""
         return account(self.composition(*further), self.delta)
 
     def affords(self, event: Event) -> bool:
-        """Whether one more ``event`` stays within the budget."""
+        """Whether one more round with ``event`` stays within the budget."""
         return self.budget is None or self.epsilon(event).value <= self.budget
 
     def charge(self, entry: Entry) -> bool:
         """Charge ``entry``; False if this very release was charged before. Refusing changes nothing."""
         if (entry.round, entry.content) in self._entries:
             return False
-        if not self.affords(entry.event):
-            spent, needed = self.epsilon().value, self.epsilon(entry.event).value
+        # With the round's other releases, whose sample it may share: that can cost more than a round of its own.
+        needed = 0.0 if self.budget is None else Ledger(self.delta, None, (*self.entries, entry)).epsilon().value
+        if self.budget is not None and needed > self.budget:
+            spent = self.epsilon().value
             raise BudgetExhausted(
                 f"round {entry.round} would raise epsilon from {spent:.4g} to {needed:.4g}, "
                 f"the budget is {self.budget:.4g}; it was not released",

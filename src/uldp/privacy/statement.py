@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import math
+import textwrap
 from dataclasses import dataclass
 from typing import Any
+
+WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -24,18 +28,13 @@ class Exposure:
             "epsilon_if_replaced": finite_or_none(self.replaced),
         }
 
-    def line(self) -> str:
-        return (
-            f"{self.who} sees {self.sees}: epsilon {show_epsilon(self.epsilon)} "
-            f"({show_epsilon(self.replaced)} if records are replaced instead of left out)."
-        )
-
 
 @dataclass(frozen=True)
 class Statement:
     """An (epsilon, delta) guarantee in words and numbers. ``epsilon`` is the outside world's.
 
-    ``void`` says why there is no guarantee although noise was added; it is empty where there is one.
+    ``void`` says why there is no guarantee although noise was added; it is empty where there is one. ``groups`` says,
+    for a guarantee about single records, what a person with so many of them faces.
     """
 
     unit: str | None
@@ -49,6 +48,13 @@ class Statement:
     void: str = ""
     first: int = 0
     """How many of the caveats weaken the headline and so stand right below it."""
+    corrections: tuple[str, ...] = ()
+    groups: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is a guarantee at all."""
+        return self.unit is not None and not self.void and math.isfinite(self.epsilon)
 
     def headline(self) -> str:
         """The one sentence."""
@@ -59,32 +65,112 @@ class Statement:
         if math.isinf(self.epsilon):
             return "NO PRIVACY: the noise is zero, so epsilon is infinite."
         secret = "" if not self.simulated else ", had its noise been secret (it is simulated here)"
+        what = "all records of any one user, in all silos together," if self.unit == "user" else "any one record"
         return (
             f"{self.unit.capitalize()}-level DP with epsilon {self.epsilon:.4g} at delta {self.delta:g} against "
-            f"whoever sees the model of every round: all records of any one {self.unit}, in all silos together, "
-            f"could have been left out (add/remove, {self.rounds} rounds, {self.accountant}){secret}."
+            f"whoever sees the model of every round: {what} could have been left out (add/remove, "
+            f"{self.rounds} rounds, {self.accountant}){secret}."
         )
 
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Who faces which epsilon: (observer, epsilon, epsilon if records are replaced)."""
+        return [(e.who, show_epsilon(e.epsilon), show_epsilon(e.replaced)) for e in self.exposures]
+
+    def remarks(self) -> list[str]:
+        """What goes with the numbers, sentence by sentence."""
+        lines = [
+            f"A person with {size} records faces epsilon {show_epsilon(epsilon)}." for size, epsilon in self.groups
+        ]
+        if self.holds:
+            lines += [f"{e.who[0].upper()}{e.who[1:]} sees {e.sees}." for e in self.exposures[1:3]]
+        lines += self.caveats[self.first :]
+        if self.holds:
+            lines += [f"Corrected: {line}" for line in self.corrections]
+        return lines
+
     def lines(self) -> list[str]:
-        """The statement for people."""
-        lines = [self.headline(), *self.caveats[: self.first]]
-        if self.unit is not None and math.isfinite(self.epsilon):
-            lines += [exposure.line() for exposure in self.exposures]
-        return lines + list(self.caveats[self.first :])
+        """The statement as text."""
+        lines = [*textwrap.wrap(self.headline(), WIDTH)]
+        for caveat in self.caveats[: self.first]:
+            lines += ["", *textwrap.wrap(caveat, WIDTH)]
+        if self.holds and self.exposures:
+            names = max(len(who) for who, _, _ in self.rows())
+            lines += ["", f"{'who looks on':{names}}   epsilon   if records are replaced"]
+            lines += [f"{who:{names}}   {epsilon:7}   {replaced}" for who, epsilon, replaced in self.rows()]
+        lines.append("")
+        for remark in self.remarks():
+            lines += textwrap.wrap(remark, WIDTH, initial_indent="- ", subsequent_indent="  ")
+        return lines
+
+    def page(self, title: str) -> str:
+        """The statement as a page that stands on its own."""
+
+        def items(lines: list[str]) -> str:
+            return "\n".join(f"<li>{html.escape(line)}</li>" for line in lines)
+
+        table = ""
+        if self.holds and self.exposures:
+            body = "\n".join(
+                f"<tr><td>{html.escape(e.who)}</td><td>{html.escape(e.sees)}</td>"
+                f"<td>{show_epsilon(e.epsilon)}</td><td>{show_epsilon(e.replaced)}</td></tr>"
+                for e in self.exposures
+            )
+            head = "<tr><th>who looks on</th><th>sees</th><th>epsilon</th><th>if records are replaced</th></tr>"
+            table = f"<h2>Who faces which epsilon</h2>\n<table>\n{head}\n{body}\n</table>"
+        weakening = "".join(f"<p><strong>{html.escape(line)}</strong></p>\n" for line in self.caveats[: self.first])
+        groups = [f"A person with {size} records faces epsilon {show_epsilon(e)}." for size, e in self.groups]
+        remarks = items([*groups, *self.caveats[self.first :]])
+        corrected = ""
+        if self.holds and self.corrections:
+            corrected = f"<h2>Where the paper was corrected</h2>\n<ul>\n{items(list(self.corrections))}\n</ul>"
+        return _PAGE.format(
+            title=html.escape(title),
+            headline=html.escape(self.headline()),
+            weakening=weakening,
+            table=table,
+            remarks=remarks,
+            corrected=corrected,
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
             "headline": self.headline(),
             "unit": self.unit,
-            "neighbours": "add or remove all records of one user, |U| public",
+            "neighbours": f"add or remove {'one record' if self.unit == 'record' else 'all records of one user'}, "
+            "|U| public",
             "epsilon": finite_or_none(self.epsilon),
             "delta": self.delta,
             "accountant": self.accountant,
             "rounds": self.rounds,
             "noise": "simulated" if self.simulated else "secret",
             "exposures": [exposure.to_json() for exposure in self.exposures],
+            "records_per_person": [{"records": n, "epsilon": finite_or_none(e)} for n, e in self.groups],
             "caveats": list(self.caveats),
+            "corrections": list(self.corrections),
         }
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+h1 {{ font-size: 1.3rem; }} h2 {{ font-size: 1.05rem; margin-top: 1.8rem; }}
+.headline {{ background: #eef3f8; border-left: 4px solid #36648b; padding: .8rem 1rem; }}
+table {{ border-collapse: collapse; }}
+td, th {{ text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #ddd; }}
+</style>
+<h1>{title}</h1>
+<p class="headline">{headline}</p>
+{weakening}{table}
+<h2>What goes with it</h2>
+<ul>
+{remarks}
+</ul>
+{corrected}
+</html>
+"""
 
 
 def finite_or_none(value: float) -> float | None:

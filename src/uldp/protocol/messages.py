@@ -49,14 +49,14 @@ class Counts(Message, frozen=True):
     counts: bytes
 
 
-class TellTotals(Message, frozen=True):
-    """Server: N_u over all silos, int64."""
+class TellUsers(Message, frozen=True):
+    """Server: what the method makes of all silos' counts for every user (N_u, or how many records to keep), int64."""
 
-    totals: bytes
+    values: bytes
 
 
 class Accepted(Message, frozen=True):
-    """Silo: the totals agree with what I sent."""
+    """Silo: that agrees with what I sent."""
 
 
 class AskUpdate(Message, frozen=True):
@@ -83,7 +83,7 @@ class Goodbye(Message, frozen=True):
     """Silo: understood."""
 
 
-Body = Hello | Welcome | AskCounts | Counts | TellTotals | Accepted | AskUpdate | Update | Finish | Goodbye
+Body = Hello | Welcome | AskCounts | Counts | TellUsers | Accepted | AskUpdate | Update | Finish | Goodbye
 
 
 class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

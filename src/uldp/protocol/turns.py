@@ -26,7 +26,7 @@ class Phase(Enum):
 TURNS: Final[dict[tuple[Phase, type[m.Message]], tuple[type[m.Message], Phase]]] = {
     (Phase.NEW, m.Hello): (m.Welcome, Phase.GREETED),
     (Phase.GREETED, m.AskCounts): (m.Counts, Phase.COUNTED),
-    (Phase.COUNTED, m.TellTotals): (m.Accepted, Phase.READY),
+    (Phase.COUNTED, m.TellUsers): (m.Accepted, Phase.READY),
     (Phase.GREETED, m.AskUpdate): (m.Update, Phase.READY),
     (Phase.READY, m.AskUpdate): (m.Update, Phase.READY),
     (Phase.READY, m.Finish): (m.Goodbye, Phase.CLOSED),

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from uldp.errors import RunError
 from uldp.runtimes.compare import Compared
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#555555", "#CC79A7", "#E69F00", "#56B4E9")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#555555", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#117733")
 
 
 def compare_figure(compared: Sequence[Compared], metric: str, path: Path) -> Path:
@@ -23,27 +24,37 @@ def compare_figure(compared: Sequence[Compared], metric: str, path: Path) -> Pat
     from matplotlib.ticker import MaxNLocator
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for colour, method in zip(cycle(_COLOURS), compared, strict=False):
+    colours = {method.method: colour for colour, method in zip(cycle(_COLOURS), compared, strict=False)}
+    for method in compared:
+        colour = colours[method.method]
         values = _curves(method, metric)
         rounds = np.arange(1, values.shape[1] + 1)
-        mean, deviation = values.mean(axis=0), values.std(axis=0)
+        mean = values.mean(axis=0)
         left.plot(rounds, mean, "--" if math.isinf(method.epsilon) else "-", color=colour, label=method.method)
         if len(values) > 1:
+            deviation = values.std(axis=0, ddof=1)
             left.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
-    for spent, methods in _by_epsilon(compared).items():
-        right.plot(range(1, len(spent) + 1), spent, color="#222222", label="\n".join(methods))
+    lines = _by_epsilon(compared)
+    for spent, methods in lines.items():
+        right.plot(range(1, len(spent) + 1), spent, color=colours[methods[0]], label=", ".join(methods))
+    if len(lines) > 1 and max(line[-1] for line in lines) > 20 * min(line[-1] for line in lines):
+        right.set_yscale("log")
     first = compared[0].results[0]
     left.set(xlabel="round", ylabel=f"test {metric.replace('_', ' ')}", title=f"Utility on {first.dataset}")
     right.set(xlabel="round", ylabel=f"epsilon (delta = {first.statement.delta:g})", title="What one person risks")
     for axes in (left, right):
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False)
+            axes.legend(frameon=False, fontsize="small")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130)
+    except OSError as error:
+        raise RunError(f"cannot write the picture ({error.strerror or error})", place=str(path)) from error
+    finally:
+        plt.close(figure)
     return path
 
 

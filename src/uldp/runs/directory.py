@@ -11,7 +11,8 @@
     model.npz           the final parameters; schema.json: how a table becomes features
     private/            checkpoint and, with secrets from the OS, their key until the run is over: for the owner only
 
-Files are replaced in one step, so a crash leaves the old one or the new one, never half of one.
+Files are replaced in one step, so a crash leaves the old one or the new one, never half of one. ``experiment.json`` is
+the last file of a new directory: one without it was cut short while it was made, and may be made again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from uldp.errors import RunError
+from uldp.errors import RunError, first_line
 from uldp.experiment.config import Experiment
 from uldp.privacy.ledger import Entry
 from uldp.rng import Secrets
@@ -47,6 +48,7 @@ class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
     silos: dict[str, bytes]
     released: list[tuple[int, str]]
     seconds: float
+    left_out: int = 0
 
 
 class RunDirectory:
@@ -60,9 +62,10 @@ class RunDirectory:
         """A new directory; one that exists and is not empty is refused."""
         cls.check_free(path)
         run = cls(path)
+        run.make()
         with _reported(run.path):
-            run.path.mkdir(parents=True, exist_ok=True)
-            run._private.mkdir(mode=0o700)
+            run._private.mkdir(exist_ok=True)
+            run._private.chmod(0o700)
         run.write_json("versions.json", _versions())
         about = {"name": experiment.name, "base": str(experiment.base.resolve())}
         run.write_json("experiment.json", {**about, **experiment.to_tree()})
@@ -70,9 +73,11 @@ class RunDirectory:
 
     @staticmethod
     def check_free(path: Path | str) -> None:
-        """Refuse a directory that exists and is not empty."""
+        """Refuse a directory that exists and is not empty, but for what a creation that was cut short leaves."""
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        with _reported(path):
+            taken = path.exists() and (not path.is_dir() or not all(map(_left_behind, path.iterdir())))
+        if taken:
             raise RunError(
                 "exists already; choose another directory, or continue it with `uldp resume`",
                 place=str(path),
@@ -83,14 +88,15 @@ class RunDirectory:
     def next_free(parent: Path, name: str) -> Path:
         """The first of ``name-1``, ``name-2``, ... that does not exist."""
         number = 1
-        while (parent / f"{name}-{number}").exists():
-            number += 1
+        with _reported(parent):
+            while (parent / f"{name}-{number}").exists():
+                number += 1
         return parent / f"{name}-{number}"
 
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:
         run = cls(path)
-        if not (run.path / "experiment.json").is_file():
+        if not run.begun:
             raise RunError("is not a run directory: it has no experiment.json", place=str(path), value=str(path))
         return run
 
@@ -102,10 +108,25 @@ class RunDirectory:
     def checkpoint_file(self) -> Path:
         return self._private / "checkpoint.bin"
 
+    def make(self) -> None:
+        """The directory itself, if it is not there yet."""
+        with _reported(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        with _reported(self.path):
+            return (self.path / name).is_file()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the directory was made to the end."""
+        return self.has("experiment.json")
+
     @property
     def finished(self) -> bool:
         """Whether the run has come to its end and said so."""
-        return (self.path / "result.json").exists()
+        return self.has("result.json")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -123,6 +144,8 @@ class RunDirectory:
     def experiment(self) -> Experiment:
         """The experiment that this run belongs to."""
         tree = self.read_json("experiment.json")
+        if not isinstance(tree, dict):
+            raise RunError("is damaged: it holds no settings", place=str(self.path / "experiment.json"))
         name, base = tree.pop("name", ""), tree.pop("base", ".")
         return Experiment.from_tree(tree, base, name)
 
@@ -151,9 +174,9 @@ class RunDirectory:
     def load_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, None if there is none yet; a damaged one is an error, never a fresh start."""
         file = self.checkpoint_file
-        if not file.exists():
-            return None
         with _reported(file):
+            if not file.exists():
+                return None
             data = file.read_bytes()
         head, body = data[: len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
         if head != _MAGIC + hashlib.sha256(body).digest():
@@ -179,11 +202,19 @@ class RunDirectory:
     def metrics(self) -> list[dict[str, Any]]:
         return list(self._lines("metrics.jsonl"))
 
-    def keep_metrics(self, rounds: int) -> None:
-        """Drop metric lines of rounds after ``rounds``: they will be written again."""
-        kept = [line for line in self.metrics() if line["round"] <= rounds]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
-        self._replace(self.path / "metrics.jsonl", text.encode(), mode=0o644)
+    def keep_metrics(self, rounds: int) -> list[dict[str, Any]]:
+        """The metric lines of rounds 1 to ``rounds``. Later ones are dropped: they will be written again."""
+        lines = self.metrics()
+        kept = [line for line in lines if isinstance(line.get("round"), int) and line["round"] <= rounds]
+        if [line["round"] for line in kept] != list(range(1, rounds + 1)):
+            raise RunError(
+                f"does not hold the metrics of rounds 1 to {rounds}; restore it, or start a new run",
+                place=str(self.path / "metrics.jsonl"),
+            )
+        if kept != lines:
+            text = "".join(json.dumps(line) + "\n" for line in kept)
+            self._replace(self.path / "metrics.jsonl", text.encode(), mode=0o644)
+        return kept
 
     def save_model(self, x: Vector, schema: dict[str, Any] | None) -> None:
         """The trained parameters, with what is needed to apply them to a table."""
@@ -203,8 +234,8 @@ class RunDirectory:
         try:
             with np.load(file) as arrays:
                 return np.asarray(arrays["x"], dtype=np.float64)
-        except (OSError, ValueError, KeyError) as error:
-            raise RunError(f"cannot be read: {error}", place=str(file)) from error
+        except Exception as error:  # whatever a damaged archive makes of the library
+            raise RunError(f"cannot be read ({first_line(error)})", place=str(file)) from error
 
     def write_json(self, name: str, tree: Any) -> None:
         self._replace(self.path / name, (json.dumps(tree, indent=2) + "\n").encode(), mode=0o644)
@@ -225,13 +256,17 @@ class RunDirectory:
         file = self.path / name
         if not file.exists():
             return
-        text = file.read_text(encoding="utf-8")
+        with _reported(file):
+            data = file.read_bytes()
         # A crash can leave the last line half written; it was not acted upon yet.
-        for number, line in enumerate(text.split("\n")[:-1], start=1):
+        for number, line in enumerate(data.split(b"\n")[:-1], start=1):
             try:
-                yield json.loads(line)
+                tree = json.loads(line)
             except ValueError as error:
-                raise RunError(f"line {number} is damaged: {error}", place=str(file)) from error
+                raise RunError(f"line {number} is damaged ({first_line(error)})", place=str(file)) from error
+            if not isinstance(tree, dict) or not tree:
+                raise RunError(f"line {number} is damaged: it holds no keys", place=str(file))
+            yield tree
 
     def _append(self, name: str, tree: dict[str, Any]) -> None:
         file = self.path / name
@@ -258,6 +293,13 @@ class RunDirectory:
                 os.fsync(out.fileno())
             partial.replace(file)
             _sync_folder(file.parent)
+
+
+def _left_behind(entry: Path) -> bool:
+    """Whether this is what a process leaves that is killed while it makes a directory."""
+    if entry.name == "private":
+        return entry.is_dir() and not any(entry.iterdir())
+    return entry.name == "versions.json" or (entry.name.startswith(".") and entry.name.endswith(".partial"))
 
 
 def _sync_folder(folder: Path) -> None:

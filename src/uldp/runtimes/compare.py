@@ -1,25 +1,45 @@
-"""Several methods on the same federation and seeds, side by side. What was trained already is not trained again."""
+"""Several methods on the same federation and seeds, side by side. What was trained already is not trained again.
+
+A comparison is a folder with one run per method and seed. Methods and seeds may be added to it; everything else
+(data, model, privacy, aggregation, the first seed) stays as it was. What the runs cost together is counted over all of
+them, also those that were asked for at another time.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from uldp.errors import RunError
-from uldp.experiment.build import prepare
+import msgspec
+
+from uldp.errors import ConfigError, RunError, concerning, first_line
+from uldp.experiment.build import Prepared, prepare
 from uldp.experiment.config import Experiment
+from uldp.methods.registry import lookup
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Event
+from uldp.privacy.ledger import Ledger
 from uldp.privacy.statement import finite_or_none
+from uldp.protocol.messages import PROTOCOL_VERSION
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.local import OnRound, Result, run
 
 SETTINGS = "comparison.json"
+
+
+class Settings(msgspec.Struct, forbid_unknown_fields=True):
+    """What a folder was begun with: a fingerprint of all that the methods share, and one per method and seed."""
+
+    shared: str
+    methods: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -31,12 +51,23 @@ class Compared:
 
     @property
     def epsilon(self) -> float:
-        """Of one run."""
+        """Of one run, for whoever sees the models."""
         return max(result.epsilon for result in self.results)
 
     @property
-    def metrics(self) -> dict[str, tuple[float, float]]:
-        """Mean and standard deviation over the seeds, of metrics that every run has."""
+    def unit(self) -> str | None:
+        """What the epsilon is about: a user, a record, or nothing."""
+        return self.results[0].statement.unit
+
+    @property
+    def server_epsilon(self) -> float:
+        """Of one run, for the server: the second line of a statement."""
+        seen = (result.statement.exposures[1:2] for result in self.results)
+        return max(exposures[0].epsilon if exposures else math.inf for exposures in seen)
+
+    @property
+    def metrics(self) -> dict[str, tuple[float, float | None]]:
+        """Mean and standard deviation over the seeds (None of a single one), of metrics that every run has."""
         names = [name for name in self.results[0].metrics if all(name in result.metrics for result in self.results)]
         return {name: _mean_deviation([result.metrics[name] for result in self.results]) for name in names}
 
@@ -54,6 +85,7 @@ class Compared:
             "metrics": {name: mean for name, (mean, _) in self.metrics.items()},
             "deviations": {name: deviation for name, (_, deviation) in self.metrics.items()},
             "epsilon": finite_or_none(self.epsilon),
+            "server_epsilon": finite_or_none(self.server_epsilon),
             "delta": first.statement.delta,
             "seconds": round(self.seconds, 3),
             "statement": first.statement.to_json(),
@@ -61,62 +93,147 @@ class Compared:
         }
 
 
-OnRun = Callable[[Experiment], AbstractContextManager[OnRound | None]]
+@dataclass(frozen=True)
+class Total:
+    """What a person faces whose records were in all ``runs`` of a folder, at one run's delta.
+
+    ``epsilon`` is of all of them, ``private_epsilon`` of those that protect a whole person at all.
+    """
+
+    runs: int
+    private_runs: int
+    epsilon: float
+    private_epsilon: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The methods that were asked for, and what all runs of the folder cost together."""
+
+    methods: tuple[Compared, ...]
+    total: Total
+
+
+OnRun = Callable[[Prepared], AbstractContextManager[OnRound | None]]
 """Wraps each run: a progress bar, for instance."""
 
 
 def compare(
     experiments: Mapping[str, Sequence[Experiment]], folder: RunDirectory, on_run: OnRun = lambda _: nullcontext()
-) -> tuple[Compared, ...]:
-    """Run (or resume, or only read) every experiment below ``folder``; experiments are grouped by method."""
-    settings = {name: [experiment.digest() for experiment in group] for name, group in experiments.items()}
-    _claim(folder, settings)
+) -> Comparison:
+    """Run (or resume, or only read) every experiment below ``folder``; experiments are grouped by method.
+
+    The first experiment of every method is prepared before the folder is touched, so that what is refused leaves none.
+    """
+    first = _prepared_first(experiments)
+    units = {name: lookup(name).method.unit for name in _claim(folder, experiments).methods}
     compared = []
     for name, group in experiments.items():
         results = []
         for experiment in group:
-            path = folder.path / name.replace(":", "-") / f"seed-{experiment.run.seed}"
-            directory = RunDirectory(path)
-            if not (path / "experiment.json").exists():
-                directory = RunDirectory.create(path, experiment)
-            with on_run(experiment) as on_round:
-                results.append(run(prepare(experiment), directory, on_round))
+            directory = RunDirectory(_path(folder, name, experiment.run.seed))
+            with concerning(f"method {name}"):
+                prepared = first.pop(name, None) or prepare(experiment)
+                if not directory.begun:
+                    directory = RunDirectory.create(directory.path, experiment)
+                with on_run(prepared) as on_round:
+                    results.append(run(prepared, directory, on_round))
+            void = bool(prepared.federation.void)  # the same for all: it follows from settings that they share
         compared.append(Compared(name, tuple(results)))
-    return tuple(compared)
+    protected = [] if void else [name for name, unit in units.items() if unit == "user"]
+    return Comparison(tuple(compared), _total(folder, group[0], protected))
 
 
-def total_epsilon(compared: Sequence[Compared]) -> float:
-    """What all runs together cost a person whose records were in all of them, at one run's delta."""
-    events: Counter[Event] = Counter()
-    for method in compared:
-        for result in method.results:
-            if math.isinf(result.epsilon):
-                return math.inf
-            events.update(result.released)
-    return account(events, min(method.results[0].statement.delta for method in compared)).value
+def _prepared_first(experiments: Mapping[str, Sequence[Experiment]]) -> dict[str, Prepared]:
+    """Every method's first experiment, ready to run. They share one copy of the records."""
+    ready: dict[str, Prepared] = {}
+    for name, group in experiments.items():
+        with concerning(f"method {name}"):
+            prepared = prepare(group[0])
+        shared = next(iter(ready.values()), prepared).federation
+        federation = replace(prepared.federation, silos=shared.silos, test=shared.test)
+        ready[name] = replace(prepared, federation=federation)
+    return ready
 
 
-def _claim(folder: RunDirectory, settings: dict[str, list[str]]) -> None:
+def _total(folder: RunDirectory, experiment: Experiment, protected: Collection[str]) -> Total:
+    """Over all runs that the folder's settings name, finished or not: what was released stays released."""
+    delta = experiment.privacy.delta
+    private: Counter[Event] = Counter()
+    runs = private_runs = 0
+    for (method, released), count in _releases(folder, experiment.run.seed, delta).items():
+        runs += count
+        if method in protected and math.isfinite(account(dict(released), delta).value):
+            private_runs += count
+            private.update({event: times * count for event, times in released})
+    private_epsilon = account(private, delta).value if private_runs else math.inf
+    return Total(runs, private_runs, private_epsilon if private_runs == runs else math.inf, private_epsilon)
+
+
+def _releases(folder: RunDirectory, first_seed: int, delta: float) -> Counter[tuple[str, frozenset[tuple[Event, int]]]]:
+    """How many runs of which method released what, by their ledgers."""
+    found: Counter[tuple[str, frozenset[tuple[Event, int]]]] = Counter()
+    for name, digests in _read_settings(folder).methods.items():
+        for repeat in range(len(digests)):
+            directory = RunDirectory(_path(folder, name, first_seed + repeat))
+            entries = directory.ledger_entries() if directory.begun else ()
+            if entries:
+                found[name, frozenset(Ledger(delta, None, entries).composition().items())] += 1
+    return found
+
+
+def _path(folder: RunDirectory, method: str, seed: int) -> Path:
+    return folder.path / method.replace(":", "-") / f"seed-{seed}"
+
+
+def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]) -> Settings:
     """Take an empty folder, or one that was begun with the same settings; methods and seeds may be added to it."""
-    file = folder.path / SETTINGS
-    if file.exists():
-        begun = folder.read_json(SETTINGS)
-        if any(_differ(begun.get(name, []), digests) for name, digests in settings.items()):
-            raise RunError(
-                "holds another comparison; choose another directory, or repeat its settings to go on with it",
-                place=str(folder.path),
-                value=str(folder.path),
-            )
-        longest = {name: max(begun.get(name, []), settings.get(name, []), key=len) for name in {**begun, **settings}}
-        if longest != begun:
-            folder.write_json(SETTINGS, longest)
-        return
-    RunDirectory.check_free(folder.path)
+    shared = {_shared_digest(group[0]) for group in experiments.values()}
+    if len(shared) != 1:
+        raise ConfigError("the methods of a comparison may differ in [method] only", place="comparison")
+    wanted = Settings(
+        shared.pop(), {name: [experiment.digest() for experiment in group] for name, group in experiments.items()}
+    )
+    if not folder.has(SETTINGS):
+        RunDirectory.check_free(folder.path)
+        folder.make()
+        folder.write_json(SETTINGS, msgspec.to_builtins(wanted))
+        return wanted
+    begun = _read_settings(folder)
+    if begun.shared != wanted.shared or any(
+        _differ(begun.methods.get(name, []), digests) for name, digests in wanted.methods.items()
+    ):
+        raise RunError(
+            "holds another comparison; choose another directory, or repeat its settings to go on with it",
+            place=str(folder.path),
+            value=str(folder.path),
+        )
+    methods = {**wanted.methods, **begun.methods}
+    grown = Settings(
+        begun.shared, {name: max(known, wanted.methods.get(name, []), key=len) for name, known in methods.items()}
+    )
+    if grown != begun:
+        folder.write_json(SETTINGS, msgspec.to_builtins(grown))
+    return grown
+
+
+def _shared_digest(experiment: Experiment) -> str:
+    """A fingerprint of what all methods of a comparison share: everything but ``[method]``, with the first seed."""
+    tree = {"protocol": PROTOCOL_VERSION, **experiment.to_tree()}
+    del tree["method"]
+    tree["data"].pop("data_dir", None)  # where the files lie says nothing about what is in them
+    return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _read_settings(folder: RunDirectory) -> Settings:
     try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{error.strerror}", place=str(folder.path), value=str(folder.path)) from error
-    folder.write_json(SETTINGS, settings)
+        return msgspec.convert(folder.read_json(SETTINGS), type=Settings)
+    except msgspec.ValidationError as error:
+        raise RunError(
+            f"is not the record of a comparison ({first_line(error)}); choose another directory",
+            place=str(folder.path / SETTINGS),
+            value=str(folder.path),
+        ) from error
 
 
 def _differ(begun: Sequence[str], wanted: Sequence[str]) -> bool:
@@ -124,5 +241,5 @@ def _differ(begun: Sequence[str], wanted: Sequence[str]) -> bool:
     return any(one != other for one, other in zip(begun, wanted, strict=False))
 
 
-def _mean_deviation(values: Sequence[float]) -> tuple[float, float]:
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+def _mean_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None

@@ -47,8 +47,12 @@ class RoundReport:
 
     @classmethod
     def from_json(cls, line: dict[str, Any], rounds: int) -> RoundReport:
-        epsilon = math.inf if line["epsilon"] is None else float(line["epsilon"])
-        return cls(int(line["round"]), rounds, line["metrics"], epsilon, float(line["seconds"]))
+        try:
+            epsilon = math.inf if line["epsilon"] is None else float(line["epsilon"])
+            metrics = {str(name): float(value) for name, value in line["metrics"].items()}
+            return cls(int(line["round"]), rounds, metrics, epsilon, float(line["seconds"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"cannot read the metrics {line!r}", place="metrics.jsonl") from error
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ class Result:
             "delta": self.statement.delta,
             "seconds": round(self.seconds, 3),
             "saturated": self.saturated,
+            "left_out": self.left_out,
             "statement": self.statement.to_json(),
         }
 
@@ -137,6 +142,7 @@ class _LocalRun:
         self._learner = prepared.learner
         self._history: list[RoundReport] = []
         self._seconds = 0.0
+        self._left_out_before = 0
         self._data = fingerprint(prepared.federation)
         shape = (PROBES, *prepared.federation.feature_shape)
         self._probe = prepared.streams.child("probe").generator().uniform(-1, 1, shape).astype(np.float32)
@@ -218,8 +224,13 @@ class _LocalRun:
                 silos={name: silo.save() for name, silo in self._silos.items()},
                 released=[(entry.round, entry.content) for entry in self._server.ledger.entries],
                 seconds=self._seconds,
+                left_out=self._left_out,
             )
         )
+
+    @property
+    def _left_out(self) -> int:
+        return self._left_out_before + sum(silo.left_out for silo in self._silos.values())
 
     def _report(self, seconds: float) -> None:
         """Evaluate, write down, tell."""
@@ -254,9 +265,9 @@ class _LocalRun:
         self._server.restore(checkpoint.server)
         for name, state in checkpoint.silos.items():
             self._silos[name].restore(state)
-        self._seconds = checkpoint.seconds
-        directory.keep_metrics(checkpoint.round)
-        self._history = [RoundReport.from_json(line, self._prepared.plan.method.rounds) for line in directory.metrics()]
+        self._seconds, self._left_out_before = checkpoint.seconds, checkpoint.left_out
+        lines, rounds = directory.keep_metrics(checkpoint.round), self._prepared.plan.method.rounds
+        self._history = [RoundReport.from_json(line, rounds) for line in lines]
 
     def _check_model(self, x: Vector, when: str) -> None:
         """Stop on a model that returns NaN. The probes are public: no record decides whether a run goes on."""
@@ -277,7 +288,7 @@ class _LocalRun:
             history=tuple(self._history),
             statement=summary,
             saturated=self._server.saturated,
-            left_out=sum(silo.left_out for silo in self._silos.values()),
+            left_out=self._left_out,
             seconds=self._seconds,
             run=None if self._directory is None else str(self._directory.path),
             released=self._server.ledger.composition(),
@@ -285,9 +296,13 @@ class _LocalRun:
         if self._directory is not None:
             schema = prepared.federation.schema
             self._directory.save_model(result.model, None if schema is None else schema.to_dict())
-            self._directory.write_json("statement.json", summary.to_json())
-            self._directory.write_text("statement.txt", "\n".join(summary.lines()) + "\n")
-            self._directory.write_json("result.json", result.to_json())
+            if not self._directory.finished:
+                self._checkpoint()  # of the end: who reads the run again computes nothing, and finds the same times
+                self._directory.write_json("statement.json", summary.to_json())
+                self._directory.write_text("statement.txt", "\n".join(summary.lines()) + "\n")
+                title = f"Privacy of {result.method} on {result.dataset}"
+                self._directory.write_text("statement.html", summary.page(title))
+                self._directory.write_json("result.json", result.to_json())
             self._directory.forget_secrets()
         return result
 

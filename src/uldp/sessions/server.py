@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from uldp.data.federation import IntArray
 from uldp.errors import MessageRefused, ModelError, RunError
@@ -37,7 +38,7 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     round: int
     x: bytes
     memory: dict[str, bytes]
-    totals: bytes | None
+    told: bytes | None
     saturated: int
     collected: bytes | None
 
@@ -61,7 +62,7 @@ class ServerSession:
         self._secrets = secrets.child("server")
         self._phase = Phase.NEW
         self._round = 0
-        self._totals: IntArray | None = None
+        self._told: IntArray | None = None
         self._turn: _Turn | None = None
         self._answers: dict[str, m.Body] = {}
         self._sum: Words | None = None
@@ -98,9 +99,8 @@ class ServerSession:
             answer, after = turn(self._phase, question, "server")
             self._turn = _Turn(question, answer, after)
             self._answers = {}
-        body = self._turn.question
         waiting = [name for name in self._plan.silos if name not in self._answers]
-        return {name: m.encode(self._plan.digest, name, body) for name in waiting}
+        return {name: m.encode(self._plan.digest, name, self._question_for(name)) for name in waiting}
 
     def receive(self, name: str, reply: bytes) -> None:
         """Take one silo's answer. A refused answer changes nothing."""
@@ -130,10 +130,10 @@ class ServerSession:
         if self._turn.answer is m.Counts:
             counts = [
                 m.unpack_counts(body.counts, facts.users, self._cap, name)
-                for name, body in answers.items()
-                if isinstance(body, m.Counts)
+                for name in self._plan.silos
+                if isinstance(body := answers[name], m.Counts)
             ]
-            self._totals = np.sum(counts, axis=0, dtype=np.int64)
+            self._told = self._plan.method.tell(facts, np.stack(counts))
         elif self._turn.answer is m.Update:
             vectors = (
                 m.unpack_words(body.vector, facts.dimension, name)
@@ -181,13 +181,19 @@ class ServerSession:
         if self._phase is Phase.GREETED and method.needs_counts:
             return m.AskCounts()
         if self._phase is Phase.COUNTED:
-            assert self._totals is not None
-            return m.TellTotals(m.pack(self._totals))
+            return m.TellUsers(b"")  # each silo gets its own, see _question_for
         if self._phase is Phase.CLOSED:
             return None
         if self._round < method.rounds and self._affords_next():
             return m.AskUpdate(self._round + 1, m.pack(self._state.x), self._sample(self._round + 1))
         return m.Finish() if self._phase is Phase.READY else None
+
+    def _question_for(self, name: str) -> m.Body:
+        assert self._turn is not None
+        if isinstance(self._turn.question, m.TellUsers):
+            assert self._told is not None
+            return m.TellUsers(m.pack(self._told[self._plan.silos.index(name)]))
+        return self._turn.question
 
     def _affords_next(self) -> bool:
         """The budget is a hard stop: a round that does not fit is not even asked for."""
@@ -195,12 +201,22 @@ class ServerSession:
 
     def _sample(self, round_: int) -> bytes:
         """The round's Poisson sample of users (Algorithm 4), one bit each; empty for everybody."""
-        rate = self._plan.method.sample_rate
-        if rate == 1:
+        if self._plan.method.sample_rate == 1:
             return b""
+        limit = self._plan.method.participation_limit
+        sample = self._drawn(round_)
+        if limit:
+            # Who took part before follows from the earlier rounds' draws: nothing to remember, nothing to lose.
+            taken = np.zeros(self._plan.facts.users, dtype=np.int64)
+            for earlier in range(1, round_):
+                taken += self._drawn(earlier) & (taken < limit)
+            sample &= taken < limit
+        return m.pack_bits(sample)
+
+    def _drawn(self, round_: int) -> npt.NDArray[np.bool_]:
         words = self._secrets.child("sample", "round", round_).stream().words(self._plan.facts.users)
         # P(word < floor(q 2^64)) is q up to 2^-64, and never above it.
-        return m.pack_bits(words < np.uint64(min(math.floor(rate * 2.0**64), 2**64 - 1)))
+        return words < np.uint64(min(math.floor(self._plan.method.sample_rate * 2.0**64), 2**64 - 1))
 
     def _check_answer(self, name: str, body: m.Body) -> None:
         facts = self._plan.facts
@@ -229,9 +245,9 @@ class ServerSession:
         if self._turn is not None:
             raise RunError("a session is saved between exchanges, not within one", place="server")
         memory = {name: m.pack(vector) for name, vector in self._state.memory.items()}
-        totals = None if self._totals is None else m.pack(self._totals)
+        told = None if self._told is None else m.pack(self._told)
         collected = None if self._sum is None else m.pack(self._sum)
-        saved = _Saved(self._phase.value, self._round, m.pack(self._state.x), memory, totals, self.saturated, collected)
+        saved = _Saved(self._phase.value, self._round, m.pack(self._state.x), memory, told, self.saturated, collected)
         return msgspec.msgpack.encode(saved)
 
     def restore(self, state: bytes) -> None:
@@ -245,8 +261,9 @@ class ServerSession:
         except (msgspec.DecodeError, ValueError, MessageRefused) as error:
             raise RunError(f"the server's saved state is unreadable: {error}", place="checkpoint") from error
         self._state = State(x, memory)
-        if saved.totals is not None:
-            self._totals = m.unpack_counts(saved.totals, facts.users, self._cap * facts.silos, "checkpoint")
+        if saved.told is not None:
+            flat = m.unpack_counts(saved.told, facts.silos * facts.users, self._cap * facts.silos, "checkpoint")
+            self._told = flat.reshape(facts.silos, facts.users)
         if saved.collected is not None:
             self._sum = m.unpack_words(saved.collected, facts.dimension, "checkpoint")
         self._phase, self._round, self.saturated = phase, saved.round, saved.saturated

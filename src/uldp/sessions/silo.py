@@ -13,7 +13,7 @@ from uldp.learners.base import Learner
 from uldp.methods.release import add_noise, silo_sum
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Phase, turn
-from uldp.rng import Secrets, SecretStream, Streams
+from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
 from uldp.vectors import Integers, to_words
 
@@ -23,7 +23,7 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
 
     phase: str
     round: int
-    totals: bytes | None
+    told: bytes | None
     question: str
     answer: bytes
 
@@ -44,7 +44,8 @@ class SiloSession:
         self._secrets = secrets.child("silo", self._index)
         self._data_digest = data.digest()
         self._counts = np.minimum(data.counts(plan.facts.users), plan.method.count_cap(plan.facts))
-        self._totals: IntArray | None = None
+        self._told: IntArray | None = None
+        self._kept: SiloData | None = None
         self._phase = Phase.NEW
         self._round = 0
         self._question = ""
@@ -66,13 +67,13 @@ class SiloSession:
             return self._answer
         body = m.decode(request, experiment=self._plan.digest, silo=self.name, limit=self._plan.message_limit)
         _, after = turn(self._phase, body, self.name)
-        answer, totals, round_ = self._answer_to(body, question)
+        answer, told, round_ = self._answer_to(body, question)
         self._answer = m.encode(self._plan.digest, self.name, answer)
-        self._question, self._phase, self._totals, self._round = question, after, totals, round_
+        self._question, self._phase, self._told, self._round = question, after, told, round_
         return self._answer
 
     def _answer_to(self, body: m.Body, question: str) -> tuple[m.Body, IntArray | None, int]:
-        """The answer, and the totals and the round that hold from then on."""
+        """The answer, and what was told about users and the round that hold from then on."""
         facts = self._plan.facts
         match body:
             case m.Hello(silos, users, dimension):
@@ -82,12 +83,12 @@ class SiloSession:
                 if not self._plan.method.needs_counts:
                     raise MessageRefused("this method needs no record counts; they stay here", place=self.name)
                 return m.Counts(m.pack(self._counts)), None, 0
-            case m.TellTotals(totals):
-                return m.Accepted(), self._checked_totals(totals), 0
+            case m.TellUsers(values):
+                return m.Accepted(), self._checked(values), 0
             case m.AskUpdate(round_):
-                return self._update(body, question), self._totals, round_
+                return self._update(body, question), self._told, round_
             case _:  # the turn table lets nothing else through
-                return m.Goodbye(), self._totals, self._round
+                return m.Goodbye(), self._told, self._round
 
     def _agree(self, theirs: dict[str, int]) -> None:
         for name, value in theirs.items():
@@ -97,14 +98,11 @@ class SiloSession:
                     f"the server says {name} = {value}, here it is {ours}", place=self.name, value=value
                 )
 
-    def _checked_totals(self, data: bytes) -> IntArray:
-        facts = self._plan.facts
-        largest = self._plan.method.count_cap(facts) * facts.silos
-        totals = m.unpack_counts(data, facts.users, largest, self.name)
-        if (totals < self._counts).any():
-            # Such totals would give weights above 1, and with them a larger sensitivity than the noise is made for.
-            raise MessageRefused("a total is smaller than this silo's own count", place=self.name)
-        return totals
+    def _checked(self, data: bytes) -> IntArray:
+        facts, method = self._plan.facts, self._plan.method
+        told = m.unpack_counts(data, facts.users, method.count_cap(facts) * facts.silos, self.name)
+        method.check_told(facts, self._counts, told)
+        return told
 
     def _update(self, body: m.AskUpdate, question: str) -> m.Update:
         plan, facts = self._plan, self._plan.facts
@@ -117,40 +115,43 @@ class SiloSession:
             raise MessageRefused(
                 f"round {round_} is not the next one ({self._round + 1})", place=self.name, value=round_
             )
-        if plan.method.needs_counts and self._totals is None:
-            raise MessageRefused("no totals were exchanged for weighting by records", place=self.name)
+        if plan.method.needs_counts and self._told is None:
+            raise MessageRefused("no record counts were exchanged, and the method needs them", place=self.name)
         if (sample == b"") != (plan.method.sample_rate == 1):
             raise MessageRefused("the sample does not fit method.sample_rate", place=self.name)
         x = m.unpack_floats(model, facts.dimension, self.name)
-        data = self._data
+        if self._kept is None:
+            self._kept = plan.method.kept(self._data, self._told, self._streams.child("kept"))
+        data = self._kept
         if sample:
             data = data.take(m.unpack_bits(sample, facts.users, self.name)[data.users])
-        rows = plan.method.silo(x, data, self._learner, self._streams.child("round", round_))
-        weights = plan.method.weights(facts, self._counts, self._totals)
+        secrets = self._round_secrets("inside", round_, (question, self._data_digest, repr(plan.method)))
+        rows = plan.method.silo(x, data, self._learner, self._streams.child("round", round_), secrets)
+        weights = plan.method.weights(facts, self._counts, self._told)
         summed = silo_sum(
             rows, weights, plan.method.encoding(facts), facts.dimension, private=plan.method.unit is not None
         )
         scale = plan.method.noise_scale(facts)
-        stream = self._noise_stream(round_, (question, self._data_digest, repr(scale), _digest(summed.total)))
-        total = add_noise(summed.total, scale, stream)
+        covered = (question, self._data_digest, repr(scale), _digest(summed.total))
+        total = add_noise(summed.total, scale, self._round_secrets("noise", round_, covered).stream())
         protected = plan.aggregation.protect(to_words(total), self._index, round_)
         self.left_out += summed.left_out
         return m.Update(round_, m.pack(protected), summed.saturated if plan.method.unit is None else 0)
 
-    def _noise_stream(self, round_: int, covered: tuple[str, ...]) -> SecretStream:
-        """The stream of a round's noise, addressed by all that the noised vector depends on.
+    def _round_secrets(self, purpose: str, round_: int, covered: tuple[str, ...]) -> Secrets:
+        """A round's secret randomness, addressed by all that the released vector depends on.
 
         Only a repetition of the very same release gets the same noise; decision 0005 has the attacks that this closes.
         Simulated noise protects nobody and is addressed by the round alone: another chunk size, machine or method then
         meets the same noise, and runs can be compared.
         """
-        secrets = self._secrets.child("noise", "round", round_)
-        return (secrets if secrets.simulated else secrets.child(*covered)).stream()
+        secrets = self._secrets.child(purpose, "round", round_)
+        return secrets if secrets.simulated else secrets.child(*covered)
 
     def save(self) -> bytes:
         """The session's state. It holds what was sent last, and so noise: keep it as safe as the data."""
-        totals = None if self._totals is None else m.pack(self._totals)
-        return msgspec.msgpack.encode(_Saved(self._phase.value, self._round, totals, self._question, self._answer))
+        told = None if self._told is None else m.pack(self._told)
+        return msgspec.msgpack.encode(_Saved(self._phase.value, self._round, told, self._question, self._answer))
 
     def restore(self, state: bytes) -> None:
         """Continue from what :meth:`save` gave."""
@@ -159,6 +160,6 @@ class SiloSession:
             phase = Phase(saved.phase)
         except (msgspec.DecodeError, ValueError) as error:
             raise RunError(f"the saved state of silo {self.name} is unreadable: {error}", place="checkpoint") from error
-        self._totals = None if saved.totals is None else self._checked_totals(saved.totals)
+        self._told = None if saved.told is None else self._checked(saved.told)
         self._phase, self._round = phase, saved.round
         self._question, self._answer = saved.question, saved.answer

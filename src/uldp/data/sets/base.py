@@ -224,13 +224,20 @@ def _silo(records: Records, user: IntArray, rows: np.typing.NDArray[np.bool_], n
 
 def split(records: Records, fraction: float, streams: Streams, *, stratify: bool) -> tuple[Records, Records]:
     """Training and test records, at random; with ``stratify`` each class has its share in both."""
-    if not 0 < fraction < 1:
-        raise ConfigError(f"a number between 0 and 1, not {fraction!r}", place="data.test_fraction", value=fraction)
+    check_fraction(fraction)
     generator = streams.child("split").generator()
     test = np.zeros(len(records), dtype=np.bool_)
     for rows in _strata(records.labels, stratify):
         test[generator.permutation(rows)[: round(fraction * len(rows))]] = True
     return _take(records, ~test), _take(records, test)
+
+
+def check_fraction(fraction: float) -> None:
+    """Refuse a test fraction that leaves nothing to train on or nothing to test with."""
+    if not 0 < fraction < 1:
+        raise ConfigError(
+            f"a number between 0 and 1, not {fraction!r}", place="data.options.test_fraction", value=fraction
+        )
 
 
 def _strata(labels: LabelArray, stratify: bool) -> list[IntArray]:

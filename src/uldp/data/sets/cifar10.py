@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import tarfile
-import zlib
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from uldp.data.federation import Task
 from uldp.data.sets.base import DatasetInfo, FiledDataset, Options, Pool
-from uldp.data.sets.files import Bytes, image_records, read_images
+from uldp.data.sets.files import LARGEST, Bytes, check_images, image_records, read_images
 from uldp.data.store import DataFile, DataFiles, Located, unreadable
 from uldp.rng import Streams
 
@@ -47,7 +47,7 @@ def _read(found: Located, streams: Streams, options: Options) -> Pool:
     if ARCHIVE in found:
         x_train, y_train, x_test, y_test = read_archive(found[ARCHIVE])
     else:
-        x_train, y_train, x_test, y_test = read_images(found[SUBSET], (*SHAPE[1:], SHAPE[0]))
+        x_train, y_train, x_test, y_test = read_images(found[SUBSET], (*SHAPE[1:], SHAPE[0]), len(CLASSES))
         x_train, x_test = (np.moveaxis(images, 3, 1) for images in (x_train, x_test))
     train = image_records(x_train, y_train, MEAN, DEVIATION)
     return Pool(train, image_records(x_test, y_test, MEAN, DEVIATION), Task(classes=len(CLASSES)))
@@ -55,15 +55,12 @@ def _read(found: Located, streams: Streams, options: Options) -> Pool:
 
 def read_archive(path: Path) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Each record is a label byte and 3 x 32 x 32 bytes of red, green and blue."""
-    batches: dict[str, bytes] = {}
     try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                name = member.name.rpartition("/")[2]
-                if member.isfile() and name in (*TRAIN_BATCHES, TEST_BATCH):
-                    stream = archive.extractfile(member)
-                    batches[name] = b"" if stream is None else stream.read()
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        with gzip.open(path) as stream:
+            batches = _batches(stream)
+            while stream.read(1 << 20):  # to the end: only there is the checksum compared
+                pass
+    except Exception as error:  # whatever a malformed archive makes of the libraries
         raise unreadable(path, error) from None
     missing = {*TRAIN_BATCHES, TEST_BATCH} - set(batches)
     if missing:
@@ -72,12 +69,27 @@ def read_archive(path: Path) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     return x_train, y_train, *_records(path, batches[TEST_BATCH])
 
 
+def _batches(stream: gzip.GzipFile) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    with tarfile.open(fileobj=stream, mode="r:") as archive:
+        for member in archive:
+            name = member.name.rpartition("/")[2]
+            if member.isfile() and name in (*TRAIN_BATCHES, TEST_BATCH):
+                if member.size > LARGEST:
+                    raise ValueError(f"{name} has {member.size} bytes")
+                data = archive.extractfile(member)
+                found[name] = b"" if data is None else data.read()
+    return found
+
+
 def _records(path: Path, data: bytes) -> tuple[Bytes, Bytes]:
     width = 1 + int(np.prod(SHAPE))
-    if len(data) % width:
+    if len(data) % width or not data:
         raise unreadable(path, f"a batch of {len(data)} bytes")
     rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)
-    return rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0]
+    images, labels = rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0]
+    check_images(path, images, labels, SHAPE, len(CLASSES))
+    return images, labels
 
 
 DATASET: Final = FiledDataset(

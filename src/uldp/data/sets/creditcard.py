@@ -102,10 +102,12 @@ def cut_genuine(records: Records, streams: Streams) -> Records:
 def _extra_file(found: Located, canonical: bool) -> Path:
     if canonical:
         raise DataError(
-            f"the canonical {CANONICAL} holds these rows already; leave extra out", place="data.extra", value=True
+            f"the canonical {CANONICAL} holds these rows already; leave extra out",
+            place="data.options.extra",
+            value=True,
         )
     if EXTRA not in found:
-        raise DataError(f"no {EXTRA} in {found[SUBSET].parent}", place="data.extra", value=True)
+        raise DataError(f"no {EXTRA} in {found[SUBSET].parent}", place="data.options.extra", value=True)
     return found[EXTRA]
 
 

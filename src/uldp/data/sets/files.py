@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import math
 import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,27 +21,49 @@ if TYPE_CHECKING:
 
 Bytes = npt.NDArray[np.uint8]
 
+LARGEST: Final = 1 << 30  # bytes of one array; ours have a fifth of it at most
+
 
 def read_npz(path: Path, *names: str) -> tuple[Bytes, ...]:
     """Arrays of an npz archive, which must hold unsigned bytes. Nothing pickled is ever loaded."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = tuple(archive[name] for name in names)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        with zipfile.ZipFile(path) as archive:
+            return tuple(_array(archive, name) for name in names)
+    except Exception as error:  # whatever a malformed archive or header makes of the libraries
         raise unreadable(path, error) from None
-    for name, array in zip(names, arrays, strict=True):
-        if array.dtype != np.uint8:
-            raise unreadable(path, f"{name} has the type {array.dtype} instead of uint8")
-    return arrays
 
 
-def read_images(path: Path, shape: tuple[int, ...]) -> tuple[Bytes, Bytes, Bytes, Bytes]:
+def _array(archive: zipfile.ZipFile, name: str) -> Bytes:
+    """One array, by its header; no more is read or made than the archive says and we allow."""
+    member = archive.getinfo(f"{name}.npy")
+    if member.file_size > LARGEST:
+        raise ValueError(f"{name} has {member.file_size} bytes")
+    stream = io.BytesIO(archive.read(member))
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError(f"{name} is of another version of the format")
+    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
+    if dtype != np.uint8:
+        raise ValueError(f"{name} has the type {dtype} instead of uint8")
+    values = np.frombuffer(stream.read(), dtype=np.uint8)
+    if math.prod(shape) != len(values):
+        raise ValueError(f"{name} has {len(values)} bytes for the shape {shape}")
+    return values.reshape(shape, order="F" if fortran_order else "C")
+
+
+def read_images(path: Path, shape: tuple[int, ...], classes: int) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """x_train, y_train, x_test, y_test of an npz archive with images of ``shape``."""
     x_train, y_train, x_test, y_test = read_npz(path, "x_train", "y_train", "x_test", "y_test")
     for images, labels in ((x_train, y_train), (x_test, y_test)):
-        if images.shape != (len(labels), *shape) or labels.ndim != 1:
-            raise unreadable(path, f"images of shape {images.shape} with labels of shape {labels.shape}")
+        check_images(path, images, labels, shape, classes)
     return x_train, y_train, x_test, y_test
+
+
+def check_images(path: Path, images: Bytes, labels: Bytes, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse images of another shape, labels that do not go with them or are of no class, and none at all."""
+    if labels.ndim != 1 or images.shape != (len(labels), *shape) or not len(labels):
+        raise unreadable(path, f"images of shape {images.shape} with labels of shape {labels.shape}")
+    if labels.max() >= classes:
+        raise unreadable(path, f"a label {labels.max()}, where the classes are 0 to {classes - 1}")
 
 
 def image_records(images: Bytes, labels: Bytes, mean: Sequence[float], deviation: Sequence[float]) -> Records:
@@ -67,5 +91,23 @@ def integers(path: Path, column: pd.Series, low: int, high: int) -> IntArray:
     """A column of whole numbers from ``low`` to ``high``."""
     wrong = ~column.isin(range(low, high + 1))
     if wrong.any():
-        raise unreadable(path, f"{column[wrong].iloc[0]!r} in column {column.name!r}")
+        raise unreadable(path, f"{column[wrong].tolist()[0]!r} in column {column.name!r}")
     return column.to_numpy(dtype=np.int64)
+
+
+def words(path: Path, column: pd.Series, known: Sequence[str]) -> list[str]:
+    """A column of words, each one of ``known``."""
+    found: list[str] = column.tolist()
+    for word in found:
+        if word not in known:
+            raise unreadable(path, f"{word!r} in column {column.name!r}")
+    return found
+
+
+def check_unique(path: Path, column: pd.Series) -> None:
+    """Refuse a column in which a value occurs twice, or is missing."""
+    if column.isna().any():
+        raise unreadable(path, f"a value of column {column.name!r} is missing")
+    again = column[column.duplicated()]
+    if len(again):
+        raise unreadable(path, f"{again.tolist()[0]!r} occurs twice in column {column.name!r}")

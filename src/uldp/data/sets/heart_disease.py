@@ -8,6 +8,7 @@ training and test.
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from uldp.data.federation import FloatArray, IntArray, Records, Task
 from uldp.data.sets.base import Centres, DatasetInfo, SiloedDataset
-from uldp.data.sets.files import integers, read_csv
+from uldp.data.sets.files import integers, read_csv, words
 from uldp.data.store import DataFile, DataFiles, Located, unreadable
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ COLUMNS: Final = (
     "num",
 )  # fmt: skip
 LEFT_OUT: Final = ("slope", "ca", "thal")
+MOST_ROWS: Final = 100_000
 SPLIT_FILE: Final = "flamby_train_test_split.csv"
 
 # (lowest, highest, centre, scale): values are cut to the range, then (value - centre) / scale. Round numbers of general
@@ -73,15 +75,31 @@ def _read(found: Located) -> Centres:
     train, test = {}, []
     for centre in CENTRES:
         path = found[_file(centre)]
-        frame = read_csv(path, header=None, names=list(COLUMNS), na_values="?", index_col=False)
-        frame = frame.drop(columns=list(LEFT_OUT)).dropna()
+        frame = _table(path).drop(columns=list(LEFT_OUT)).dropna()
+        if frame.empty:
+            raise unreadable(path, "no row without a missing value")
         labels = (integers(path, frame["num"], 0, 4) > 0).astype(np.int64)
         features = _features(path, frame)
-        in_test = _computed_split(labels) if split is None else _given_split(path, frame, split, centre)
+        in_test = _computed_split(path, labels) if split is None else _given_split(path, frame, split, centre)
         train[centre] = Records(features[~in_test], labels[~in_test])
         test.append(Records(features[in_test], labels[in_test]))
     pooled = Records(np.concatenate([r.features for r in test]), np.concatenate([r.labels for r in test]))
     return Centres(train, pooled, Task(classes=2))
+
+
+def _table(path: Path) -> pd.DataFrame:
+    """The rows of a centre. A row with more or fewer fields is refused: its values would be other columns'."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise unreadable(path, error) from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        fields = [field.strip() for field in line.split(",")]
+        if line.strip() and (len(fields) != len(COLUMNS) or "" in fields):
+            found = f"{len(fields)} fields" if len(fields) != len(COLUMNS) else "an empty field"
+            raise unreadable(path, f"line {number} has {found}, not {len(COLUMNS)} values or question marks")
+    fields_as_they_are = {"keep_default_na": False, "quoting": csv.QUOTE_NONE, "index_col": False}
+    return read_csv(path, header=None, names=list(COLUMNS), na_values="?", **fields_as_they_are)
 
 
 def _features(path: Path, frame: pd.DataFrame) -> FloatArray:
@@ -112,35 +130,45 @@ def _number(path: Path, column: pd.Series, name: str) -> npt.NDArray[np.float64]
 
 def _split_table(path: Path) -> dict[tuple[str, int], bool]:
     frame = read_csv(path, usecols=["centre", "row", "set"])
-    return {
-        (str(centre), int(row)): part == "test"
-        for centre, row, part in zip(frame["centre"], frame["row"], frame["set"], strict=True)
-    }
+    centres = words(path, frame["centre"], CENTRES)
+    rows = integers(path, frame["row"], 0, MOST_ROWS)
+    parts = words(path, frame["set"], ("train", "test"))
+    split: dict[tuple[str, int], bool] = {}
+    for centre, row, part in zip(centres, rows.tolist(), parts, strict=True):
+        if (centre, row) in split:
+            raise unreadable(path, f"row {row} of {centre} occurs twice")
+        split[centre, row] = part == "test"
+    return split
 
 
 def _given_split(
     path: Path, frame: pd.DataFrame, split: dict[tuple[str, int], bool], centre: str
 ) -> npt.NDArray[np.bool_]:
-    """``row`` of the split table is the line number in the centre's file, from 0."""
-    try:
-        return np.array([split[centre, int(row)] for row in frame.index], dtype=np.bool_)
-    except KeyError as error:
-        raise unreadable(path, f"row {error.args[0][1]} is not in {SPLIT_FILE}") from None
+    """``row`` of the split table is the line number in the centre's file, from 0. It names all usable rows."""
+    usable, named = set(frame.index), {row for where, row in split if where == centre}
+    if usable - named:
+        raise unreadable(path, f"row {min(usable - named)} is not in {SPLIT_FILE}")
+    if named - usable:
+        raise unreadable(path, f"row {min(named - usable)} of {SPLIT_FILE} is missing or misses a value")
+    return np.array([split[centre, row] for row in frame.index], dtype=np.bool_)
 
 
-def _computed_split(labels: IntArray) -> npt.NDArray[np.bool_]:
+def _computed_split(path: Path, labels: IntArray) -> npt.NDArray[np.bool_]:
     """FLamby's rule: 66 / 34 with a fixed seed, stratified where both labels occur more than twice."""
     from sklearn.model_selection import train_test_split
 
     counts = np.bincount(labels, minlength=2)
-    _, test = train_test_split(
-        np.arange(len(labels)),
-        train_size=1 - TEST_SHARE,
-        test_size=TEST_SHARE,
-        shuffle=True,
-        random_state=SPLIT_SEED,
-        stratify=labels if (counts > 2).all() else None,
-    )
+    try:
+        _, test = train_test_split(
+            np.arange(len(labels)),
+            train_size=1 - TEST_SHARE,
+            test_size=TEST_SHARE,
+            shuffle=True,
+            random_state=SPLIT_SEED,
+            stratify=labels if (counts > 2).all() else None,
+        )
+    except ValueError:
+        raise unreadable(path, f"{len(labels)} usable row(s), too few for a training and a test set") from None
     in_test = np.zeros(len(labels), dtype=np.bool_)
     in_test[test] = True
     return in_test

@@ -5,13 +5,14 @@ Reads the six folders of jpeg files as published, or ``medical_mnist_64.npz``, a
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from uldp.data.federation import Task
-from uldp.data.sets.base import DatasetInfo, FiledDataset, Options, Pool, split
+from uldp.data.sets.base import DatasetInfo, FiledDataset, Options, Pool, check_fraction, split
 from uldp.data.sets.files import Bytes, image_records, read_images
 from uldp.data.store import DataFile, DataFiles, Located, unreadable
 from uldp.errors import ConfigError
@@ -29,7 +30,7 @@ FILES: Final = DataFiles(
     "medical_mnist",
     (
         (DataFile(SUBSET, "", ("a4b61446de25cae643d97c2c0462cf9f1d14ed47470531f88e4fc7fa653ababd",)),),
-        tuple(DataFile(name) for name in CLASSES),
+        tuple(DataFile(name, folder=True) for name in CLASSES),
     ),
     by_hand="download Medical MNIST by hand from the Kaggle page andrewmvd/medical-mnist and unpack its six folders",
 )
@@ -37,8 +38,9 @@ FILES: Final = DataFiles(
 
 def _read(found: Located, streams: Streams, options: Options) -> Pool:
     task = Task(classes=len(CLASSES))
+    _check_options(options, SUBSET in found)
     if SUBSET in found:
-        x_train, y_train, x_test, y_test = read_images(found[SUBSET], SHAPE)
+        x_train, y_train, x_test, y_test = read_images(found[SUBSET], SHAPE, len(CLASSES))
         train = image_records(x_train[:, None], y_train, MEAN, DEVIATION)
         return Pool(train, image_records(x_test[:, None], y_test, MEAN, DEVIATION), task)
     images, labels = _read_folders(found, options["per_class"], streams)
@@ -46,10 +48,24 @@ def _read(found: Located, streams: Streams, options: Options) -> Pool:
     return Pool(*split(records, options["test_fraction"], streams, stratify=True), task)
 
 
+def _check_options(options: Options, subset: bool) -> None:
+    per_class, fraction = options["per_class"], options["test_fraction"]
+    if isinstance(per_class, bool) or not isinstance(per_class, int) or per_class < 2:
+        raise ConfigError(
+            f"a whole number from 2 up, not {per_class!r}", place="data.options.per_class", value=per_class
+        )
+    check_fraction(fraction)
+    for key, default in OPTIONS.items():
+        if subset and options[key] != default:
+            raise ConfigError(
+                f"is for the folders of jpeg files; {SUBSET} has a division of its own, leave {key} out",
+                place=f"data.options.{key}",
+                value=options[key],
+            )
+
+
 def _read_folders(found: Located, per_class: int, streams: Streams) -> tuple[Bytes, Bytes]:
     """At most ``per_class`` images of each class, drawn at random."""
-    if isinstance(per_class, bool) or not isinstance(per_class, int) or per_class < 2:
-        raise ConfigError(f"a whole number from 2 up, not {per_class!r}", place="data.per_class", value=per_class)
     images: list[Bytes] = []
     labels: list[int] = []
     for label, name in enumerate(CLASSES):
@@ -66,13 +82,14 @@ def _read_image(path: Path) -> Bytes:
     from PIL import Image
 
     try:
-        with Image.open(path) as image:
-            pixels = np.asarray(image.convert("L"), dtype=np.uint8)
-    except (OSError, ValueError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                if image.size != SHAPE[::-1]:
+                    raise ValueError(f"an image of {image.width} x {image.height} pixels")
+                return np.asarray(image.convert("L"), dtype=np.uint8)
+    except Exception as error:  # whatever a malformed image makes of the library
         raise unreadable(path, error) from None
-    if pixels.shape != SHAPE:
-        raise unreadable(path, f"an image of {pixels.shape[1]} x {pixels.shape[0]} pixels")
-    return pixels
 
 
 DATASET: Final = FiledDataset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from uldp.data.federation import Task
 from uldp.data.sets.base import DatasetInfo, FiledDataset, Options, Pool
-from uldp.data.sets.files import Bytes, image_records, read_images
+from uldp.data.sets.files import LARGEST, Bytes, check_images, image_records, read_images
 from uldp.data.store import DataFile, DataFiles, Located, unreadable
 from uldp.rng import Streams
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 MEAN: Final = (0.1307,)  # of the training pixels, the constants that everybody uses
 DEVIATION: Final = (0.3081,)
 SHAPE: Final = (28, 28)
+CLASSES: Final = tuple("0123456789")
 
 _MIRROR: Final = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 _IDX: Final = {
@@ -45,24 +47,39 @@ FILES: Final = DataFiles(
 
 def _read(found: Located, streams: Streams, options: Options) -> Pool:
     if "mnist.npz" in found:
-        x_train, y_train, x_test, y_test = read_images(found["mnist.npz"], SHAPE)
+        x_train, y_train, x_test, y_test = read_images(found["mnist.npz"], SHAPE, len(CLASSES))
     else:
-        x_train, y_train, x_test, y_test = (read_idx(path) for path in found.values())
+        train_images, train_labels, test_images, test_labels = found.values()
+        x_train, y_train = read_pair(train_images, train_labels)
+        x_test, y_test = read_pair(test_images, test_labels)
     train = image_records(x_train[:, None], y_train, MEAN, DEVIATION)
-    return Pool(train, image_records(x_test[:, None], y_test, MEAN, DEVIATION), Task(classes=10))
+    return Pool(train, image_records(x_test[:, None], y_test, MEAN, DEVIATION), Task(classes=len(CLASSES)))
 
 
-def read_idx(path: Path) -> Bytes:
-    """An idx file of unsigned bytes: two zeros, the type (8), the number of dimensions, the dimensions, the data."""
+def read_pair(images: Path, labels: Path) -> tuple[Bytes, Bytes]:
+    """Images and their labels, from an idx file each."""
+    x, y = read_idx(images, SHAPE), read_idx(labels, ())
+    check_images(labels, x, y, SHAPE, len(CLASSES))
+    return x, y
+
+
+def read_idx(path: Path, shape: tuple[int, ...]) -> Bytes:
+    """Records of ``shape`` from an idx file of unsigned bytes.
+
+    Such a file is two zeros, the type (8), the number of dimensions, the dimensions and the data.
+    """
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            data = stream.read(LARGEST)
+    except (OSError, EOFError, MemoryError, zlib.error) as error:
         raise unreadable(path, error) from None
     start = 4 + 4 * data[3] if len(data) > 3 else 4
-    shape = tuple(np.frombuffer(data[4:start], dtype=">i4").tolist()) if len(data) >= start else ()
-    if data[:3] != b"\0\0\x08" or not shape or int(np.prod(shape)) != len(data) - start:
+    found = tuple(np.frombuffer(data[4:start], dtype=">u4").tolist()) if len(data) >= start else ()
+    if data[:3] != b"\0\0\x08" or not found or math.prod(found) != len(data) - start:
         raise unreadable(path, "not an idx file of unsigned bytes")
-    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+    if found[1:] != shape:
+        raise unreadable(path, f"records of shape {found[1:]} instead of {shape}")
+    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(found)
 
 
 DATASET: Final = FiledDataset(
@@ -73,11 +90,11 @@ DATASET: Final = FiledDataset(
         licence="CC BY-SA 3.0 (as commonly given)",
         records=70_000,
         features=(1, 28, 28),
-        classes=10,
+        classes=len(CLASSES),
         users=100,
         silos=5,
         allocation="zipf",
-        labels=tuple("0123456789"),
+        labels=CLASSES,
         scaling="pixels to [0, 1], then mean 0.1307 and deviation 0.3081, the published constants",
         quirks=(
             "the records are digits, not writers: users are made up by the allocation",

@@ -14,12 +14,19 @@ from uldp.rng import Streams
 
 OPTIONS: Final = {"records": 5000, "features": 20, "classes": 2}
 
+MOST_VALUES: Final = 100_000_000
 _SHARPNESS: Final = 6.0  # how clearly the rule decides: a perfect model reaches about 90 % in two classes
 _NOISE: Final = 0.1
 
 
 def _read(streams: Streams, options: Options) -> Pool:
     records, width, classes = (_whole(options, name) for name in OPTIONS)
+    if (records + classes) * (width + classes) > MOST_VALUES:
+        raise ConfigError(
+            f"{records} records of {width} features in {classes} classes are more than {MOST_VALUES} numbers",
+            place="data.options.records",
+            value=records,
+        )
     streams = streams.child("synthetic")
     drawn = streams.child("features").generator().standard_normal((records, width)) / 3
     features = np.clip(drawn, -1, 1).astype(np.float32)
@@ -56,7 +63,7 @@ def _whole(options: Options, name: str) -> int:
     least = {"records": 10, "features": 1, "classes": 0}[name]
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (name, value) == ("classes", 1):
         what = "0 (a numeric label) or from 2 up" if name == "classes" else f"from {least} up"
-        raise ConfigError(f"a whole number {what}, not {value!r}", place=f"data.{name}", value=value)
+        raise ConfigError(f"a whole number {what}, not {value!r}", place=f"data.options.{name}", value=value)
     return value
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from uldp.data.federation import FloatArray, LabelArray, Records, Task
 from uldp.data.sets.base import Centres, DatasetInfo, SiloedDataset
-from uldp.data.sets.files import integers, read_csv
+from uldp.data.sets.files import check_unique, integers, read_csv, words
 from uldp.data.store import DataFile, DataFiles, Located, unreadable
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REGIONS: Final = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")
+FOLDS: Final = tuple(f"{part}_{number}" for part in ("train", "test") for number in range(len(REGIONS)))
 INPUTS: Final = 39
 AGE: Final = "age_at_index"
 # Public constants: years; a round middle and spread of the age at which breast cancer is found.
@@ -56,11 +57,15 @@ FILES: Final = DataFiles(
 
 def _read(found: Located) -> Centres:
     path = found["brca.csv"]
-    table = read_csv(path)
+    table = read_csv(path, dtype={"pid": str})
     columns = [name for name in table.columns if name not in ("pid", "E", "T")]
     if len(columns) != INPUTS or not {"pid", "E", "T", AGE} <= set(table.columns):
         raise unreadable(path, f"{len(table.columns)} columns instead of pid, {INPUTS} inputs, E and T")
-    folds = read_csv(found["train_test_split.csv"], usecols=["pid", "fold2"])
+    folds = _folds(found["train_test_split.csv"])
+    check_unique(path, table["pid"])
+    missing = folds["pid"][~folds["pid"].isin(table["pid"])].tolist()
+    if missing:
+        raise unreadable(path, f"{missing[0]!r} of train_test_split.csv is not in it")
     table = table.merge(folds, on="pid", how="inner", validate="one_to_one")  # 8 patients are in no fold
     features, labels = _features(path, table[columns]), encode_survival(path, table)
 
@@ -72,6 +77,15 @@ def _read(found: Located) -> Centres:
     test = [rows(f"test_{number}") for number in range(len(REGIONS))]
     pooled = Records(np.concatenate([r.features for r in test]), np.concatenate([r.labels for r in test]))
     return Centres(train, pooled, Task(classes=0, label_scale=DAYS_PER_YEAR, survival=True))
+
+
+def _folds(path: Path) -> pd.DataFrame:
+    folds = read_csv(path, usecols=["pid", "fold2"], dtype=str)
+    check_unique(path, folds["pid"])
+    lacking = set(FOLDS) - set(words(path, folds["fold2"], FOLDS))
+    if lacking:
+        raise unreadable(path, f"nobody in {min(lacking)}")
+    return folds
 
 
 def _features(path: Path, frame: pd.DataFrame) -> FloatArray:

@@ -1,0 +1,81 @@
+"""``uldp plan``: what a run would cost in privacy, before anything is trained."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import typer
+
+from uldp.cli.budget import budget_sentence, fitting_changes
+from uldp.cli.output import Json, Set, print_json, print_table, reporting, warn
+from uldp.cli.run import warnings_before
+from uldp.cli.source import DataDirOption, DatasetOption, File, MethodOption, PresetOption, experiment_from
+
+
+@reporting
+def plan(
+    file: File = None,
+    dataset: DatasetOption = None,
+    method: MethodOption = None,
+    preset: PresetOption = "",
+    data_dir: DataDirOption = None,
+    overrides: Set = [],  # noqa: B006
+    budget: Annotated[
+        float | None, typer.Option("--budget", help="An epsilon: at which round does it end, and what would fit?")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show noise, epsilon per round and who faces which epsilon. Trains nothing."""
+    from uldp.errors import ConfigError
+    from uldp.experiment.build import planned_statement, prepare
+    from uldp.privacy.accountants import account
+    from uldp.privacy.statement import finite_or_none, show_epsilon
+
+    experiment = experiment_from(file, dataset, method, overrides, preset, data_dir)
+    prepared = prepare(experiment)
+    agreed, delta = prepared.plan, experiment.privacy.delta
+    if budget is not None and (agreed.method.unit is None or not 0 < budget < math.inf):
+        wanted = "a positive number" if agreed.method.unit else f"{experiment.method_name} spends without a bound"
+        raise ConfigError(wanted, place="--budget", value=budget)
+    event = agreed.method.event(agreed.facts, agreed.facts.silos)
+    statement = planned_statement(agreed, delta, prepared.federation, simulated=experiment.run.secrets == "simulated")
+    void = prepared.federation.void
+    per_round = {t: math.inf if void else account({event: t}, delta).value for t in _milestones(agreed.method.rounds)}
+    budgeted = None if budget is None else fitting_changes(prepared, budget)
+    for text in warnings_before(prepared):
+        warn(text)
+    if as_json:
+        print_json(
+            {
+                "dataset": prepared.federation.name,
+                "method": experiment.method_name,
+                "noise_multiplier": agreed.method.noise_multiplier,
+                "rounds": agreed.method.rounds,
+                "epsilon": finite_or_none(statement.epsilon),
+                "delta": delta,
+                "epsilon_after_round": {str(t): finite_or_none(e) for t, e in per_round.items()},
+                "users": agreed.facts.users,
+                "silos": agreed.facts.silos,
+                "parameters": agreed.facts.dimension,
+                "statement": statement.to_json(),
+                **(budgeted or {}),
+            }
+        )
+        return
+    facts = agreed.facts
+    typer.echo(
+        f"{experiment.method_name} on {prepared.federation.name}: |U| = {facts.users} users, "
+        f"|S| = {facts.silos} silos, {facts.dimension} parameters, noise multiplier {agreed.method.noise_multiplier:g}"
+    )
+    print_table(("after round", "epsilon"), [(str(t), show_epsilon(e)) for t, e in per_round.items()])
+    if budgeted is not None:
+        typer.echo(budget_sentence(budgeted, agreed.method.rounds) + "\n")
+    typer.echo("Privacy after the last round")
+    typer.echo("\n".join(statement.lines()))
+
+
+def _milestones(rounds: int) -> list[int]:
+    """1, 2, 5, 10, 20, 50 ... and the last round."""
+    steps = [factor * 10**power for power in range(7) for factor in (1, 2, 5)]
+    return [*(step for step in steps if step < rounds), rounds]

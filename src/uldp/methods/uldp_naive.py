@@ -1,0 +1,88 @@
+"""ULDP-NAIVE: each silo sends its clipped model change with noise for all silos (ULDP-FL, Algorithm 1).
+
+Silo s trains on all of its records::
+
+    x_s = x_t;  Q epochs of SGD;  delta_s = x_s - x_t
+    send  delta_s min(1, C / |delta_s|) + N(0, sigma^2 C^2 |S|)
+
+Server: x_(t+1) = x_t + eta_g mean_s. (The paper's line 12 has the sign of the change reversed.)
+
+Guarantee. Nothing ties a silo's change with a user to its change without: both are any vectors of norm C, and they may
+point in opposite directions. So one user moves each silo's vector by up to 2 C and the sum by up to 2 C |S|, where the
+paper's Theorem 1 says C |S|; the noise of the sum is sigma C |S|. A Gaussian of multiplier sigma / 2 per round, whether
+the user is left out or the user's records are replaced.
+
+Symbols: C ``clip``, sigma ``noise_multiplier``, T ``rounds``, Q ``local_epochs``, eta_g ``global_lr``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from uldp.data.federation import SiloData
+from uldp.learners.base import Learner
+from uldp.methods.base import Contribution, Facts, Observer, State, require
+from uldp.methods.local import TrainsLocally
+from uldp.methods.release import check_share, continuous_multiplier
+from uldp.privacy.events import Event, NonPrivate, sampled_gaussian
+from uldp.rng import Secrets, Streams
+from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Vector, clip_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class UldpNaive(TrainsLocally):
+    """One clipped change per silo, and noise for a user who is in every silo."""
+
+    clip: float = 1.0
+    global_lr: float = 1.0
+
+    summary: ClassVar[str] = "one clipped change per silo, noise for a user who is in all silos; private, hardly learns"
+    paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithm 1"
+    covers_replacement: ClassVar[bool] = True
+    corrections: ClassVar[tuple[str, ...]] = (
+        "Theorem 1 takes the sensitivity of the sum for C |S|. A silo's change with a user and without may point in "
+        "opposite directions, so it is 2 C |S| (errata U2).",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits = f"a number from {SMALLEST_LIMIT:g} to {LARGEST_LIMIT:g}"
+        require(SMALLEST_LIMIT <= self.clip <= LARGEST_LIMIT, "clip", self.clip, limits)
+        require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
+        require(self.sample_rate == 1, "sample_rate", self.sample_rate, "1 (this method does not sample users)")
+
+    def silo(
+        self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
+    ) -> Iterator[Contribution]:
+        yield None, clip_rows(learner.silo_delta(x, data, self.local, streams)[None, :], self.clip)
+
+    def server(self, state: State, total: Vector, facts: Facts) -> State:
+        return State(state.x + self.global_lr / facts.silos * total)
+
+    def encoding(self, facts: Facts) -> FixedPoint:
+        return FixedPoint(limit=self.clip)
+
+    def noise_scale(self, facts: Facts) -> float:
+        # Algorithm 1, line 13: variance sigma^2 C^2 |S|, which is |S|^2 sigma^2 C^2 shared by |S| silos
+        units = self.encoding(facts).units
+        return self.noise_multiplier * units * facts.silos / math.sqrt(facts.silos - self.compensate)
+
+    def event(self, facts: Facts, silos_heard: int) -> Event:
+        scale, units = self.noise_scale(facts), self.encoding(facts).units
+        if scale == 0 or silos_heard <= 0:
+            return NonPrivate()
+        # Each silo that is heard adds its noise, and moves by up to two clips.
+        return sampled_gaussian(continuous_multiplier(scale, silos_heard, units) / (2 * silos_heard))
+
+    def seen_by(self, facts: Facts, observer: Observer) -> Event:
+        # Every silo's vector has its own noise: together they tell as much as their sum does in the worst case.
+        # Silos that pool know their own records; the others' vectors are what they learn from.
+        shares = facts.silos - observer.dropped if observer.who == "server" else observer.shares(facts)
+        return self.event(facts, shares)
+
+    def check(self, facts: Facts) -> None:
+        super().check(facts)
+        check_share(self.noise_scale(facts))

@@ -1,0 +1,194 @@
+"""``uldp epsilon``, ``sigma``, ``plan --budget`` and ``total``: the numbers of the errata, and for whom they hold."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from uldp.cli.app import app
+
+runner = CliRunner()
+
+
+def document(*arguments):
+    result = runner.invoke(app, [*map(str, arguments), "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def epsilon(*arguments):
+    return document("epsilon", "--noise-multiplier", 5, *arguments)["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--rounds", 10), 2.594),
+        (("--rounds", 100), 9.997),
+        (("--rounds", 100, "--accountant", "rdp"), 10.725),
+        (("--rounds", 100, "--sample-rate", 0.1), 0.758),
+        (("--rounds", 100, "--sample-rate", 0.5), 4.488),
+        (("--rounds", 100, "--sample-rate", 0.1, "--adversary", "server"), 9.997),
+        (("--rounds", 100, "--adversary", "silo"), 11.48),
+        (("--rounds", 100, "--adversary", "silo", "--colluding", 2), 13.76),
+        (("--rounds", 100, "--dropped", 1), 11.48),
+        (("--rounds", 100, "--dropped", 1, "--compensate", 1), 9.997),
+        (("--rounds", 100, "--method", "uldp-avg-w", "--adversary", "server"), 28.37),
+        (("--rounds", 100, "--method", "uldp-naive"), 24.38),
+        (("--rounds", 100, "--method", "uldp-naive", "--adversary", "server"), 24.38),
+    ],
+)
+def test_epsilon_of_rounds(arguments, expected):
+    assert epsilon(*arguments) == pytest.approx(expected, abs=6e-3)
+
+
+STEPS = ("--method", "uldp-group", "--sample-rate", 0.01, "--steps", 100_000)
+
+
+@pytest.mark.parametrize(
+    ("size", "conversion", "expected"),
+    [
+        (32, "mixture", 295.8),
+        (64, "mixture", 1012.0),
+        (32, "lemma6", 3267),
+        (64, "lemma6", 20107),
+        (8, "lemma5", 58.07),
+        (64, "lemma5", 3508),
+    ],
+)
+def test_epsilon_of_groups(size, conversion, expected):
+    assert epsilon(*STEPS, "--group-size", size, "--conversion", conversion) == pytest.approx(expected, rel=5e-3)
+
+
+def test_replaced_records_are_shown_beside():
+    found = document("epsilon", "--noise-multiplier", 5, "--rounds", 100)
+    assert found["epsilon_if_replaced"] == pytest.approx(24.38, abs=6e-3)
+    naive = document("epsilon", "--noise-multiplier", 5, "--rounds", 100, "--method", "uldp-naive")
+    assert naive["epsilon_if_replaced"] == naive["epsilon"]
+
+
+def test_figure_2_side_by_side(tmp_path):
+    found = document("epsilon", "--noise-multiplier", 5, *STEPS, "--table", "--out", tmp_path / "figure2.png")
+    rows = {row["k"]: row for row in found["table"]}
+    assert list(rows) == [1, 2, 4, 8, 16, 32, 64]
+    assert rows[32]["published"] < rows[32]["Lemma 6, valid orders"]  # so it was no bound
+    for row in rows.values():
+        assert row["tight"] <= row["Lemma 5"] * (1 + 1e-6) <= row["Lemma 6, valid orders"] * (1 + 1e-3)
+    assert (tmp_path / "figure2.png").stat().st_size > 10_000
+
+
+def test_naive_side_by_side():
+    table = document("epsilon", "--noise-multiplier", 5, "--rounds", 100, "--method", "uldp-naive", "--table")["table"]
+    assert table[-1]["rounds"] == 100
+    assert table[-1]["published"] == pytest.approx(10.725, abs=1e-2)
+    assert table[-1]["tight"] == pytest.approx(24.38, abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--rounds", 100),
+        ("--rounds", 100, "--adversary", "silo", "--silos", 3),
+        ("--method", "uldp-naive", "--rounds", 10),
+        ("--method", "uldp-group", "--group-size", 4, "--sample-rate", 0.01, "--steps", 500),
+        ("--method", "record-dp", "--sample-rate", 0.05, "--steps", 20, "--rounds", 10),
+    ],
+)
+def test_sigma_is_what_epsilon_gives_back(arguments):
+    sigma = document("sigma", "--epsilon", 2, *arguments)["noise_multiplier"]
+    assert document("epsilon", "--noise-multiplier", sigma, *arguments)["epsilon"] == pytest.approx(2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--rounds", 10, "--delta", 0), "delta"),
+        (("--rounds", 10, "--delta", 1.5), "delta"),
+        (("--rounds", 10, "--adversary", "everybody"), "--adversary"),
+        (("--rounds", 10, "--colluding", 2), "--colluding"),
+        (("--rounds", 10, "--group-size", 3), "--group-size"),
+        (("--rounds", 10, "--steps", 3), "--steps"),
+        (("--rounds", 10, "--conversion", "lemma5"), "--conversion"),
+        (("--rounds", 10, "--accountant", "magic"), "magic"),
+        (("--rounds", 10, "--compensate", 5), "compensate"),
+        (("--rounds", 10, "--out", "x.png"), "--out"),
+        ((), "--rounds"),
+        (("--method", "uldp-group"), "--steps"),
+        (("--method", "uldp-group", "--group-size", 0, "--steps", 5), "group_size"),
+        (("--method", "uldp-group-8", "--group-size", 4, "--steps", 5), "uldp-group-8"),
+        (("--method", "uldp-group-max", "--steps", 5), "group_size"),
+    ],
+)
+def test_bad_input_of_epsilon(arguments, says):
+    result = runner.invoke(app, ["epsilon", "--noise-multiplier", "5", *map(str, arguments)])
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+# --- plan and total -------------------------------------------------------------------------------------------
+
+SMALL = ["--dataset", "breast-cancer", "--set", "data.users=20", "--set", "method.rounds=20"]
+
+
+def test_plan_says_where_a_budget_ends_and_what_would_fit():
+    found = document("plan", *SMALL, "--method", "uldp-avg", "--budget", 2)
+    assert found["rounds_within_budget"] == 6
+    assert found["epsilon_after_round"]["5"] < 2 < found["epsilon_after_round"]["10"]
+    changes = found["changes"]
+    for key, value in changes.items():
+        other = document("plan", *SMALL, "--method", "uldp-avg", "--set", f"{key}={value}")
+        assert other["epsilon"] <= 2
+    assert set(changes) == {"method.rounds", "privacy.noise_multiplier", "method.sample_rate"}
+    assert document("plan", *SMALL, "--method", "uldp-avg", "--budget", 4)["rounds_within_budget"] == 20
+    refused = runner.invoke(app, ["plan", *SMALL, "--method", "default", "--budget", "2"])
+    assert refused.exit_code == 2
+
+
+def test_plan_of_a_group_method_says_what_it_drops_and_reads():
+    result = runner.invoke(app, ["plan", *SMALL, "--method", "uldp-group-median"])
+    assert result.exit_code == 0
+    assert "read from the data" in result.stdout
+    assert "records" in result.stderr and "drops" in result.stderr
+    result = runner.invoke(app, ["plan", *SMALL, "--method", "uldp-group", "--set", "method.group_size=999"])
+    assert "nothing is dropped" in result.stderr
+
+
+def test_targets_are_reached_by_every_private_method():
+    for method in ("uldp-naive", "uldp-group-2", "record-dp", "uldp-sgd-w"):
+        arguments = ["plan", *SMALL, "--method", method, "--set", "privacy.epsilon=3", "--set", "method.rounds=3"]
+        assert document(*arguments)["epsilon"] == pytest.approx(3.0, rel=2e-3)
+
+
+def test_total_adds_up_the_runs_below_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--dataset", "breast-cancer", "--set", "data.users=20", "--set", "method.rounds=2"]
+    for seed, method in enumerate(("uldp-avg", "uldp-naive")):
+        out = ["--set", f"run.seed={seed}", "--out", f"runs/{seed}"]
+        document("run", *arguments, "--method", method, *out)
+    (group,) = document("total", "runs")["totals"]
+    assert group["data"] == "breast-cancer"
+    alone = [run["epsilon"] for run in group["runs"]]
+    # two rounds at sigma 5 and two at 2.5 are ten at 5
+    assert group["epsilon"] == pytest.approx(document("epsilon", "--noise-multiplier", 5, "--rounds", 10)["epsilon"])
+    assert max(alone) < group["epsilon"] < sum(alone)
+    empty = runner.invoke(app, ["total", str(tmp_path / "nothing")])
+    assert empty.exit_code == 2
+    assert "no run directory" in empty.stderr
+
+
+def test_the_statement_is_kept_as_a_page(tmp_path):
+    document(
+        "run",
+        "--dataset",
+        "breast-cancer",
+        "--set",
+        "method.rounds=1",
+        "--method",
+        "uldp-naive",
+        "--out",
+        tmp_path / "r",
+    )
+    page = (tmp_path / "r" / "statement.html").read_text()
+    assert "the outside world" in page and "2 C |S|" in page and "<table>" in page
+    assert json.loads((tmp_path / "r" / "statement.json").read_text())["corrections"]

@@ -1,0 +1,252 @@
+"""ULDP-NAIVE, ULDP-GROUP and record-level DP: how far one user moves what is sent, and the noise that is there."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support import TinyLearner, build, drive, make_sessions, noiseless_total, small_federation
+
+from uldp.data.federation import Federation, Records, SiloData, Task
+from uldp.errors import ConfigError, MessageRefused
+from uldp.mechanisms.gaussian import sample_gaussian
+from uldp.methods.base import Facts, Observer
+from uldp.methods.dp_sgd import poisson_batch
+from uldp.methods.uldp_group import flags, keep_counts
+from uldp.privacy.accountants import account
+from uldp.privacy.events import Gaussian, Group, NonPrivate, PoissonSampled, Repeated
+from uldp.rng import Secrets, Streams
+
+FACTS = Facts(users=100, silos=5, dimension=4)
+
+
+# --- ULDP-NAIVE -----------------------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 10_000), user=st.integers(0, 5), scale=st.sampled_from([0.01, 1.0, 1e3, 1e30]))
+@settings(max_examples=60)
+def test_naive_one_user_moves_the_sum_by_at_most_two_clips_per_silo(seed, user, scale):
+    federation = small_federation(seed=seed, scale=scale)
+    method = build("uldp-naive", clip=0.1, local_epochs=3, local_lr=0.1)
+    x = np.random.default_rng(seed).normal(size=4)
+    with np.errstate(all="ignore"):
+        whole = noiseless_total(method, federation, TinyLearner(4), x)
+        without = noiseless_total(method, federation.without(user), TinyLearner(4), x)
+    moved = sum((a - b) ** 2 for a, b in zip(whole, without, strict=True))
+    assert moved <= (2 * len(federation.silos) * method.encoding(FACTS).units) ** 2
+
+
+def test_naive_two_clips_per_silo_are_attained_so_the_papers_bound_is_too_small():
+    """User 0's records outweigh the others' and pull the other way, in every silo."""
+    silos = tuple(
+        SiloData(
+            f"silo-{s}", np.ones((3, 1), np.float32), np.array([-100.0, 1.0, 1.0], np.float32), np.array([0, 1, 2])
+        )
+        for s in range(3)
+    )
+    federation = Federation("opposed", silos, 3, Task(0), Records(np.ones((1, 1), np.float32), np.ones(1, np.float32)))
+    method = build("uldp-naive", clip=0.1, local_epochs=1, local_lr=1.0)
+    with_user = noiseless_total(method, federation, TinyLearner(1), np.zeros(1))
+    without = noiseless_total(method, federation.without(0), TinyLearner(1), np.zeros(1))
+    assert abs(with_user[0] - without[0]) > 0.999 * 2 * 3 * method.encoding(FACTS).units
+
+
+def test_naive_realised_noise_of_the_mean_is_sigma_times_clip():
+    dimension = 20_000
+    federation = small_federation(users=8, silos=3, dimension=2, records=12)
+    zero = tuple(dataclasses.replace(s, features=np.zeros((len(s), dimension), np.float32)) for s in federation.silos)
+    federation = dataclasses.replace(
+        federation,
+        silos=zero,
+        test=dataclasses.replace(federation.test, features=np.zeros((20, dimension), np.float32)),
+    )
+    method = build("uldp-naive", rounds=1, noise_multiplier=5.0, clip=0.3)
+    server, silos = make_sessions(method, federation, learner=TinyLearner(dimension))
+    before = server.model.copy()
+    drive(server, silos)
+    noise = server.model - before
+    assert noise.var() == pytest.approx((5.0 * 0.3) ** 2, rel=5 * math.sqrt(2 / dimension))
+
+
+def test_naive_numbers_of_the_statement():
+    method = build("uldp-naive", noise_multiplier=5.0)
+    assert account({method.event(FACTS, 5): 100}, 1e-5).value == pytest.approx(24.38, abs=6e-3)
+    assert account(method.seen_over(FACTS, Observer("server"), 100), 1e-5).value == pytest.approx(24.38, abs=6e-3)
+    # a silent silo takes its noise with it, and what a user could have moved in it
+    assert account({method.event(FACTS, 4): 100}, 1e-5).value < 24.38
+    assert method.seen_by(Facts(100, 1, 4), Observer("silos")) == NonPrivate()
+
+
+# --- ULDP-GROUP: which records take part ----------------------------------------------------------------------
+
+counts_matrices = st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=8)
+
+
+@given(counts=counts_matrices, size=st.integers(1, 30))
+def test_group_keeps_at_most_k_of_a_user_and_drops_nothing_it_need_not(counts, size):
+    counts = np.array(counts).T
+    kept = keep_counts(counts, size)
+    assert (kept <= counts).all() and (kept >= 0).all()
+    assert (kept.sum(axis=0) == np.minimum(counts.sum(axis=0), size)).all()
+
+
+@given(counts=counts_matrices, size=st.integers(1, 30), user=st.integers(0, 7))
+def test_group_one_users_counts_change_nobody_elses_share(counts, size, user):
+    counts = np.array(counts).T
+    user %= counts.shape[1]
+    without = counts.copy()
+    without[:, user] = 0
+    others = np.arange(counts.shape[1]) != user
+    assert (keep_counts(counts, size)[:, others] == keep_counts(without, size)[:, others]).all()
+
+
+@given(seed=st.integers(0, 1000), size=st.integers(1, 6), user=st.integers(0, 5))
+@settings(max_examples=50)
+def test_group_removing_a_user_takes_away_at_most_k_records_and_nobody_elses(seed, size, user):
+    federation = small_federation(seed=seed, records=25)
+    method = build("uldp-group", group_size=size)
+    facts = Facts(federation.users, 3, 4)
+
+    def taking_part(fed):
+        told = method.tell(facts, fed.counts())
+        kept = [method.kept(s, told[i], Streams.from_seed(3).child(i)) for i, s in enumerate(fed.silos)]
+        return {(s.name, row.tobytes()): int(u) for s in kept for row, u in zip(s.features, s.users, strict=True)}
+
+    before, after = taking_part(federation), taking_part(federation.without(user))
+    assert after.items() <= before.items()
+    gone = before.keys() - after.keys()
+    assert len(gone) <= size
+    assert {before[record] for record in gone} <= {user}
+
+
+def test_group_flags_do_not_depend_on_where_other_records_stand():
+    users = np.array([0, 1, 0, 2, 0, 1, 1, 1])
+    told = np.array([2, 2, 1])
+    streams = Streams.from_seed(0)
+    whole = flags(users, told, streams)
+    without = flags(users[users != 2], told, streams)
+    assert (whole[users != 2] == without).all()
+    assert [int(whole[users == u].sum()) for u in range(3)] == [2, 2, 1]
+
+
+def test_group_median_and_max_are_read_from_users_who_have_records():
+    totals = np.array([0, 1, 2, 9, 0])
+    assert build("uldp-group-median").fitted(totals).protected_records() == 2
+    assert build("uldp-group-max").fitted(totals).protected_records() == 9
+    assert build("uldp-group-8").fitted(totals).protected_records() == 8
+    fitted = build("uldp-group-max").fitted(totals)
+    assert any("read from the data" in line for line in fitted.caveats(FACTS))
+    with pytest.raises(ConfigError, match="depends on the data"):
+        build("uldp-group-max", noise_multiplier=1.0).event(FACTS, 5)
+
+
+def test_group_a_server_cannot_have_more_records_kept_than_agreed():
+    method = build("uldp-group", group_size=2)
+    method.check_told(FACTS, np.array([1, 5]), np.array([1, 2]))
+    for told in ([2, 2], [1, 3]):
+        with pytest.raises(MessageRefused):
+            method.check_told(FACTS, np.array([1, 5]), np.array(told))
+
+
+# --- DP-SGD ---------------------------------------------------------------------------------------------------
+
+
+def test_dp_sgd_clips_every_record_and_divides_by_the_public_number():
+    federation = small_federation(silos=1, records=10, scale=3.0)
+    data, x = federation.silos[0], np.ones(4)
+    method = build("record-dp", clip=0.5, local_steps=2, local_lr=0.2, record_rate=1.0, batch_size=7.0)
+    ((_, sent),) = method.silo(x, data, TinyLearner(4), Streams.from_seed(0), Secrets.simulated_from_seed(0))
+    now = x.copy()
+    for _ in range(2):
+        gradients = data.features.astype(float) * (data.features @ now - data.labels)[:, None]
+        norms = np.linalg.norm(gradients, axis=1)
+        assert (norms > 0.5).any()
+        now = now - 0.2 / 7.0 * (gradients * np.minimum(1, 0.5 / norms)[:, None]).sum(axis=0)
+    assert sent[0] == pytest.approx(now - x, abs=1e-12)
+
+
+def test_dp_sgd_noise_is_sigma_times_clip_in_every_step_even_without_records():
+    empty = small_federation(silos=1, dimension=2).silos[0].take(np.zeros(30, dtype=bool))
+    empty = dataclasses.replace(empty, features=np.zeros((0, 20_000), np.float32))
+    method = build("uldp-group", noise_multiplier=3.0, clip=0.5, local_steps=4, local_lr=0.2, batch_size=2.0)
+    start = np.zeros(20_000)
+    ((_, sent),) = method.silo(start, empty, TinyLearner(20_000), Streams.from_seed(0), Secrets.simulated_from_seed(0))
+    assert sent[0].var() == pytest.approx(4 * (0.2 / 2.0 * 3.0 * 0.5) ** 2, rel=5 * math.sqrt(2 / 20_000))
+
+
+def test_dp_sgd_a_record_without_a_finite_gradient_counts_as_nothing():
+    data = small_federation(silos=1, records=5).silos[0]
+    spoiled = dataclasses.replace(data, features=np.where(np.arange(5)[:, None] == 2, np.float32("nan"), data.features))
+    rest = data.take(np.arange(5) != 2)
+    method = build("record-dp", record_rate=1.0, local_steps=3)
+    sent = [
+        next(method.silo(np.ones(4), d, TinyLearner(4), Streams.from_seed(0), Secrets.simulated_from_seed(0)))[1]
+        for d in (spoiled, rest)
+    ]
+    assert np.isfinite(sent[0]).all()
+    assert sent[0] == pytest.approx(sent[1])
+
+
+def test_dp_sgd_batches_are_poisson_and_fresh_in_every_round():
+    stream = Secrets.simulated_from_seed(1).stream()
+    sizes = [len(poisson_batch(1000, 0.05, stream)) for _ in range(400)]
+    assert np.mean(sizes) == pytest.approx(50, abs=5 * math.sqrt(1000 * 0.05 * 0.95 / 400))
+    assert np.var(sizes) == pytest.approx(1000 * 0.05 * 0.95, rel=0.4)
+    federation = small_federation()
+    method = build("record-dp", rounds=2, record_rate=0.5, local_steps=1, noise_multiplier=1.0)
+    server, silos = make_sessions(method, federation)
+    seen = []
+    original = type(method).silo
+
+    class Spy(type(method)):
+        def silo(self, x, data, learner, streams, secrets):
+            seen.append(poisson_batch(len(data), 0.5, secrets.child("batches").stream()).tolist())
+            return original(self, x, data, learner, streams, secrets)
+
+    spy = Spy(**{f.name: getattr(method, f.name) for f in dataclasses.fields(method)})
+    server._plan = dataclasses.replace(server._plan, method=spy)
+    for silo in silos.values():
+        silo._plan = server._plan
+    drive(server, silos)
+    assert len(seen) == 6 and len({tuple(batch) for batch in seen}) == 6
+
+
+def test_gaussian_samples_follow_the_normal_distribution():
+    from scipy import stats
+
+    samples = sample_gaussian(2.0, 100_001, Secrets.simulated_from_seed(0).stream())
+    assert len(samples) == 100_001
+    assert stats.kstest(samples / 2.0, "norm").pvalue > 1e-3
+    halves = len(samples) // 2
+    assert abs(np.corrcoef(samples[:halves], samples[halves : 2 * halves])[0, 1]) < 5 / math.sqrt(halves)
+
+
+def test_dp_sgd_events():
+    step = PoissonSampled(0.05, Gaussian(2.0))
+    record = build("record-dp", noise_multiplier=2.0, local_steps=30)
+    group = build("uldp-group", noise_multiplier=2.0, local_steps=30, group_size=4)
+    assert record.event(FACTS, 5) == Repeated(30, step)
+    assert group.event(FACTS, 5) == Repeated(30, Group(4, step))
+    # every silo adds all of its noise: nobody else's is missing from it
+    for observer in (Observer("server"), Observer("silos", colluding=3), Observer(dropped=2)):
+        assert group.seen_by(FACTS, observer) == group.event(FACTS, 5)
+    assert build("uldp-group").event(FACTS, 5) == NonPrivate()
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({"sample_rate": 0.5}, "sample_rate"),
+        ({"group_size": 0}, "group_size"),
+        ({"group_size": "mean"}, "group_size"),
+        ({"record_rate": 0.0}, "record_rate"),
+        ({"local_steps": 0}, "local_steps"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"compensate": 1}, "compensate"),
+    ],
+)
+def test_bad_settings(fields, place):
+    with pytest.raises(ConfigError, match=place):
+        build("uldp-group", **fields)
