@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -304,8 +305,8 @@ def test_warnings_are_those_of_a_run(monkeypatch):
 
 def test_updates_that_were_left_out_are_told_also_after_a_resumption(monkeypatch):
     wild = ["--methods", "uldp-avg", "--set", "method.local_lr=3e38", "--set", "method.local_epochs=20"]
-    whole = document(*ONE, *wild, "--out", "whole")["results"][0]["runs"][0]
-    assert whole["left_out"] > 0
+    whole = runner.invoke(app, [*ONE, *wild, "--out", "whole"]).stderr
+    told = next(line for line in whole.splitlines() if "user updates were not finite" in line)
     original = _LocalRun._report
 
     def interrupted(self, seconds):
@@ -315,9 +316,9 @@ def test_updates_that_were_left_out_are_told_also_after_a_resumption(monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(_LocalRun, "_report", interrupted)
         assert runner.invoke(app, [*ONE, *wild, "--out", "c"]).exit_code == 130
-    assert document(*ONE, *wild, "--out", "c")["results"][0]["runs"][0]["left_out"] == whole["left_out"]
-    said = runner.invoke(app, [*ONE, *wild, "--out", "c"]).stderr
-    assert f"uldp-avg seed 0: {whole['left_out']} user updates were not finite" in said
+    assert told in runner.invoke(app, [*ONE, *wild, "--out", "c"]).stderr
+    # it is an exact count that one user can change: in no file that may be shown
+    assert "left_out" not in (Path("c") / "uldp-avg" / "seed-0" / "result.json").read_text()
 
 
 def test_a_kill_while_a_run_directory_is_made_does_not_block(monkeypatch):

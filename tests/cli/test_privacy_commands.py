@@ -113,7 +113,9 @@ def test_sigma_is_what_epsilon_gives_back(arguments):
         (("--rounds", 10, "--compensate", 5), "compensate"),
         (("--rounds", 10, "--out", "x.png"), "--out"),
         ((), "--rounds"),
-        (("--method", "uldp-group"), "--steps"),
+        (("--method", "uldp-group", "--group-size", 3), "--steps"),
+        (("--method", "uldp-group", "--steps", 5), "--group-size"),
+        (("--rounds", 10, "--sample-rate", 1e-300), "sample_rate"),
         (("--method", "uldp-group", "--group-size", 0, "--steps", 5), "group_size"),
         (("--method", "uldp-group-8", "--group-size", 4, "--steps", 5), "uldp-group-8"),
         (("--method", "uldp-group-max", "--steps", 5), "group_size"),
@@ -172,9 +174,74 @@ def test_total_adds_up_the_runs_below_a_folder(tmp_path, monkeypatch):
     # two rounds at sigma 5 and two at 2.5 are ten at 5
     assert group["epsilon"] == pytest.approx(document("epsilon", "--noise-multiplier", 5, "--rounds", 10)["epsilon"])
     assert max(alone) < group["epsilon"] < sum(alone)
+    # named twice, counted once
+    (again,) = document("total", "runs", "runs/../runs/0")["totals"]
+    assert again["epsilon"] == group["epsilon"]
+    # what was trained was spent, whatever the ledger still holds
+    (tmp_path / "runs" / "0" / "ledger.jsonl").unlink()
+    lost = runner.invoke(app, ["total", "runs"])
+    assert lost.exit_code == 2 and "ledger.jsonl" in lost.stderr
     empty = runner.invoke(app, ["total", str(tmp_path / "nothing")])
     assert empty.exit_code == 2
     assert "no run directory" in empty.stderr
+
+
+TABLES = """
+[data]
+silos = {silos}
+user = "patient"
+label = "outcome"
+users = 40
+test_fraction = 0.3
+[data.schema.label]
+kind = "class"
+classes = [0, 1]
+[data.schema.columns.age]
+kind = "number"
+range = [0, 110]
+[method]
+name = "uldp-avg"
+rounds = 1
+[privacy]
+noise_multiplier = 5.0
+"""
+
+
+def test_total_joins_runs_that_share_a_file_and_knows_no_finite_sum_of_what_protects_nobody(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = "patient,age,outcome\n" + "".join(f"p{i},{20 + i},{i % 2}\n" for i in range(30))
+    for name in ("a.csv", "b.csv", "c.csv"):
+        (tmp_path / name).write_text(table)
+    made = []
+    for name, silos in (("one", ["a.csv", "b.csv"]), ("two", ["b.csv", "c.csv"])):
+        (tmp_path / f"{name}.toml").write_text(TABLES.format(silos=silos))
+        made.append(document("run", f"{name}.toml", "--out", f"runs/{name}"))
+    (group,) = document("total", "runs")["totals"]
+    assert len(group["runs"]) == 2 and group["epsilon"] > max(run["epsilon"] for run in made)
+    voided = ["--set", 'data.schema.standardise="silo"']
+    document("run", "one.toml", *voided, "--out", "runs/void")
+    (group,) = document("total", "runs")["totals"]
+    assert group["epsilon"] is None
+    refused = runner.invoke(app, ["plan", "one.toml", *voided, "--budget", "5"])
+    assert refused.exit_code == 2 and "--budget" in refused.stderr
+
+
+def test_sigma_reserves_what_is_compensated_for():
+    arguments = ("--epsilon", 4, "--rounds", 100, "--silos", 5)
+    sigma = document("sigma", *arguments, "--compensate", 2)["noise_multiplier"]
+    found = document(
+        "epsilon",
+        "--noise-multiplier",
+        sigma,
+        *arguments[2:],
+        "--compensate",
+        2,
+        "--adversary",
+        "silo",
+        "--colluding",
+        2,
+    )
+    assert found["epsilon"] == pytest.approx(4.0, rel=1e-3)
 
 
 def test_the_statement_is_kept_as_a_page(tmp_path):

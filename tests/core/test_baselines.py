@@ -18,6 +18,7 @@ from uldp.methods.uldp_group import flags, keep_counts
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian, Group, NonPrivate, PoissonSampled, Repeated
 from uldp.rng import Secrets, Streams
+from uldp.sessions.silo import SiloSession
 
 FACTS = Facts(users=100, silos=5, dimension=4)
 
@@ -73,7 +74,8 @@ def test_naive_realised_noise_of_the_mean_is_sigma_times_clip():
 def test_naive_numbers_of_the_statement():
     method = build("uldp-naive", noise_multiplier=5.0)
     assert account({method.event(FACTS, 5): 100}, 1e-5).value == pytest.approx(24.38, abs=6e-3)
-    assert account(method.seen_over(FACTS, Observer("server"), 100), 1e-5).value == pytest.approx(24.38, abs=6e-3)
+    seen = method.seen_over(FACTS, Observer("server"), [1] * 100)
+    assert account(seen, 1e-5).value == pytest.approx(24.38, abs=6e-3)
     # a silent silo takes its noise with it, and what a user could have moved in it
     assert account({method.event(FACTS, 4): 100}, 1e-5).value < 24.38
     assert method.seen_by(Facts(100, 1, 4), Observer("silos")) == NonPrivate()
@@ -245,8 +247,67 @@ def test_dp_sgd_events():
         ({"local_steps": 0}, "local_steps"),
         ({"batch_size": 0}, "batch_size"),
         ({"compensate": 1}, "compensate"),
+        ({"noise_multiplier": 1e-200}, "noise_multiplier"),
+        ({"record_rate": 1e-300}, "record_rate"),
+        ({"group_size": 10**9}, "group_size"),
     ],
 )
 def test_bad_settings(fields, place):
     with pytest.raises(ConfigError, match=place):
         build("uldp-group", **fields)
+
+
+def test_methods_that_send_one_row_per_silo_take_any_number_of_users():
+    for name in ("default", "uldp-naive", "uldp-group", "record-dp"):
+        build(name, **({} if name == "default" else {"noise_multiplier": 5.0})).check(Facts(10_000_000, 5, 10))
+
+
+def test_naive_refuses_to_compensate_for_silos_whose_absence_costs_nothing():
+    with pytest.raises(ConfigError, match="compensate"):
+        build("uldp-naive", compensate=1)
+
+
+def test_naive_a_model_that_raises_on_one_record_tells_nothing():
+    class Raises(TinyLearner):
+        def silo_delta(self, x, data, local, streams):
+            raise RuntimeError("a record with a value above 50")
+
+    method = build("uldp-naive", clip=0.1)
+    assert noiseless_total(method, small_federation(), Raises(4), np.ones(4)) == [0, 0, 0, 0]
+
+
+def test_noise_inside_a_silo_is_never_used_for_two_different_releases():
+    """With secrets from the OS: other kept records, or a sum that was rounded otherwise, get other noise."""
+    federation = small_federation(records=20)
+    method = build("uldp-group", rounds=1, group_size=3, noise_multiplier=1e6, local_steps=1, record_rate=1.0)
+    key = Secrets.from_os()
+
+    def sent(kept_less, scale=1.0):
+        from uldp.protocol import messages as m
+
+        data = dataclasses.replace(federation.silos[0], features=federation.silos[0].features)
+        plan = make_sessions(method, federation)[0]._plan
+
+        class Rounded(TinyLearner):
+            def clipped_sums(self, data, clip):
+                exact = super().clipped_sums(data, clip)
+                return lambda *arguments: exact(*arguments) * scale
+
+        silo = SiloSession(plan, data, Rounded(4), Streams.from_seed(0), key)
+        told = np.minimum(data.counts(6), 1)
+        told[0] -= kept_less
+
+        def ask(body):
+            return m.decode(
+                silo.reply(m.encode(plan.digest, data.name, body)), experiment=plan.digest, silo=data.name, limit=10**6
+            )
+
+        for body in (m.Hello(3, 6, 4), m.AskCounts(), m.TellUsers(m.pack(told))):
+            ask(body)
+        return np.frombuffer(ask(m.AskUpdate(1, m.pack(np.ones(4)), b"")).vector, dtype="<i8").astype(float)
+
+    unit = method.encoding(FACTS).units / method.value_range * method.local_lr / method.batch_size
+    assert (sent(0) == sent(0)).all()
+    for other in (sent(1), sent(0, 1 + 1e-12)):
+        # one record moves the sum by at most the clip; the noise is a million times that
+        assert np.abs(sent(0) - other).max() / unit > 100 * method.clip

@@ -119,19 +119,23 @@ def test_the_event_is_the_papers_gaussian(name):
 )
 def test_who_faces_which_epsilon(name, observer, expected):
     method = build(name, noise_multiplier=5.0, sample_rate=0.1)
-    assert account(method.seen_over(FACTS, observer, 100), 1e-5).value == pytest.approx(expected, abs=6e-3)
+    assert account(method.seen_over(FACTS, observer, [1] * 100), 1e-5).value == pytest.approx(expected, abs=6e-3)
 
 
 def test_a_limit_of_participations_bounds_what_the_server_learns():
     method = build("uldp-avg", noise_multiplier=5.0, sample_rate=0.1, max_participations=10)
-    assert account(method.seen_over(FACTS, Observer("server"), 100), 1e-5).value == pytest.approx(2.594, abs=1e-3)
-    assert account(method.seen_over(FACTS, Observer(), 100), 1e-5).value == pytest.approx(0.758, abs=1e-3)
+    rounds = [1] * 100
+    assert account(method.seen_over(FACTS, Observer("server"), rounds), 1e-5).value == pytest.approx(2.594, abs=1e-3)
+    assert account(method.seen_over(FACTS, Observer(), rounds), 1e-5).value == pytest.approx(0.758, abs=1e-3)
+    # a round that was released three times counts three times, though it is one participation
+    once = build("uldp-avg", noise_multiplier=5.0, sample_rate=0.1, max_participations=1)
+    assert sum(once.seen_over(FACTS, Observer("server"), [1, 3, 1]).values()) == 3
 
 
 def test_compensated_noise_holds_with_shares_missing_or_known():
     method = build("uldp-avg", noise_multiplier=5.0, compensate=2)
     for observer in (Observer("silos", colluding=2), Observer(dropped=2), Observer("silos", dropped=1)):
-        assert account(method.seen_over(FACTS, observer, 100), 1e-5).value == pytest.approx(9.997, abs=1e-3)
+        assert account(method.seen_over(FACTS, observer, [1] * 100), 1e-5).value == pytest.approx(9.997, abs=1e-3)
     # nobody is missing: more noise than promised, and accounted as such
     expected = account({Gaussian(5.0 * math.sqrt(5 / 3)): 100}, 1e-5).value
     assert account({method.event(FACTS, FACTS.silos): 100}, 1e-5).value == pytest.approx(expected, rel=1e-9)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,12 +142,11 @@ class _Question:
         if self.compensate:
             settings["compensate"] = self.compensate
         method = named.method(**{**dict(named.fixed), **settings, **changes})
-        if method.compensate:
-            method.check(self.facts)
+        method.check(self.facts)
         return method
 
     def seen(self, method: Method) -> Composition:
-        return method.seen_over(self.facts, self.observer, method.rounds)
+        return method.seen_over(self.facts, self.observer, [1] * method.rounds)
 
     def account(self, noise_multiplier: float) -> Epsilon:
         from uldp.privacy.accountants import account
@@ -190,6 +190,8 @@ def epsilon(
     if table:
         _print_side_by_side(asked, noise_multiplier, out, as_json)
         return
+    if group_size is None and method == "uldp-group":
+        raise ConfigError("at most how many records per user?", place="--group-size")
     spent = asked.account(noise_multiplier)
     built = asked.built(noise_multiplier)
     replaced = spent.value if built.covers_replacement else account_replaced(asked.seen(built), delta).value
@@ -239,8 +241,11 @@ def sigma(
     )  # fmt: skip
     if lookup(method).method.unit is None:
         raise ConfigError(f"{method} adds no noise, so no noise reaches an epsilon", place="--method", value=method)
-    found = calibrate(lambda noise: asked.seen(asked.built(noise)), target, delta)
-    reached = asked.account(found)
+    # The noise must do when as many shares are missing or known as are compensated for.
+    known = colluding if adversary == "silo" else 0
+    worst = replace(asked, dropped=max(dropped, compensate - known))
+    found = calibrate(lambda noise: worst.seen(worst.built(noise)), target, delta)
+    reached = worst.account(found)
     if as_json:
         print_json(
             {"noise_multiplier": found, "epsilon": reached.value, "delta": delta, "accountant": reached.accountant}
@@ -262,7 +267,8 @@ def _print_side_by_side(asked: _Question, noise_multiplier: float, out: Path | N
         table = [{head: key, **dict(zip(columns, map(finite_or_none, values), strict=True))} for key, values in rows]
         print_json({"table": table, "delta": asked.delta, "figure": figure})
         return
-    print_table((head, *columns), [(str(key), *map(show_epsilon, values)) for key, values in rows])
+    shown = [(str(key), *("-" if math.isnan(v) else show_epsilon(v) for v in values)) for key, values in rows]
+    print_table((head, *columns), shown)
     typer.echo("'published' is what the paper's formula or figure says and is no bound where it is the smaller one.")
     if figure:
         typer.echo(f"picture: {figure}")
@@ -282,14 +288,14 @@ def _side_by_side(
     first = asked.built(noise_multiplier)
     if isinstance(first, UldpGroup):
         largest = asked.group_size or 64
-        for size in [2**power for power in range(30) if 2**power <= largest]:
+        for size in sorted({*(2**power for power in range(30) if 2**power <= largest), largest}):
             seen = asked.seen(asked.built(noise_multiplier, group_size=size))
-            values = [published_epsilon(seen, asked.delta)]
+            values = [published_epsilon(seen, asked.delta) if size & (size - 1) == 0 else math.nan]
             values += [account(seen, asked.delta, name).value for name in ("lemma6", "lemma5", "auto")]
             rows.append((size, tuple(values)))
         return "k", ("published", "Lemma 6, valid orders", "Lemma 5", "tight"), rows
     for count in sorted({*(t for t in TABLE_ROUNDS if t < first.rounds), first.rounds}):
-        seen = first.seen_over(asked.facts, asked.observer, count)
+        seen = first.seen_over(asked.facts, asked.observer, [1] * count)
         claimed: Composition = {sampled_gaussian(noise_multiplier): count} if isinstance(first, UldpNaive) else seen
         values = [account(claimed, asked.delta, "rdp").value]
         values += [account(seen, asked.delta, name).value for name in ("rdp", "auto")]

@@ -42,6 +42,8 @@ def plan(
     statement = planned_statement(agreed, delta, prepared.federation, simulated=experiment.run.secrets == "simulated")
     void = prepared.federation.void
     per_round = {t: math.inf if void else account({event: t}, delta).value for t in _milestones(agreed.method.rounds)}
+    if budget is not None and void:
+        raise ConfigError("there is no guarantee for these data, so no budget either", place="--budget", value=budget)
     budgeted = None if budget is None else fitting_changes(prepared, budget)
     for text in warnings_before(prepared):
         warn(text)

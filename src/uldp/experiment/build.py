@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -176,20 +178,20 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
     method, facts = plan.method, plan.facts
     void = federation.void if method.unit is not None else ""
     spent = Epsilon(math.inf, "none") if void else ledger.epsilon()
-    releases = len(ledger.entries)
+    releases = list(Counter(entry.round for entry in ledger.entries).values())
     shared: tuple[str, ...] = (SHARED_PLACES,) if federation.hashed and method.unit == "user" and not void else ()
-    if method.unit is not None and ledger.delta * facts.users >= 1:
+    if method.unit == "user" and ledger.delta * facts.users >= 1:
         shared += (f"delta {ledger.delta:g} is not below 1/|U|: it allows to give away a whole person.",)
-    exposures = exposures_of(plan, releases, ledger.delta) if method.unit is not None and not void else ()
+    exposures = exposures_of(plan, ledger, releases) if method.unit is not None and not void else ()
     return Statement(
         unit=method.unit,
         epsilon=spent.value,
         delta=ledger.delta,
         accountant=spent.accountant,
-        rounds=releases,
+        rounds=len(releases),
         simulated=simulated,
         exposures=exposures,
-        groups=_groups(method, releases, facts, ledger.delta) if not void else (),
+        groups=_groups(method, sum(releases), facts, ledger.delta) if not void else (),
         void=void,
         first=len(federation.caveats) + len(shared),
         caveats=(*federation.caveats, *shared, *method.caveats(facts), *_common_caveats(plan, simulated)),
@@ -197,8 +199,8 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
     )
 
 
-def exposures_of(plan: Plan, rounds: int, delta: float) -> tuple[Exposure, ...]:
-    """Who faces which epsilon after so many rounds."""
+def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[Exposure, ...]:
+    """Who faces which epsilon after rounds with so many releases each."""
     method, facts = plan.method, plan.facts
     each = f"each silo's noised {'sum' if method.shared_noise else 'model'} ({plan.aggregation.name} aggregation)"
     server_sees = each if plan.aggregation.server_sees_each_silo else "the noised total"
@@ -221,9 +223,9 @@ def exposures_of(plan: Plan, rounds: int, delta: float) -> tuple[Exposure, ...]:
         observers.append(missing)
     rows = []
     for who, sees, observer in observers:
-        seen = method.seen_over(facts, observer, rounds)
-        found = account(seen, delta).value
-        replaced = found if method.covers_replacement else account_replaced(seen, delta).value
+        seen = ledger.composition() if observer == Observer() else method.seen_over(facts, observer, releases)
+        found = account(seen, ledger.delta).value
+        replaced = found if method.covers_replacement else account_replaced(seen, ledger.delta).value
         rows.append(Exposure(who, sees, found, replaced))
     return tuple(rows)
 

@@ -190,14 +190,14 @@ class Experiment:
         for section in ("data", "method"):
             if section not in tree:
                 raise ConfigError(f"the section [{section}] is missing", place="experiment", value=section)
-        name, method = _read_method(tree["method"])
+        method_name, method = _read_method(tree["method"])
         privacy = read_section(PrivacyConfig, tree.get("privacy", {}), "privacy")
         _check_noise(privacy, method)
         return cls(
             data=read_section(DataConfig, tree["data"], "data"),
             model=_read_model(tree.get("model", {})),
             method=method,
-            method_name=name,
+            method_name=method_name,
             privacy=privacy,
             aggregation=read_section(AggregationConfig, tree.get("aggregation", {}), "aggregation"),
             run=read_section(RunConfig, tree.get("run", {}), "run"),

@@ -57,7 +57,7 @@ class LinearSums:
             scores = inputs @ now[:size].reshape(outputs, -1).T + now[size:]
             errors = _gradient(scores, self._targets[records], self._loss).astype(np.float64)
             norms = np.sqrt(np.square(errors).sum(axis=1)) * self._lengths[records]
-            factors = np.minimum(1.0, clip / norms)
+            factors = np.minimum(1.0, clip * (1 - 1e-12) / norms)  # so that rounding does not carry beyond it
         lost = ~np.isfinite(norms)
         if lost.any():  # what is not finite counts as zero
             errors, factors, inputs = errors.copy(), factors.copy(), inputs.copy()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
@@ -55,7 +55,8 @@ class Observer:
         return max(0, facts.silos - self.dropped - (self.colluding if self.who == "silos" else 0))
 
 
-WORLD = Observer()
+SMALLEST_RATE: Final = 1e-9
+"""The smallest probability with which a user or a record is sampled."""
 
 Contribution = tuple[IntArray | None, Vector]
 """Users and one row for each; ``None`` for a row that belongs to the silo as a whole."""
@@ -96,7 +97,7 @@ class Method(ABC):
             "0 or more",
             "privacy",
         )
-        require(0 < self.sample_rate <= 1, "sample_rate", self.sample_rate, "above 0 and at most 1")
+        require(SMALLEST_RATE <= self.sample_rate <= 1, "sample_rate", self.sample_rate, f"from {SMALLEST_RATE:g} to 1")
         require(self.compensate >= 0, "compensate", self.compensate, "0 or more", "privacy")
 
     @property
@@ -168,9 +169,13 @@ class Method(ABC):
         """
         return self.event(facts, observer.shares(facts)) if observer.who == "world" else NonPrivate()
 
-    def seen_over(self, facts: Facts, observer: Observer, rounds: int) -> Mapping[Event, int]:
-        """What an observer sees of ``rounds`` rounds."""
-        return {self.seen_by(facts, observer): rounds}
+    def seen_over(self, facts: Facts, observer: Observer, releases: Sequence[int]) -> Mapping[Event, int]:
+        """What an observer sees of several rounds, with so many releases each (one, but for repetitions)."""
+        return {self.seen_by(facts, observer): sum(releases)}
+
+    def terms(self, facts: Facts) -> int:
+        """How many rows are added up at most."""
+        return max(facts.users, facts.silos)
 
     def check(self, facts: Facts) -> None:
         """Refuse settings under which a sum could overflow or the noise would not be what the event says."""
@@ -182,7 +187,7 @@ class Method(ABC):
             "privacy",
         )
         scale = self.noise_scale(facts)
-        self.encoding(facts).check_range(max(facts.users, facts.silos), scale * math.sqrt(facts.silos))
+        self.encoding(facts).check_range(self.terms(facts), scale * math.sqrt(facts.silos))
 
     def caveats(self, facts: Facts) -> tuple[str, ...]:
         """Sentences that a privacy statement must carry for this method."""

@@ -18,20 +18,24 @@ Symbols: q ``record_rate``, B ``batch_size``, C ``clip``, sigma ``noise_multipli
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
 from uldp.data.federation import SiloData
 from uldp.learners.base import Learner
 from uldp.mechanisms.gaussian import sample_gaussian
-from uldp.methods.base import Contribution, Facts, Method, Observer, State, require
+from uldp.methods.base import SMALLEST_RATE, Contribution, Facts, Method, Observer, State, require
 from uldp.privacy.events import Event, Group, NonPrivate, Repeated, sampled_gaussian
 from uldp.rng import Secrets, SecretStream, Streams
 from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Vector
+
+SMALLEST_NOISE: Final = 1e-3
+"""Less noise than this protects nobody, and its epsilon is beyond what floats can count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,14 @@ class DpSgd(Method):
         for key in ("local_lr", "batch_size", "global_lr"):
             require(0 < getattr(self, key) < math.inf, key, getattr(self, key), "a positive number")
         require(self.local_steps >= 1, "local_steps", self.local_steps, "at least 1")
-        require(0 < self.record_rate <= 1, "record_rate", self.record_rate, "above 0 and at most 1")
+        require(SMALLEST_RATE <= self.record_rate <= 1, "record_rate", self.record_rate, f"from {SMALLEST_RATE:g} to 1")
+        require(
+            self.noise_multiplier == 0 or self.noise_multiplier >= SMALLEST_NOISE,
+            "noise_multiplier",
+            self.noise_multiplier,
+            f"0 (no privacy) or at least {SMALLEST_NOISE:g}",
+            "privacy",
+        )
         require(
             self.sample_rate == 1,
             "sample_rate",
@@ -76,13 +87,14 @@ class DpSgd(Method):
         self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
     ) -> Iterator[Contribution]:
         clipped_sum = learner.clipped_sums(data, self.clip)
-        batches, noise = secrets.child("batches").stream(), secrets.child("noise").stream()
+        batches = secrets.child("batches").stream()
         now = x
         for step in range(self.local_steps):
             chosen = poisson_batch(len(data), self.record_rate, batches)
             total = clipped_sum(now, chosen, step, streams)
             if self.noise_multiplier:
-                total += sample_gaussian(self.noise_multiplier * self.clip, len(x), noise)
+                noise = _noise(secrets.child("noise", step), total)
+                total = total + sample_gaussian(self.noise_multiplier * self.clip, len(x), noise)
             now = now - self.local_lr / self.batch_size * total
         yield None, (now - x)[None, :]
 
@@ -91,6 +103,9 @@ class DpSgd(Method):
 
     def encoding(self, facts: Facts) -> FixedPoint:
         return FixedPoint(limit=self.value_range, bits=48, saturate=True)
+
+    def terms(self, facts: Facts) -> int:
+        return facts.silos
 
     def protected_records(self) -> int:
         """How many records of one person the event covers."""
@@ -113,6 +128,14 @@ class DpSgd(Method):
             "The noise of DP-SGD is floating point: it follows the theory up to rounding, not exactly.",
             f"What a silo sends is cut off at +-{self.value_range:g} (method.value_range) in every coordinate.",
         )
+
+
+def _noise(secrets: Secrets, total: Vector) -> SecretStream:
+    """A step's noise, addressed by the sum it goes onto: a sum that was rounded otherwise gets other noise.
+
+    Simulated noise protects nobody and is addressed by the step alone, so that runs can be compared.
+    """
+    return (secrets if secrets.simulated else secrets.child(hashlib.sha256(total.tobytes()).hexdigest())).stream()
 
 
 def poisson_batch(records: int, rate: float, stream: SecretStream) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

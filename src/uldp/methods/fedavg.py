@@ -61,5 +61,8 @@ class FedAvg(TrainsLocally):
     def encoding(self, facts: Facts) -> FixedPoint:
         return FixedPoint(limit=self.value_range, bits=48, saturate=True)
 
+    def terms(self, facts: Facts) -> int:
+        return facts.silos
+
     def event(self, facts: Facts, silos_heard: int) -> Event:
         return NonPrivate()

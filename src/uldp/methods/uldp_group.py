@@ -27,6 +27,7 @@ from uldp.methods.dp_sgd import DpSgd
 from uldp.rng import Streams
 
 FROM_DATA: Final = ("median", "max")
+LARGEST_GROUP: Final = 10**6
 _LARGEST_COUNT: Final = 2**31
 
 
@@ -54,12 +55,12 @@ class UldpGroup(DpSgd):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number = isinstance(self.group_size, int) and self.group_size >= 1
+        number = isinstance(self.group_size, int) and 1 <= self.group_size <= LARGEST_GROUP
         require(
             number or self.group_size in FROM_DATA,
             "group_size",
             self.group_size,
-            "a whole number from 1 up, 'median' or 'max'",
+            f"a whole number from 1 to {LARGEST_GROUP}, 'median' or 'max'",
         )
 
     @property

@@ -22,7 +22,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from uldp.data.federation import SiloData
+from uldp.errors import UldpError
 from uldp.learners.base import Learner
 from uldp.methods.base import Contribution, Facts, Observer, State, require
 from uldp.methods.local import TrainsLocally
@@ -53,11 +56,25 @@ class UldpNaive(TrainsLocally):
         require(SMALLEST_LIMIT <= self.clip <= LARGEST_LIMIT, "clip", self.clip, limits)
         require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
         require(self.sample_rate == 1, "sample_rate", self.sample_rate, "1 (this method does not sample users)")
+        require(
+            self.compensate == 0,
+            "compensate",
+            self.compensate,
+            "0 (each silo's noise covers that silo's vector, so a missing one costs nothing)",
+            "privacy",
+        )
 
     def silo(
         self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
     ) -> Iterator[Contribution]:
-        yield None, clip_rows(learner.silo_delta(x, data, self.local, streams)[None, :], self.clip)
+        try:
+            delta = learner.silo_delta(x, data, self.local, streams)
+        except (MemoryError, UldpError):
+            raise
+        except Exception:
+            # A model may raise on one user's record. An error would tell about it: not a number counts as zero.
+            delta = np.full(len(x), np.nan)
+        yield None, clip_rows(delta[None, :], self.clip)
 
     def server(self, state: State, total: Vector, facts: Facts) -> State:
         return State(state.x + self.global_lr / facts.silos * total)
@@ -66,9 +83,11 @@ class UldpNaive(TrainsLocally):
         return FixedPoint(limit=self.clip)
 
     def noise_scale(self, facts: Facts) -> float:
-        # Algorithm 1, line 13: variance sigma^2 C^2 |S|, which is |S|^2 sigma^2 C^2 shared by |S| silos
-        units = self.encoding(facts).units
-        return self.noise_multiplier * units * facts.silos / math.sqrt(facts.silos - self.compensate)
+        # Algorithm 1, line 13: variance sigma^2 C^2 |S| in each silo
+        return self.noise_multiplier * self.encoding(facts).units * math.sqrt(facts.silos)
+
+    def terms(self, facts: Facts) -> int:
+        return facts.silos
 
     def event(self, facts: Facts, silos_heard: int) -> Event:
         scale, units = self.noise_scale(facts), self.encoding(facts).units

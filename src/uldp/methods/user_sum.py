@@ -13,7 +13,7 @@ Symbols: C ``clip``, sigma ``noise_multiplier``, T ``rounds``, eta_g ``global_lr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -104,12 +104,12 @@ class UserSum(Method):
         loss = math.sqrt(facts.silos) if self.weighting == "records" else 1.0
         return self._gaussian(facts, facts.silos, loss, 1.0)
 
-    def seen_over(self, facts: Facts, observer: Observer, rounds: int) -> Mapping[Event, int]:
+    def seen_over(self, facts: Facts, observer: Observer, releases: Sequence[int]) -> Mapping[Event, int]:
         # Who knows the sample gets no amplification, but no user is in more rounds than the limit. Towards the world
         # the limit costs nothing: given what was seen before, a user is sampled with probability at most q.
         if self.max_participations and observer.who != "world":
-            rounds = min(rounds, self.max_participations)
-        return {self.seen_by(facts, observer): rounds}
+            releases = sorted(releases, reverse=True)[: self.max_participations]
+        return {self.seen_by(facts, observer): sum(releases)}
 
     def _gaussian(self, facts: Facts, shares: int, sensitivity: float, sample_rate: float) -> Event:
         """The sampled Gaussian of ``shares`` shares of noise against ``sensitivity`` clips."""

@@ -92,7 +92,6 @@ class Result:
             "delta": self.statement.delta,
             "seconds": round(self.seconds, 3),
             "saturated": self.saturated,
-            "left_out": self.left_out,
             "statement": self.statement.to_json(),
         }
 

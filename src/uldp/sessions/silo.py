@@ -46,6 +46,7 @@ class SiloSession:
         self._counts = np.minimum(data.counts(plan.facts.users), plan.method.count_cap(plan.facts))
         self._told: IntArray | None = None
         self._kept: SiloData | None = None
+        self._kept_digest = ""
         self._phase = Phase.NEW
         self._round = 0
         self._question = ""
@@ -125,7 +126,10 @@ class SiloSession:
         data = self._kept
         if sample:
             data = data.take(m.unpack_bits(sample, facts.users, self.name)[data.users])
-        secrets = self._round_secrets("inside", round_, (question, self._data_digest, repr(plan.method)))
+        if self._kept_digest == "":
+            self._kept_digest = self._kept.digest()
+        covered = (question, self._data_digest, self._kept_digest, repr(plan.method))
+        secrets = self._round_secrets("inside", round_, covered)
         rows = plan.method.silo(x, data, self._learner, self._streams.child("round", round_), secrets)
         weights = plan.method.weights(facts, self._counts, self._told)
         summed = silo_sum(
