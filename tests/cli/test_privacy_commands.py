@@ -259,3 +259,28 @@ def test_the_statement_is_kept_as_a_page(tmp_path):
     page = (tmp_path / "r" / "statement.html").read_text()
     assert "the outside world" in page and "2 C |S|" in page and "<table>" in page
     assert json.loads((tmp_path / "r" / "statement.json").read_text())["corrections"]
+
+
+def test_what_a_newcomer_trips_over():
+    """One clear sentence each, that names the place and what would do."""
+    small = ["--dataset", "breast-cancer", "--set", "data.users=20"]
+    cases = {
+        ("plan", *small, "--method", "uldp-avg", "--set", "privacy.epsilon=1e-9"): "privacy.epsilon",
+        ("plan", *small, "--method", "uldp-group-max", "--set", 'run.secrets="os"'): "method.group_size",
+        ("compare", *small, "--methods", "uldp-avg,nix"): "'nix'",
+        ("compare", *small, "--methods", "uldp-sgd,uldp-avg", "--set", "method.local_epoch=2"): "local_epochs",
+        ("epsilon", "--noise-multiplier", "5", "--rounds", "9", "--table", "--out", "x.xyz"): "--out",
+        ("epsilon", "--noise-multiplier", "5", "--rounds", "9", "--adversary", "silo", "--colluding", "9"): "--silos",
+    }
+    for arguments, says in cases.items():
+        result = runner.invoke(app, list(arguments))
+        assert result.exit_code == 2, result.output
+        assert says in result.stderr
+        assert isinstance(result.exception, SystemExit)
+
+
+def test_numbers_that_do_not_cover_the_counts_are_marked():
+    plain = " ".join(runner.invoke(app, ["plan", *SMALL, "--method", "uldp-avg"]).stdout.split())
+    counted = " ".join(runner.invoke(app, ["plan", *SMALL, "--method", "uldp-avg-w"]).stdout.split())
+    assert "the server 9.997 * 24.38" in counted
+    assert "no epsilon covers those" in counted and " * " not in plain

@@ -34,7 +34,9 @@ def fitting_changes(prepared: Prepared, budget: float) -> dict[str, Any]:
         return planned_events(replace(method, noise_multiplier=noise), facts)
 
     with suppress(ConfigError):  # perhaps no noise would do
-        changes["privacy.noise_multiplier"] = calibrate(with_noise, budget, delta)
+        noise = calibrate(with_noise, budget, delta)
+        replace(method, noise_multiplier=noise).check(facts)
+        changes["privacy.noise_multiplier"] = noise
     if isinstance(method, UserSum):
 
         def fits(rate: float) -> bool:
@@ -62,4 +64,5 @@ def budget_sentence(found: dict[str, Any], rounds: int) -> str:
     if not changes:
         return f"{ends} No single change fits it; take fewer rounds and more noise."
     listed = ", or ".join(f"{key} = {value:g}" for key, value in changes.items())
-    return f"{ends} One change would fit: {listed}."
+    sampled = " (sampling helps towards the outside world only)" if "method.sample_rate" in changes else ""
+    return f"{ends} One change would fit: {listed}{sampled}."

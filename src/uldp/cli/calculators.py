@@ -81,6 +81,9 @@ class _Question:
         for option, (number, least) in numbers.items():
             if number < least:
                 raise ConfigError(f"at least {least}, not {number}", place=option, value=number)
+        away = self.dropped + (self.colluding if self.adversary == "silo" else 0)
+        if away > self.silos:
+            raise ConfigError(f"{away} silos of {self.silos} drop out or pool", place="--silos", value=self.silos)
         if self.colluding > 1 and self.adversary != "silo":
             raise ConfigError("goes with --adversary silo", place="--colluding", value=self.colluding)
         if self.conversion != "mixture" and (not self.dp_sgd or self.accountant != "auto"):

@@ -52,7 +52,7 @@ def datasets(as_json: Json = False) -> None:
             info.name,
             str(info.records),
             "x".join(map(str, info.features)),
-            str(info.classes or "number"),
+            str(info.classes or ("survival" if info.survival else "number")),
             f"{info.users} / {info.silos}",
             info.description,
         )

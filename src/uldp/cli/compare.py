@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -91,9 +92,20 @@ def compare(
 
 
 def _names(methods: str, repeats: int, overrides: list[str]) -> list[str]:
+    from uldp.experiment.config import HIDDEN
+    from uldp.experiment.sections import check_keys
+    from uldp.methods.registry import lookup
+
     names = [name.strip() for name in methods.split(",") if name.strip()]
     if not names or len(set(names)) != len(names):
         raise ConfigError("name each method once, separated by commas", place="--methods", value=methods)
+    for name in names:
+        lookup(name)
+    known = {field.name for name in names for field in fields(lookup(name).method)} - set(HIDDEN)
+    for assignment in overrides:
+        section, _, key = assigned_key(assignment).partition(".")
+        if section == "method" and key != "name" and key not in known:
+            check_keys({key: None}, known, "method")
     if repeats < 1:
         raise ConfigError(f"at least 1, not {repeats}", place="--repeats", value=repeats)
     if any(assigned_key(assignment) == "method.name" for assignment in overrides):
@@ -126,8 +138,8 @@ def _show(comparison: Comparison, metrics: list[str]) -> None:
             method.method,
             *(_cell(method.metrics.get(name)) for name in metrics),
             *(
-                show_epsilon(epsilon) + (" (record)" if method.unit == "record" else "")
-                for epsilon in (method.epsilon, method.server_epsilon)
+                show_epsilon(epsilon) + mark + (" (record)" if method.unit == "record" else "")
+                for epsilon, mark in ((method.epsilon, ""), (method.server_epsilon, method.server_mark))
             ),
             f"{method.seconds:.1f} s",
         )
@@ -141,6 +153,8 @@ def _show(comparison: Comparison, metrics: list[str]) -> None:
         title=f"{first['dataset']}: {first['rounds']} rounds, {seeds}",
     )
     typer.echo("epsilon is the outside world's, who sees the models of one run; server is the server's own.")
+    if any(method.server_mark for method in comparison.methods):
+        typer.echo("* of the noised numbers: the server also sees record counts, and no epsilon covers those.")
 
 
 def _cell(value: tuple[float, float | None] | None) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uldp.cli.output import Json, paragraphs, print_json, print_table, reporting
-from uldp.errors import ConfigError, DataError
+from uldp.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -224,14 +224,9 @@ def _draw(card: dict[str, Any], federation: Federation, path: Path) -> Path:
     _draw_silos(right, card)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as error:  # ValueError: an ending that is no picture
-        raise ConfigError(f"cannot write the picture ({error})", place="--out", value=str(path)) from None
-    finally:
-        plt.close(figure)
-    return path
+    from uldp.reports.figures import save_picture
+
+    return save_picture(figure, path)
 
 
 def _draw_silos(axes: Any, card: dict[str, Any]) -> None:

@@ -76,6 +76,9 @@ def _train(prepared: Prepared, directory: RunDirectory, as_json: bool) -> None:
 def warnings_before(prepared: Prepared) -> list[str]:
     """What should be known before this experiment is run."""
     found = list(prepared.federation.notes)
+    delta, users = prepared.experiment.privacy.delta, prepared.plan.facts.users
+    if prepared.plan.method.unit == "user" and delta * users >= 1:
+        found.append(f"privacy.delta {delta:g} is not below 1/|U| = {1 / users:g}: it allows to give away a person.")
     if prepared.plan.method.unit is not None and prepared.federation.void:
         found.append(f"NO GUARANTEE: {prepared.federation.void}.")
     if prepared.plan.method.unit is not None and prepared.plan.method.noise_multiplier == 0:

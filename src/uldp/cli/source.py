@@ -93,9 +93,10 @@ def _another_method(section: Any, name: str) -> dict[str, Any]:
     if not isinstance(section, dict) or not isinstance(section.get("name"), str):
         return {"name": name}
     from uldp.methods.registry import lookup
+    from uldp.methods.user_sum import UserSum
 
     before, after = lookup(section["name"]), lookup(name)
     left_behind = {f.name for f in fields(before.method)} - {f.name for f in fields(after.method)} | set(before.fixed)
-    if before.method.unit != after.method.unit:
+    if issubclass(before.method, UserSum) != issubclass(after.method, UserSum):
         left_behind |= {"global_lr"}  # a sum over users and a mean over silos have steps of different size
     return {**{key: value for key, value in section.items() if key not in left_behind}, "name": name}

@@ -95,6 +95,11 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: Facts) -> Met
     privacy = experiment.privacy
     if experiment.method.unit is None:
         return experiment.method
+    if experiment.run.secrets == "os" and experiment.method.fitted(totals) != experiment.method:
+        raise ConfigError(
+            "'median' and 'max' read the data, which nothing hides; give a number for a model that leaves the house",
+            place="method.group_size",
+        )
 
     def noised(noise_multiplier: float) -> Method:
         return experiment.with_noise(noise_multiplier).fitted(totals)
@@ -103,6 +108,17 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: Facts) -> Met
         return noised(privacy.noise_multiplier)
     assert privacy.epsilon is not None
     sigma = calibrate(lambda noise: planned_events(noised(noise), facts), privacy.epsilon, privacy.delta)
+    try:
+        noised(sigma).check(facts)
+    except ConfigError as error:
+        if error.place != "privacy.noise_multiplier":
+            raise
+        raise ConfigError(
+            f"epsilon {privacy.epsilon:g} needs noise multiplier {sigma:g}, which cannot be drawn; take a "
+            f"{'larger' if sigma > 1 else 'smaller'} epsilon or {'fewer' if sigma > 1 else 'more'} rounds",
+            place="privacy.epsilon",
+            value=privacy.epsilon,
+        ) from error
     return noised(sigma)
 
 
@@ -195,7 +211,7 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
         void=void,
         first=len(federation.caveats) + len(shared),
         caveats=(*federation.caveats, *shared, *method.caveats(facts), *_common_caveats(plan, simulated)),
-        corrections=method.corrections,
+        corrections=method.corrections(),
     )
 
 
@@ -209,8 +225,8 @@ def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[E
     if method.sample_rate < 1:
         server_sees, silo_sees = f"{server_sees} and the sample", f"{silo_sees} and the sample"
     if method.needs_counts:
-        server_sees += f"; and, in the clear, {method.tells['server']} (no epsilon covers those)"
-        silo_sees += f"; and, in the clear, {method.tells['silo']} (no epsilon covers that)"
+        server_sees += f"; and, in the clear, {method.tells['server']}, which no epsilon covers"
+        silo_sees += f"; and, in the clear, {method.tells['silo']}, which no epsilon covers"
     observers = [
         ("the outside world", "the model of every round", Observer()),
         ("the server", server_sees, Observer("server")),
@@ -219,14 +235,14 @@ def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[E
     if facts.silos > 2 and method.shared_noise:
         observers.append(("two silos together", several_see, Observer("silos", colluding=2)))
     if facts.silos > 1 and method.shared_noise:
-        missing = ("the outside world, one silo's noise missing", "the model of every round", Observer(dropped=1))
+        missing = ("the outside world, one silo silent", "the model of every round", Observer(dropped=1))
         observers.append(missing)
     rows = []
     for who, sees, observer in observers:
         seen = ledger.composition() if observer == Observer() else method.seen_over(facts, observer, releases)
         found = account(seen, ledger.delta).value
         replaced = found if method.covers_replacement else account_replaced(seen, ledger.delta).value
-        rows.append(Exposure(who, sees, found, replaced))
+        rows.append(Exposure(who, sees, found, replaced, method.needs_counts and observer.who != "world"))
     return tuple(rows)
 
 

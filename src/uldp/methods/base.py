@@ -81,8 +81,6 @@ class Method(ABC):
     """Whether the event also bounds what can be seen if a user's records are replaced instead of left out."""
     tells: ClassVar[Mapping[str, str]] = {"server": "everybody's record counts", "silo": "everybody's record totals"}
     """What the exchange of counts shows in the clear, where there is one."""
-    corrections: ClassVar[tuple[str, ...]] = ()
-    """What the paper claims for this method and does not hold, and what we state instead."""
 
     sample_rate: float = 1.0
     compensate: int = 0
@@ -191,6 +189,10 @@ class Method(ABC):
 
     def caveats(self, facts: Facts) -> tuple[str, ...]:
         """Sentences that a privacy statement must carry for this method."""
+        return ()
+
+    def corrections(self) -> tuple[str, ...]:
+        """What the paper claims for these settings and does not hold, and what we state instead."""
         return ()
 
 

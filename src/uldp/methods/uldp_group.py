@@ -45,13 +45,6 @@ class UldpGroup(DpSgd):
         "server": "everybody's record counts",
         "silo": "how many records of everybody to keep, which tells about the counts elsewhere",
     }
-    corrections: ClassVar[tuple[str, ...]] = (
-        "The paper converts by Lemma 6 at orders where it does not hold, which under-reports (2100 instead of 3267 at "
-        "k = 32 in its Figure 2), and rounds k down to a power of two. We account a mixture of Gaussians at the exact "
-        "k (errata U10, U11).",
-        "The paper's sampling rates follow from the silos' sizes, which one user changes; here they are public "
-        "settings (errata U12).",
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,6 +95,15 @@ class UldpGroup(DpSgd):
     def kept(self, data: SiloData, told: IntArray | None, streams: Streams) -> SiloData:
         assert told is not None
         return data.take(flags(data.users, told, streams))
+
+    def corrections(self) -> tuple[str, ...]:
+        return (
+            "The paper converts by Lemma 6 at orders where it does not hold, which under-reports (2100 instead of 3267 "
+            "at k = 32 in its Figure 2), and rounds k down to a power of two. We account a mixture of Gaussians at the "
+            "exact k (errata U10, U11).",
+            "The paper's sampling rates follow from the silos' sizes, which one user changes; here they are public "
+            "settings (errata U12).",
+        )
 
     def caveats(self, facts: Facts) -> tuple[str, ...]:
         lines: tuple[str, ...] = (

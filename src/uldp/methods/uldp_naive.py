@@ -45,10 +45,6 @@ class UldpNaive(TrainsLocally):
     summary: ClassVar[str] = "one clipped change per silo, noise for a user who is in all silos; private, hardly learns"
     paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithm 1"
     covers_replacement: ClassVar[bool] = True
-    corrections: ClassVar[tuple[str, ...]] = (
-        "Theorem 1 takes the sensitivity of the sum for C |S|. A silo's change with a user and without may point in "
-        "opposite directions, so it is 2 C |S| (errata U2).",
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,10 +93,15 @@ class UldpNaive(TrainsLocally):
         return sampled_gaussian(continuous_multiplier(scale, silos_heard, units) / (2 * silos_heard))
 
     def seen_by(self, facts: Facts, observer: Observer) -> Event:
-        # Every silo's vector has its own noise: together they tell as much as their sum does in the worst case.
-        # Silos that pool know their own records; the others' vectors are what they learn from.
-        shares = facts.silos - observer.dropped if observer.who == "server" else observer.shares(facts)
-        return self.event(facts, shares)
+        # Every silo's vector has noise of its own: together they tell as much as their sum does in the worst case, and
+        # silos that pool can take nobody else's noise off. A silo that is silent has shown nothing.
+        return self.event(facts, facts.silos) if observer.shares(facts) else NonPrivate()
+
+    def corrections(self) -> tuple[str, ...]:
+        return (
+            "Theorem 1 takes the sensitivity of the sum for C |S|. A silo's change with a user and without may point "
+            "in opposite directions, so it is 2 C |S|, and epsilon that of half the noise (errata U2).",
+        )
 
     def check(self, facts: Facts) -> None:
         super().check(facts)

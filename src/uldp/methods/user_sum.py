@@ -37,10 +37,6 @@ class UserSum(Method):
     """With sub-sampling: in how many rounds one user takes part at most; 0 for no limit."""
 
     paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithms 3 and 4"
-    corrections: ClassVar[tuple[str, ...]] = (
-        "Theorem 3 is stated by RDP; a Gaussian is accounted exactly here, which gives less (errata U4).",
-        "Algorithm 4 as printed zeroes the users that were sampled; here the others are left out (errata U3).",
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,6 +125,14 @@ class UserSum(Method):
                 self.max_records,
                 f"at least the number of silos ({facts.silos}), so that each may count one",
             )
+
+    def corrections(self) -> tuple[str, ...]:
+        if self.sample_rate == 1:
+            return ("Theorem 3 is stated by RDP; a Gaussian is accounted exactly here, which gives less (errata U4).",)
+        return (
+            "Algorithm 4 as printed zeroes the users that were sampled; here the others are left out (errata U3).",
+            "Lemma 4 is for samples of fixed size; Poisson samples are accounted as such, by PLD (errata U4).",
+        )
 
     def caveats(self, facts: Facts) -> tuple[str, ...]:
         lines = []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 WIDTH = 100
+_COUNTED = "* of the noised numbers. Record counts are seen besides, and no epsilon covers those."
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,18 @@ class Exposure:
     sees: str
     epsilon: float
     replaced: float
+    counts: bool = False
+    """Whether this observer is shown record counts too, in the clear."""
+
+    @property
+    def mark(self) -> str:
+        return " *" if self.counts else ""
 
     def to_json(self) -> dict[str, Any]:
         return {
             "who": self.who,
             "sees": self.sees,
+            "sees_counts": self.counts,
             "epsilon": finite_or_none(self.epsilon),
             "epsilon_if_replaced": finite_or_none(self.replaced),
         }
@@ -74,7 +82,7 @@ class Statement:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Who faces which epsilon: (observer, epsilon, epsilon if records are replaced)."""
-        return [(e.who, show_epsilon(e.epsilon), show_epsilon(e.replaced)) for e in self.exposures]
+        return [(e.who, show_epsilon(e.epsilon) + e.mark, show_epsilon(e.replaced)) for e in self.exposures]
 
     def remarks(self) -> list[str]:
         """What goes with the numbers, sentence by sentence."""
@@ -95,8 +103,10 @@ class Statement:
             lines += ["", *textwrap.wrap(caveat, WIDTH)]
         if self.holds and self.exposures:
             names = max(len(who) for who, _, _ in self.rows())
-            lines += ["", f"{'who looks on':{names}}   epsilon   if records are replaced"]
-            lines += [f"{who:{names}}   {epsilon:7}   {replaced}" for who, epsilon, replaced in self.rows()]
+            lines += ["", f"{'who looks on':{names}}   epsilon     if records are replaced"]
+            lines += [f"{who:{names}}   {epsilon:9}   {replaced}" for who, epsilon, replaced in self.rows()]
+            if any(e.counts for e in self.exposures):
+                lines.append(_COUNTED)
         lines.append("")
         for remark in self.remarks():
             lines += textwrap.wrap(remark, WIDTH, initial_indent="- ", subsequent_indent="  ")
@@ -112,11 +122,12 @@ class Statement:
         if self.holds and self.exposures:
             body = "\n".join(
                 f"<tr><td>{html.escape(e.who)}</td><td>{html.escape(e.sees)}</td>"
-                f"<td>{show_epsilon(e.epsilon)}</td><td>{show_epsilon(e.replaced)}</td></tr>"
+                f"<td>{show_epsilon(e.epsilon)}{e.mark}</td><td>{show_epsilon(e.replaced)}</td></tr>"
                 for e in self.exposures
             )
             head = "<tr><th>who looks on</th><th>sees</th><th>epsilon</th><th>if records are replaced</th></tr>"
-            table = f"<h2>Who faces which epsilon</h2>\n<table>\n{head}\n{body}\n</table>"
+            note = f"\n<p>{_COUNTED}</p>" if any(e.counts for e in self.exposures) else ""
+            table = f"<h2>Who faces which epsilon</h2>\n<table>\n{head}\n{body}\n</table>{note}"
         weakening = "".join(f"<p><strong>{html.escape(line)}</strong></p>\n" for line in self.caveats[: self.first])
         groups = [f"A person with {size} records faces epsilon {show_epsilon(e)}." for size, e in self.groups]
         remarks = items([*groups, *self.caveats[self.first :]])

@@ -6,11 +6,15 @@ import math
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from uldp.errors import RunError
+from uldp.errors import ConfigError
 from uldp.runtimes.compare import Compared
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#555555", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#117733")
 
@@ -35,24 +39,35 @@ def compare_figure(compared: Sequence[Compared], metric: str, path: Path) -> Pat
             deviation = values.std(axis=0, ddof=1)
             left.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
     lines = _by_epsilon(compared)
+    records = {method.method for method in compared if method.unit == "record"}
     for spent, methods in lines.items():
-        right.plot(range(1, len(spent) + 1), spent, color=colours[methods[0]], label=", ".join(methods))
+        style = ":" if methods[0] in records else "-"
+        label = ", ".join(f"{name} (one record)" if name in records else name for name in methods)
+        right.plot(range(1, len(spent) + 1), spent, style, color=colours[methods[0]], label=label)
     if len(lines) > 1 and max(line[-1] for line in lines) > 20 * min(line[-1] for line in lines):
         right.set_yscale("log")
     first = compared[0].results[0]
     left.set(xlabel="round", ylabel=f"test {metric.replace('_', ' ')}", title=f"Utility on {first.dataset}")
-    right.set(xlabel="round", ylabel=f"epsilon (delta = {first.statement.delta:g})", title="What one person risks")
+    title = "What one record risks" if len(records) == len(compared) else "What one person risks"
+    right.set(xlabel="round", ylabel=f"epsilon (delta = {first.statement.delta:g})", title=title)
     for axes in (left, right):
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, fontsize="small")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
+    return save_picture(figure, path)
+
+
+def save_picture(figure: Figure, path: Path) -> Path:
+    """Write the picture and let go of it. ``path`` is what somebody asked for with ``--out``."""
+    from matplotlib import pyplot as plt
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130)
-    except OSError as error:
-        raise RunError(f"cannot write the picture ({error.strerror or error})", place=str(path)) from error
+    except (OSError, ValueError) as error:  # ValueError: an ending that is no picture
+        raise ConfigError(f"cannot write the picture ({error})", place="--out", value=str(path)) from error
     finally:
         plt.close(figure)
     return path

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from uldp.reports.figures import save_picture
+
 _COLOURS = ("#D55E00", "#555555", "#56B4E9", "#0072B2")
 
 
@@ -33,7 +35,4 @@ def table_figure(head: str, columns: Sequence[str], rows: Sequence[tuple[int, Se
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-    return path
+    return save_picture(figure, path)

@@ -66,6 +66,11 @@ class Compared:
         return max(exposures[0].epsilon if exposures else math.inf for exposures in seen)
 
     @property
+    def server_mark(self) -> str:
+        """A star where the server is shown record counts besides."""
+        return next((exposure.mark for exposure in self.results[0].statement.exposures[1:2]), "")
+
+    @property
     def metrics(self) -> dict[str, tuple[float, float | None]]:
         """Mean and standard deviation over the seeds (None of a single one), of metrics that every run has."""
         names = [name for name in self.results[0].metrics if all(name in result.metrics for result in self.results)]

@@ -48,6 +48,7 @@ class DatasetInfo:
     labels: tuple[str, ...] = ()
     scaling: str = ""
     quirks: tuple[str, ...] = ()
+    survival: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -118,11 +118,12 @@ DATASET: Final = SiloedDataset(
         users=200,
         silos=6,
         allocation="zipf",
+        survival=True,
         scaling="age (years - 60) / 15, round public numbers; all other inputs are 0/1; time in years of 365.25 days",
         quirks=(
             "151 deaths among 1,088 patients, in Canada 3 among 51: most labels are censored",
             "a label is a time in years, negative where observation ended without an event",
-            "13 patients have a time of 0 days, which counts as half a day",
+            "12 of them have a time of 0 days, which counts as half a day",
             "8 of the 1,096 patients are in no fold and are left out",
             "at least two records per user and region, because one record alone gives no Cox loss",
         ),
