@@ -161,7 +161,7 @@ class _Ghosts:
         self._add(torch.linalg.vector_norm(gradients, dim=2))
 
     def dense(self, weight: Weight, gradient: Tensor) -> None:
-        raise NotImplementedError("a gradient that is already summed over records cannot be clipped")
+        raise AssertionError("a gradient that is already summed over records cannot be clipped: the layer has no rows")
 
     def _add(self, norms: Tensor) -> None:
         squares = norms.double().square_()

@@ -19,7 +19,7 @@ from uldp.errors import ConfigError, MessageRefused
 from uldp.learners.base import Learner
 from uldp.privacy.events import Event, NonPrivate
 from uldp.rng import Secrets, Streams
-from uldp.vectors import FixedPoint, Vector
+from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Vector
 
 
 @dataclass(frozen=True)
@@ -200,3 +200,9 @@ def require(holds: bool, key: str, value: Any, wanted: str, section: str = "meth
     """One clear sentence for a setting that does not hold."""
     if not holds:
         raise ConfigError(f"{wanted}, not {value!r}", place=f"{section}.{key}", value=value)
+
+
+def require_limit(key: str, value: float) -> None:
+    """Refuse a clip or a range whose squares would vanish or overflow."""
+    limits = f"a number from {SMALLEST_LIMIT:g} to {LARGEST_LIMIT:g}"
+    require(SMALLEST_LIMIT <= value <= LARGEST_LIMIT, key, value, limits)

@@ -29,17 +29,18 @@ import numpy as np
 from uldp.data.federation import SiloData
 from uldp.learners.base import Learner
 from uldp.mechanisms.gaussian import sample_gaussian
-from uldp.methods.base import SMALLEST_RATE, Contribution, Facts, Method, Observer, State, require
+from uldp.methods.base import SMALLEST_RATE, Contribution, Facts, Observer, require, require_limit
+from uldp.methods.silo_mean import SiloMean
 from uldp.privacy.events import Event, Group, NonPrivate, Repeated, sampled_gaussian
 from uldp.rng import Secrets, SecretStream, Streams
-from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Vector
+from uldp.vectors import FixedPoint, Vector
 
 SMALLEST_NOISE: Final = 1e-3
 """Less noise than this protects nobody, and its epsilon is beyond what floats can count."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpSgd(Method):
+class DpSgd(SiloMean):
     """Record-level DP-SGD in every silo, models averaged."""
 
     clip: float = 1.0
@@ -47,7 +48,6 @@ class DpSgd(Method):
     local_lr: float = 0.1
     record_rate: float = 0.05
     batch_size: float = 64.0
-    global_lr: float = 1.0
     value_range: float = 1024.0
 
     paper: ClassVar[str] = "DP-SGD (CCS 2016)"
@@ -56,9 +56,8 @@ class DpSgd(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         for key in ("clip", "value_range"):
-            limits = f"a number from {SMALLEST_LIMIT:g} to {LARGEST_LIMIT:g}"
-            require(SMALLEST_LIMIT <= getattr(self, key) <= LARGEST_LIMIT, key, getattr(self, key), limits)
-        for key in ("local_lr", "batch_size", "global_lr"):
+            require_limit(key, getattr(self, key))
+        for key in ("local_lr", "batch_size"):
             require(0 < getattr(self, key) < math.inf, key, getattr(self, key), "a positive number")
         require(self.local_steps >= 1, "local_steps", self.local_steps, "at least 1")
         require(SMALLEST_RATE <= self.record_rate <= 1, "record_rate", self.record_rate, f"from {SMALLEST_RATE:g} to 1")
@@ -67,19 +66,6 @@ class DpSgd(Method):
             "noise_multiplier",
             self.noise_multiplier,
             f"0 (no privacy) or at least {SMALLEST_NOISE:g}",
-            "privacy",
-        )
-        require(
-            self.sample_rate == 1,
-            "sample_rate",
-            self.sample_rate,
-            "1 (this method samples records, by record_rate, and no users)",
-        )
-        require(
-            self.compensate == 0,
-            "compensate",
-            self.compensate,
-            "0 (every silo adds all of its noise itself, so none can go missing)",
             "privacy",
         )
 
@@ -98,14 +84,8 @@ class DpSgd(Method):
             now = now - self.local_lr / self.batch_size * total
         yield None, (now - x)[None, :]
 
-    def server(self, state: State, total: Vector, facts: Facts) -> State:
-        return State(state.x + self.global_lr / facts.silos * total)
-
     def encoding(self, facts: Facts) -> FixedPoint:
         return FixedPoint(limit=self.value_range, bits=48, saturate=True)
-
-    def terms(self, facts: Facts) -> int:
-        return facts.silos
 
     def protected_records(self) -> int:
         """How many records of one person the event covers."""

@@ -11,25 +11,24 @@ Nothing is clipped. What is sent still passes through the integer sum, so it nee
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from uldp.data.federation import SiloData
 from uldp.learners.base import Learner
-from uldp.methods.base import Contribution, Facts, State, require
+from uldp.methods.base import Contribution, Facts, require, require_limit
 from uldp.methods.local import TrainsLocally
+from uldp.methods.silo_mean import SiloMean
 from uldp.privacy.events import Event, NonPrivate
 from uldp.rng import Secrets, Streams
-from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Vector
+from uldp.vectors import FixedPoint, Vector
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(TrainsLocally):
+class FedAvg(TrainsLocally, SiloMean):
     """Plain federated averaging."""
 
-    global_lr: float = 1.0
     value_range: float = 1024.0
 
     summary: ClassVar[str] = "federated averaging: the non-private line to compare with"
@@ -38,10 +37,7 @@ class FedAvg(TrainsLocally):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
-        limits = f"a number from {SMALLEST_LIMIT:g} to {LARGEST_LIMIT:g}"
-        require(SMALLEST_LIMIT <= self.value_range <= LARGEST_LIMIT, "value_range", self.value_range, limits)
-        require(self.sample_rate == 1, "sample_rate", self.sample_rate, "1 (this method does not sample users)")
+        require_limit("value_range", self.value_range)
         require(
             self.noise_multiplier == 0,
             "noise_multiplier",
@@ -55,14 +51,8 @@ class FedAvg(TrainsLocally):
     ) -> Iterator[Contribution]:
         yield None, learner.silo_delta(x, data, self.local, streams)[None, :]
 
-    def server(self, state: State, total: Vector, facts: Facts) -> State:
-        return State(state.x + self.global_lr / facts.silos * total)
-
     def encoding(self, facts: Facts) -> FixedPoint:
         return FixedPoint(limit=self.value_range, bits=48, saturate=True)
-
-    def terms(self, facts: Facts) -> int:
-        return facts.silos
 
     def event(self, facts: Facts, silos_heard: int) -> Event:
         return NonPrivate()

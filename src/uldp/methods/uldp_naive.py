@@ -27,20 +27,20 @@ import numpy as np
 from uldp.data.federation import SiloData
 from uldp.errors import UldpError
 from uldp.learners.base import Learner
-from uldp.methods.base import Contribution, Facts, Observer, State, require
+from uldp.methods.base import Contribution, Facts, Observer, require_limit
 from uldp.methods.local import TrainsLocally
 from uldp.methods.release import check_share, continuous_multiplier
+from uldp.methods.silo_mean import SiloMean
 from uldp.privacy.events import Event, NonPrivate, sampled_gaussian
 from uldp.rng import Secrets, Streams
-from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Vector, clip_rows
+from uldp.vectors import FixedPoint, Vector, clip_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class UldpNaive(TrainsLocally):
+class UldpNaive(TrainsLocally, SiloMean):
     """One clipped change per silo, and noise for a user who is in every silo."""
 
     clip: float = 1.0
-    global_lr: float = 1.0
 
     summary: ClassVar[str] = "one clipped change per silo, noise for a user who is in all silos; private, hardly learns"
     paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithm 1"
@@ -48,17 +48,7 @@ class UldpNaive(TrainsLocally):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limits = f"a number from {SMALLEST_LIMIT:g} to {LARGEST_LIMIT:g}"
-        require(SMALLEST_LIMIT <= self.clip <= LARGEST_LIMIT, "clip", self.clip, limits)
-        require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
-        require(self.sample_rate == 1, "sample_rate", self.sample_rate, "1 (this method does not sample users)")
-        require(
-            self.compensate == 0,
-            "compensate",
-            self.compensate,
-            "0 (each silo's noise covers that silo's vector, so a missing one costs nothing)",
-            "privacy",
-        )
+        require_limit("clip", self.clip)
 
     def silo(
         self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
@@ -72,18 +62,12 @@ class UldpNaive(TrainsLocally):
             delta = np.full(len(x), np.nan)
         yield None, clip_rows(delta[None, :], self.clip)
 
-    def server(self, state: State, total: Vector, facts: Facts) -> State:
-        return State(state.x + self.global_lr / facts.silos * total)
-
     def encoding(self, facts: Facts) -> FixedPoint:
         return FixedPoint(limit=self.clip)
 
     def noise_scale(self, facts: Facts) -> float:
         # Algorithm 1, line 13: variance sigma^2 C^2 |S| in each silo
         return self.noise_multiplier * self.encoding(facts).units * math.sqrt(facts.silos)
-
-    def terms(self, facts: Facts) -> int:
-        return facts.silos
 
     def event(self, facts: Facts, silos_heard: int) -> Event:
         scale, units = self.noise_scale(facts), self.encoding(facts).units

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from uldp.data.federation import IntArray
-from uldp.methods.base import Facts, Method, Observer, State, require
+from uldp.methods.base import Facts, Method, Observer, State, require, require_limit
 from uldp.methods.release import check_share, continuous_multiplier
 from uldp.methods.weights import WEIGHTINGS, count_cap, record_weights, uniform_weights
 from uldp.privacy.events import Event, NonPrivate, sampled_gaussian
-from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Vector
+from uldp.vectors import FixedPoint, Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,7 @@ class UserSum(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            SMALLEST_LIMIT <= self.clip <= LARGEST_LIMIT,
-            "clip",
-            self.clip,
-            f"a number from {SMALLEST_LIMIT:g} to {LARGEST_LIMIT:g}",
-        )
+        require_limit("clip", self.clip)
         require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
         require(self.weighting in WEIGHTINGS, "weighting", self.weighting, f"one of {', '.join(WEIGHTINGS)}")
         require(self.max_records >= 1, "max_records", self.max_records, "at least 1")
