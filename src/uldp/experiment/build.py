@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 from collections import Counter
@@ -15,8 +14,6 @@ from uldp.data.federation import Federation, IntArray, Task
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
 from uldp.methods.base import Facts, Method, Observer
-from uldp.methods.dp_sgd import DpSgd
-from uldp.methods.uldp_group import UldpGroup
 from uldp.privacy.accountants import Composition, Epsilon, account, account_replaced
 from uldp.privacy.calibrate import calibrate
 from uldp.privacy.ledger import Entry, Ledger
@@ -151,8 +148,9 @@ def prepare(experiment: Experiment) -> Prepared:
     learner = build_learner(experiment, federation.feature_shape, federation.task)
     federation = replace(federation, caveats=(*federation.caveats, *_rounding(learner, federation)))
     facts = Facts(federation.users, len(federation.silos), learner.dimension)
-    method = noised_method(experiment, federation.counts().sum(axis=0), facts)
-    federation = replace(federation, notes=(*federation.notes, *_dropped(method, facts, federation)))
+    counts = federation.counts()
+    method = noised_method(experiment, counts.sum(axis=0), facts)
+    federation = replace(federation, notes=(*federation.notes, *method.notes(facts, counts)))
     plan = Plan(
         # The calibrated noise is part of what is agreed on: another version of an accountant may find another one.
         digest=hashlib.sha256(f"{experiment.digest()} {facts} {method!r}".encode()).hexdigest(),
@@ -162,17 +160,6 @@ def prepare(experiment: Experiment) -> Prepared:
         silos=tuple(silo.name for silo in federation.silos),
     )
     return Prepared(experiment, federation, learner, plan)
-
-
-def _dropped(method: Method, facts: Facts, federation: Federation) -> tuple[str, ...]:
-    """How many records do not take part, for those who hold them: the number is not noised."""
-    if not isinstance(method, UldpGroup):
-        return ()
-    counts, size = federation.counts(), method.protected_records()
-    records, kept = int(counts.sum()), int(method.tell(facts, counts).sum())
-    if kept == records:
-        return (f"group_size {size} is not below any user's number of records: nothing is dropped.",)
-    return (f"group_size {size} drops {records - kept} of {records} records.",)
 
 
 def _rounding(learner: TorchLearner, federation: Federation) -> tuple[str, ...]:
@@ -198,6 +185,9 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
     shared: tuple[str, ...] = (SHARED_PLACES,) if federation.hashed and method.unit == "user" and not void else ()
     if method.unit == "user" and ledger.delta * facts.users >= 1:
         shared += (f"delta {ledger.delta:g} is not below 1/|U|: it allows to give away a whole person.",)
+    groups = tuple(
+        (size, account({event: sum(releases)}, ledger.delta).value) for size, event in method.per_person(facts).items()
+    )
     exposures = exposures_of(plan, ledger, releases) if method.unit is not None and not void else ()
     return Statement(
         unit=method.unit,
@@ -207,7 +197,7 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
         rounds=len(releases),
         simulated=simulated,
         exposures=exposures,
-        groups=_groups(method, sum(releases), facts, ledger.delta) if not void else (),
+        groups=() if void else groups,
         void=void,
         first=len(federation.caveats) + len(shared),
         caveats=(*federation.caveats, *shared, *method.caveats(facts), *_common_caveats(plan, simulated)),
@@ -244,21 +234,6 @@ def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[E
         replaced = found if method.covers_replacement else account_replaced(seen, ledger.delta).value
         rows.append(Exposure(who, sees, found, replaced, method.needs_counts and observer.who != "world"))
     return tuple(rows)
-
-
-def _groups(method: Method, rounds: int, facts: Facts, delta: float) -> tuple[tuple[int, float], ...]:
-    """For a guarantee about records: what a person with so many of them faces."""
-    if method.unit != "record" or not isinstance(method, DpSgd):
-        return ()
-    sizes = {size: dataclasses.replace(_as_group(method), group_size=size) for size in (2, 8, 32)}
-    return tuple(
-        (size, account({group.event(facts, facts.silos): rounds}, delta).value) for size, group in sizes.items()
-    )
-
-
-def _as_group(method: DpSgd) -> UldpGroup:
-    """The same DP-SGD, accounted for groups of records."""
-    return UldpGroup(**{field.name: getattr(method, field.name) for field in dataclasses.fields(DpSgd)})
 
 
 def planned_statement(plan: Plan, delta: float, federation: Federation, *, simulated: bool) -> Statement:

@@ -191,6 +191,14 @@ class Method(ABC):
         """Sentences that a privacy statement must carry for this method."""
         return ()
 
+    def notes(self, facts: Facts, counts: IntArray) -> tuple[str, ...]:
+        """What whoever holds the data should know, given all silos' counts. Not noised: it goes nowhere else."""
+        return ()
+
+    def per_person(self, facts: Facts) -> Mapping[int, Event]:
+        """Where single records are protected: what a person with so many of them faces in a round."""
+        return {}
+
     def corrections(self) -> tuple[str, ...]:
         """What the paper claims for these settings and does not hold, and what we state instead."""
         return ()

@@ -92,10 +92,13 @@ class DpSgd(SiloMean):
         return 1
 
     def event(self, facts: Facts, silos_heard: int) -> Event:
+        return self.group_event(self.protected_records()) if silos_heard > 0 else NonPrivate()
+
+    def group_event(self, size: int) -> Event:
+        """What a round shows about somebody with ``size`` records."""
         step = sampled_gaussian(self.noise_multiplier, self.record_rate)
-        if isinstance(step, NonPrivate) or silos_heard <= 0:
-            return NonPrivate()
-        size = self.protected_records()
+        if isinstance(step, NonPrivate):
+            return step
         # All k records in one silo are the worst case of how they may be spread over silos with these settings.
         return Repeated(self.local_steps, step if size == 1 else Group(size, step))
 

@@ -6,11 +6,13 @@ the group epsilon of m, which grows much faster than m. The statement prints bot
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from uldp.methods.base import Facts
 from uldp.methods.dp_sgd import DpSgd
+from uldp.privacy.events import Event
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +21,9 @@ class RecordDp(DpSgd):
 
     summary: ClassVar[str] = "DP-SGD in every silo: protects one record, not a person who has several"
     unit: ClassVar[str | None] = "record"
+
+    def per_person(self, facts: Facts) -> Mapping[int, Event]:
+        return {size: self.group_event(size) for size in (2, 8, 32)}
 
     def caveats(self, facts: Facts) -> tuple[str, ...]:
         return (

@@ -96,6 +96,13 @@ class UldpGroup(DpSgd):
         assert told is not None
         return data.take(flags(data.users, told, streams))
 
+    def notes(self, facts: Facts, counts: IntArray) -> tuple[str, ...]:
+        size = self.protected_records()
+        records, kept = int(counts.sum()), int(self.tell(facts, counts).sum())
+        if kept == records:
+            return (f"group_size {size} is not below any user's number of records: nothing is dropped.",)
+        return (f"group_size {size} drops {records - kept} of {records} records.",)
+
     def corrections(self) -> tuple[str, ...]:
         return (
             "The paper converts by Lemma 6 at orders where it does not hold, which under-reports (2100 instead of 3267 "
