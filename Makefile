@@ -15,7 +15,7 @@ install: $(STAMP) ## Create .venv with everything a developer needs
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	@touch $@
 
 .PHONY: demo

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from uldp.aggregation import aggregation
+from uldp.aggregation import lookup_aggregation
 from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.methods.base import Facts, Method
 from uldp.methods.registry import lookup
@@ -13,7 +15,7 @@ from uldp.privacy.ledger import Ledger
 from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession
-from uldp.sessions.silo import SiloSession
+from uldp.sessions.silo import SiloSession, signing_key
 from uldp.vectors import clip_rows
 
 
@@ -80,22 +82,36 @@ def small_federation(users=6, silos=3, dimension=4, records=30, seed=0, scale=1.
     return Federation("small", tuple(parts), users, Task(0), Records(*draw(20)))
 
 
-def make_plan(method: Method, federation: Federation, dimension=4) -> Plan:
+SMALL_KEY = 512
+"""Bits of the Paillier key in tests: insecure, and fast."""
+
+
+def make_aggregation(name: str):
+    """The aggregation called ``name``, with a small key."""
+    return lookup_aggregation(name)(**({"key_bits": SMALL_KEY} if name == "paillier" else {}))
+
+
+def make_plan(method: Method, federation: Federation, dimension=4, aggregation="plain") -> Plan:
     method = method.fitted(federation.counts().sum(axis=0))
+    kind = make_aggregation(aggregation) if isinstance(aggregation, str) else aggregation
     return Plan(
         digest="d" * 64,
         method=method,
-        aggregation=aggregation("plain"),
-        facts=Facts(federation.users, len(federation.silos), dimension),
+        aggregation=kind,
+        facts=Facts(federation.users, len(federation.silos), dimension, kind.dither),
         silos=tuple(silo.name for silo in federation.silos),
     )
 
 
-def make_sessions(method, federation, *, seed=0, budget=None, delta=1e-5, learner=None, secrets=None):
-    """A server and its silos, ready for the first message."""
+def make_sessions(
+    method, federation, *, seed=0, budget=None, delta=1e-5, learner=None, secrets=None, aggregation="plain"
+):
+    """A server and its silos, ready for the first message. The silos' signing keys come from the secrets."""
     learner = learner or TinyLearner(federation.feature_shape[0])
-    plan = make_plan(method, federation, learner.dimension)
+    plan = make_plan(method, federation, learner.dimension, aggregation)
     streams, secrets = Streams.from_seed(seed), secrets or Secrets.simulated_from_seed(seed)
+    identities = tuple(signing_key(secrets, index).public for index in range(len(plan.silos)))
+    plan = replace(plan, identities=identities)  # and the digest stays: tests write messages by hand
     server = ServerSession(plan, learner.initial(streams), Ledger(delta, budget), secrets)
     silos = {silo.name: SiloSession(plan, silo, learner, streams, secrets) for silo in federation}
     return server, silos

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,20 +26,25 @@ from uldp.errors import ConfigError
 
 PathPart = str | int
 _KEY_BYTES: Final = 32
+_ZEROS: Final = memoryview(bytes(1 << 18))
 
 
-def _derive(key: bytes, purpose: bytes, path: tuple[PathPart, ...]) -> bytes:
-    """A 32-byte key for ``path`` below ``key``; distinct paths give independent keys.
+def path_bytes(path: Iterable[PathPart | bytes]) -> bytes:
+    """``path`` as bytes; distinct paths give distinct bytes.
 
     Every part is written with its type and its length, so that ("a", "b") and ("ab",) differ, and so do 1 and "1".
     """
-    state = hashlib.blake2b(key=key, digest_size=_KEY_BYTES, person=purpose)
+    written = []
     for part in path:
-        text = str(part).encode()
-        state.update(b"i" if isinstance(part, int) else b"s")
-        state.update(len(text).to_bytes(8, "little"))
-        state.update(text)
-    return state.digest()
+        text = part if isinstance(part, bytes) else str(part).encode()
+        kind = b"i" if isinstance(part, int) else b"s" if isinstance(part, str) else b"b"
+        written += [kind, len(text).to_bytes(8, "little"), text]
+    return b"".join(written)
+
+
+def _derive(key: bytes, purpose: bytes, path: tuple[PathPart, ...]) -> bytes:
+    """A 32-byte key for ``path`` below ``key``; distinct paths give independent keys."""
+    return hashlib.blake2b(path_bytes(path), key=key, digest_size=_KEY_BYTES, person=purpose).digest()
 
 
 def _seed_key(seed: int, purpose: bytes) -> bytes:
@@ -88,11 +95,19 @@ class SecretStream:
 
     def words(self, count: int) -> npt.NDArray[np.uint64]:
         """``count`` uniform 64-bit words."""
-        words = np.zeros(count, dtype="<u8")
-        if count:
-            view = words.view(np.uint8).data
-            self._encryptor.update_into(view, view)
-        return words.astype(np.uint64, copy=False)
+        words = np.empty(count, dtype=np.uint64)
+        self.fill(words)
+        return words
+
+    def fill(self, words: npt.NDArray[np.uint64]) -> None:
+        """Overwrite ``words`` with uniform 64-bit words; as :meth:`words`, without new memory."""
+        if not len(words):
+            return
+        for start in range(0, len(words), len(_ZEROS) // 8):
+            view = words[start : start + len(_ZEROS) // 8].view(np.uint8).data
+            self._encryptor.update_into(_ZEROS[: len(view)], view)
+        if sys.byteorder == "big":
+            words.byteswap(inplace=True)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ whatever order they are taken. So removing a user moves the sum by at most ``cli
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -112,9 +113,22 @@ class FixedPoint:
 
         What is cut off: coordinates beyond the limit where the encoding saturates, else whole rows longer than it.
         """
+        total = np.zeros(rows.shape[1], dtype=np.int64)
+        cut = 0
+        for integers, cut_off in self._encoded(rows, weights):
+            total += integers.sum(axis=0)
+            cut += cut_off
+        return total, cut
+
+    def encode_rows(self, rows: Vector) -> tuple[Integers, int]:
+        """trunc(row / unit) for every row, and how much was cut off to keep the limit."""
+        blocks = list(self._encoded(rows, None))
+        integers = [block for block, _ in blocks] or [np.zeros(rows.shape, dtype=np.int64)]
+        return np.concatenate(integers), sum(cut for _, cut in blocks)
+
+    def _encoded(self, rows: Vector, weights: Vector | None) -> Iterator[tuple[Integers, int]]:
+        """Block by block: the integers, and how much was cut off."""
         count, dimension = rows.shape
-        total = np.zeros(dimension, dtype=np.int64)
-        saturated = 0
         scale = self.units / self.limit
         block = max(1, _BLOCK // max(1, dimension))
         for start in range(0, count, block):
@@ -122,15 +136,14 @@ class FixedPoint:
             factors = scale if weights is None else (weights[start : start + block] * scale)[:, None]
             scaled = part * factors
             if self.saturate:
-                saturated += int((np.abs(scaled) > self.units).sum())
+                cut = int((np.abs(scaled) > self.units).sum())
                 np.clip(scaled, -self.units, self.units, out=scaled)
             np.trunc(scaled, out=scaled)
             if not self.saturate:
                 long = ~self._within(scaled, None if weights is None else weights[start : start + block])
-                saturated += int(long.sum())
+                cut = int(long.sum())
                 scaled[long] = 0.0
-            total += scaled.astype(np.int64).sum(axis=0)
-        return total, saturated
+            yield scaled.astype(np.int64), cut
 
     def _within(self, integers: Vector, weights: Vector | None) -> npt.NDArray[np.bool_]:
         """Which rows of whole numbers are no longer than weight * limit: the bound itself, checked once more.

@@ -63,7 +63,7 @@ def test_plan_predicts_what_run_spends(folder):
     assert planned["epsilon"] == ran["epsilon"]
     assert planned["statement"]["exposures"] == ran["statement"]["exposures"]
     assert list(planned["epsilon_after_round"]) == ["1", "2", "3"]
-    assert "the server sees how many records" in " ".join(call("plan", *arguments).stdout.split())
+    assert "Record counts are exchanged in the clear" in " ".join(call("plan", *arguments).stdout.split())
 
 
 def test_a_target_epsilon_is_planned_and_kept():

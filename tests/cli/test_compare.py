@@ -44,7 +44,8 @@ def document(*arguments):
 
 
 def test_means_deviations_and_the_total(folder):
-    found = document(*SMALL, "--methods", "default,uldp-avg,uldp-avg-w", "--out", "c")
+    plain = ("--set", "aggregation.name=plain")
+    found = document(*SMALL, *plain, "--methods", "default,uldp-avg,uldp-avg-w", "--out", "c")
     assert [result["method"] for result in found["results"]] == ["default", "uldp-avg", "uldp-avg-w"]
     avg = found["results"][1]
     values = [run["metrics"]["loss"] for run in avg["runs"]]

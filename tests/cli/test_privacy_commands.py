@@ -33,7 +33,11 @@ def epsilon(*arguments):
         (("--rounds", 100, "--adversary", "silo", "--colluding", 2), 13.76),
         (("--rounds", 100, "--dropped", 1), 11.48),
         (("--rounds", 100, "--dropped", 1, "--compensate", 1), 9.997),
-        (("--rounds", 100, "--method", "uldp-avg-w", "--adversary", "server"), 28.37),
+        (("--rounds", 100, "--method", "uldp-avg-w", "--adversary", "server", "--aggregation", "plain"), 28.37),
+        (("--rounds", 100, "--method", "uldp-avg-w", "--adversary", "server"), 9.997),
+        (("--rounds", 100, "--method", "uldp-avg-w", "--adversary", "server", "--aggregation", "paillier"), 9.997),
+        (("--rounds", 100, "--sample-rate", 0.1, "--adversary", "silo"), 11.48),
+        (("--rounds", 100, "--sample-rate", 0.1, "--adversary", "silo", "--aggregation", "paillier"), 0.863),
         (("--rounds", 100, "--method", "uldp-naive"), 24.38),
         (("--rounds", 100, "--method", "uldp-naive", "--adversary", "server"), 24.38),
     ],
@@ -282,5 +286,9 @@ def test_what_a_newcomer_trips_over():
 def test_numbers_that_do_not_cover_the_counts_are_marked():
     plain = " ".join(runner.invoke(app, ["plan", *SMALL, "--method", "uldp-avg"]).stdout.split())
     counted = " ".join(runner.invoke(app, ["plan", *SMALL, "--method", "uldp-avg-w"]).stdout.split())
-    assert "the server 9.997 * 24.38" in counted
+    assert "the server 3.849 * 8.721" in counted
     assert "no epsilon covers those" in counted and " * " not in plain
+    arguments = [*SMALL, "--method", "uldp-avg-w", "--set", "aggregation.name=paillier"]
+    hidden = " ".join(runner.invoke(app, ["plan", *arguments]).stdout.split())
+    assert "the server 3.849 8.721" in hidden
+    assert " * " not in hidden and "in the clear" not in hidden

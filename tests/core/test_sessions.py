@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support import drive, make_plan, make_sessions, small_federation, step
+from tests.support import drive, make_aggregation, make_plan, make_sessions, small_federation, step
 
 from uldp.errors import MessageRefused, RunError
 from uldp.methods.registry import METHODS, lookup
 from uldp.methods.user_sum import UserSum
 from uldp.protocol import messages as m
-from uldp.protocol.turns import TURNS, Phase, diagram, turn
+from uldp.protocol.turns import ANSWERS, ROUTES, Phase, diagram, turn, turns
 from uldp.rng import Secrets
 
 DIGEST = "d" * 64
@@ -83,16 +83,48 @@ def test_saving_and_restoring_after_every_exchange_changes_nothing(name):
     assert server.model.tobytes() == expected
 
 
+QUESTIONS = [
+    m.Hello(1, 2, 3),
+    m.AskKey(b""),
+    m.TellKeys([], []),
+    m.TellSeed(b""),
+    m.TellWeights(b""),
+    m.AskCounts(),
+    m.TellUsers(b""),
+    m.AskUpdate(1, b"", b""),
+    m.Finish(),
+]
+
+
+@pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("phase", Phase)
-@pytest.mark.parametrize(
-    "question", [m.Hello(1, 2, 3), m.AskCounts(), m.TellUsers(b""), m.AskUpdate(1, b"", b""), m.Finish()]
-)
-def test_only_the_table_decides_who_may_speak(phase, question):
-    if (phase, type(question)) in TURNS:
-        assert turn(phase, question, "x")[0] is TURNS[phase, type(question)][0]
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: type(question).__name__)
+def test_only_the_table_decides_who_may_speak(route, phase, question):
+    table = turns(ROUTES[route])
+    if (phase, type(question)) in table:
+        assert turn(table, phase, question, "x")[0] is ANSWERS[type(question)][0]
     else:
         with pytest.raises(MessageRefused, match="out of turn"):
-            turn(phase, question, "x")
+            turn(table, phase, question, "x")
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_setup_is_one_path_from_new_to_ready(route):
+    phase, asked = Phase.NEW, []
+    table = turns(ROUTES[route])
+    while phase is not Phase.READY:
+        (question,) = [question for at, question in table if at is phase]
+        asked.append(question)
+        phase = table[phase, question][1]
+    assert asked == [m.Hello, *ROUTES[route]]
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+@pytest.mark.parametrize("method", ["uldp-avg", "uldp-avg-w"])
+@pytest.mark.parametrize("name", ["plain", "masked", "paillier"])
+def test_every_plan_takes_one_of_the_routes_that_the_docs_draw(name, method, rate):
+    kind = make_aggregation(name)
+    assert kind.setup(build(method, sample_rate=rate)) in ROUTES.values()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +157,7 @@ def test_unknown_fields_and_versions_are_refused():
 
     _, silos = make_sessions(build(), small_federation())
     tree = msgspec.msgpack.decode(ask(m.Hello(3, 6, 4)))
-    for change in ({"version": 2}, {"extra": 1}):
+    for change in ({"version": 1}, {"version": 3}, {"extra": 1}):
         with pytest.raises(MessageRefused):
             silos["silo-0"].reply(msgspec.msgpack.encode({**tree, **change}))
 
@@ -142,13 +174,13 @@ def test_totals_that_would_give_weights_above_one_are_refused():
 
 def test_counts_stay_in_the_silo_when_the_method_does_not_need_them():
     _, silos = greeted(build("uldp-avg"))
-    with pytest.raises(MessageRefused, match="they stay here"):
+    with pytest.raises(MessageRefused, match="out of turn"):
         silos["silo-0"].reply(ask(m.AskCounts()))
 
 
 def test_a_method_that_needs_counts_does_not_train_without_them():
     _, silos = greeted(build("uldp-avg-w"))
-    with pytest.raises(MessageRefused, match="no record counts"):
+    with pytest.raises(MessageRefused, match="out of turn"):
         silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(np.zeros(4)), b"")))
 
 

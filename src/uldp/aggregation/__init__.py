@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import ClassVar, Final, Protocol
+from collections.abc import Mapping
+from typing import Final
 
+from uldp.aggregation.base import Aggregation
+from uldp.aggregation.masked import Masked
+from uldp.aggregation.paillier import PaillierWeighting
 from uldp.aggregation.plain import Plain
-from uldp.errors import ConfigError
-from uldp.vectors import Words
+from uldp.errors import ConfigError, did_you_mean
+
+AGGREGATIONS: Final[Mapping[str, type[Aggregation]]] = {kind.name: kind for kind in (Plain, Masked, PaillierWeighting)}
 
 
-class Aggregation(Protocol):
-    """What sessions ask of an aggregation."""
-
-    name: ClassVar[str]
-    server_sees_each_silo: ClassVar[bool]
-
-    def protect(self, words: Words, silo: int, round_: int) -> Words: ...
-
-    def combine(self, protected: Iterable[Words], dimension: int) -> Words: ...
-
-
-AGGREGATIONS: Final[Mapping[str, type[Plain]]] = {Plain.name: Plain}
-
-
-def aggregation(name: str) -> Aggregation:
+def lookup_aggregation(name: str) -> type[Aggregation]:
     """The aggregation called ``name``."""
     if name not in AGGREGATIONS:
         raise ConfigError(
-            f"unknown aggregation {name!r}. Known: {', '.join(AGGREGATIONS)}",
+            f"unknown aggregation {name!r}. Known: {', '.join(AGGREGATIONS)}{did_you_mean(name, AGGREGATIONS)}",
             place="aggregation.name",
             value=name,
         )
-    return AGGREGATIONS[name]()
+    return AGGREGATIONS[name]
 
 
-__all__ = ["AGGREGATIONS", "Aggregation", "Plain", "aggregation"]
+__all__ = ["AGGREGATIONS", "Aggregation", "lookup_aggregation"]

@@ -1,34 +1,29 @@
 """``plain``: every silo's noised sum goes to the server as it is; the server adds them up modulo 2^64.
 
-The server sees each silo's sum, so against the server a silo has only its own share of the noise (see
-``Method.seen_by_server``).
+The server sees each silo's sum, so against the server a silo has only its own share of the noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from uldp.vectors import Words
+from uldp.aggregation.base import Aggregation, Setting, WordsServer, WordsSilo
+from uldp.crypto.keys import SigningKey
+from uldp.data.federation import IntArray
+from uldp.rng import Secrets
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(Aggregation):
     """No protection beyond the noise."""
 
     name: ClassVar[str] = "plain"
+    summary: ClassVar[str] = "the server sees each silo's noised sum"
     server_sees_each_silo: ClassVar[bool] = True
 
-    def protect(self, words: Words, silo: int, round_: int) -> Words:
-        """What leaves silo ``silo`` in round ``round_``."""
-        return words
+    def server(self, setting: Setting, secrets: Secrets) -> WordsServer:
+        return WordsServer(setting, secrets)
 
-    def combine(self, protected: Iterable[Words], dimension: int) -> Words:
-        """The total of all silos modulo 2^64."""
-        total = np.zeros(dimension, dtype=np.uint64)
-        for words in protected:
-            total += words
-        return total
+    def silo(self, setting: Setting, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey) -> WordsSilo:
+        return WordsSilo(setting, index, counts, secrets)

@@ -41,6 +41,9 @@ AccountantName = Annotated[
     str, typer.Option("--accountant", help="auto, or one by name, such as rdp for the papers' figures.")
 ]
 Adversary = Annotated[str, typer.Option("--adversary", help="outside, server or silo.")]
+AggregationName = Annotated[
+    str, typer.Option("--aggregation", help="plain, masked or paillier: what the server and the silos see.")
+]
 Silos = Annotated[int, typer.Option("--silos", help="|S|, for what the server and silos see.")]
 Colluding = Annotated[int, typer.Option("--colluding", help="With --adversary silo: so many silos pool what they see.")]
 Dropped = Annotated[int, typer.Option("--dropped", help="So many silos sent nothing.")]
@@ -66,6 +69,7 @@ class _Question:
     conversion: str
     accountant: str
     adversary: str
+    aggregation: str
     silos: int
     colluding: int
     dropped: int
@@ -102,17 +106,27 @@ class _Question:
 
     @property
     def facts(self) -> Facts:
+        from uldp.aggregation import lookup_aggregation
         from uldp.methods.base import Facts
 
-        # What is asked for depends neither on |U| nor on d.
-        return Facts(users=2, silos=self.silos, dimension=1)
+        # What is asked for does not depend on |U|, and on d only by the dither: more parameters than these would take
+        # paillier days for a round.
+        return Facts(users=2, silos=self.silos, dimension=10**6, dither=lookup_aggregation(self.aggregation).dither)
 
     @property
     def observer(self) -> Observer:
+        from uldp.aggregation import lookup_aggregation
         from uldp.methods.base import Observer
 
+        kind = lookup_aggregation(self.aggregation)
         who = {"outside": "world", "server": "server", "silo": "silos"}[self.adversary]
-        return Observer(who, self.colluding, self.dropped)  # type: ignore[arg-type]
+        return Observer(
+            who,  # type: ignore[arg-type]
+            self.colluding,
+            self.dropped,
+            sums=kind.server_sees_each_silo,
+            sample=not kind.hides_sample,
+        )
 
     def built(self, noise_multiplier: float, **changes: Any) -> Method:
         """The method with these settings; options that it does not have are refused."""
@@ -169,6 +183,7 @@ def epsilon(
     conversion: Conversion = "mixture",
     accountant: AccountantName = "auto",
     adversary: Adversary = "outside",
+    aggregation: AggregationName = "masked",
     silos: Silos = 5,
     colluding: Colluding = 1,
     dropped: Dropped = 0,
@@ -185,8 +200,8 @@ def epsilon(
     from uldp.privacy.statement import finite_or_none, show_epsilon
 
     asked = _Question(
-        method, rounds, steps, sample_rate, group_size, conversion, accountant, adversary, silos, colluding, dropped,
-        compensate, delta,
+        method, rounds, steps, sample_rate, group_size, conversion, accountant, adversary, aggregation, silos,
+        colluding, dropped, compensate, delta,
     )  # fmt: skip
     if out is not None and not table:
         raise ConfigError("goes with --table", place="--out", value=str(out))
@@ -227,6 +242,7 @@ def sigma(
     sample_rate: Rate = 1.0,
     group_size: GroupSize = None,
     adversary: Adversary = "outside",
+    aggregation: AggregationName = "masked",
     silos: Silos = 5,
     colluding: Colluding = 1,
     dropped: Dropped = 0,
@@ -239,8 +255,8 @@ def sigma(
     from uldp.privacy.calibrate import calibrate
 
     asked = _Question(
-        method, rounds, steps, sample_rate, group_size, "mixture", "auto", adversary, silos, colluding, dropped,
-        compensate, delta,
+        method, rounds, steps, sample_rate, group_size, "mixture", "auto", adversary, aggregation, silos, colluding,
+        dropped, compensate, delta,
     )  # fmt: skip
     if lookup(method).method.unit is None:
         raise ConfigError(f"{method} adds no noise, so no noise reaches an epsilon", place="--method", value=method)

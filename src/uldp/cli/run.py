@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory to create (default: runs/NAME-N).")]
 Run = Annotated[Path, typer.Argument(help="A run directory.")]
+Transcript = Annotated[
+    bool, typer.Option("--transcript", help="Write every message that each party received into RUN/private.")
+]
 
 
 @reporting
@@ -29,6 +32,7 @@ def run(
     data_dir: DataDirOption = None,
     overrides: Set = [],  # noqa: B006
     out: Out = None,
+    transcript: Transcript = False,
     as_json: Json = False,
 ) -> None:
     """Train: simulate all silos of an experiment on this machine."""
@@ -41,27 +45,29 @@ def run(
     prepared = prepare(experiment)
     name = f"{prepared.federation.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
     directory = RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), experiment)
-    _train(prepared, directory, as_json)
+    _train(prepared, directory, transcript, as_json)
 
 
 @reporting
-def resume(run_directory: Run, as_json: Json = False) -> None:
+def resume(run_directory: Run, transcript: Transcript = False, as_json: Json = False) -> None:
     """Continue a run from its last round; a finished run is only shown again."""
     from uldp.experiment.build import prepare
     from uldp.runs.directory import RunDirectory
 
     directory = RunDirectory.open(run_directory)
-    _train(prepare(directory.experiment()), directory, as_json)
+    _train(prepare(directory.experiment()), directory, transcript, as_json)
 
 
-def _train(prepared: Prepared, directory: RunDirectory, as_json: bool) -> None:
+def _train(prepared: Prepared, directory: RunDirectory, transcript: bool, as_json: bool) -> None:
     from uldp.runtimes.local import run as run_local
+    from uldp.runtimes.transcript import TranscriptFiles
 
     for text in warnings_before(prepared):
         warn(text)
     try:
         with progress(prepared.experiment.method_name, prepared.plan.method.rounds) as show:
-            result = run_local(prepared, directory, show)
+            record = TranscriptFiles(directory, prepared.plan.silos) if transcript else None
+            result = run_local(prepared, directory, show, record)
     except KeyboardInterrupt:
         typer.echo(f"stopped; nothing is lost. Continue with: uldp resume {quote(str(directory.path))}", err=True)
         raise typer.Exit(130) from None

@@ -102,7 +102,7 @@ class Federation:
     guarantee holds for these data (for instance that the features were scaled by statistics of them). ``hashed`` says
     that two people may share a user index. ``notes`` are for whoever holds the data and go nowhere
     else (for instance how many values were clipped). ``schema``, where there is one, applies the same
-    preprocessing to new tables.
+    preprocessing to new tables. ``roster`` is a digest of how ids become users: equal in all silos of one federation.
     """
 
     name: str
@@ -115,6 +115,7 @@ class Federation:
     hashed: bool = False
     notes: tuple[str, ...] = field(default=())
     schema: Schema | None = None
+    roster: str = ""
 
     def __post_init__(self) -> None:
         if not self.silos:

@@ -8,6 +8,7 @@ silos; the server sees neither ids nor key, else it could try all ids and name t
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from uldp.data.federation import IntArray
 from uldp.data.files import read_table
 from uldp.data.ids import normalised_ids, read_ids
 from uldp.errors import ConfigError, DataError
-from uldp.rng import Secrets, Streams
+from uldp.rng import Secrets, Streams, path_bytes
 
 KEY_BYTES: Final = 32
 
@@ -35,6 +36,10 @@ class UserIndex(Protocol):
         ...
 
     def indices(self, ids: Sequence[str], place: str) -> IntArray: ...
+
+    def digest(self) -> str:
+        """Equal where the same ids become the same indices. It tells neither ids nor key."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,9 @@ class Roster:
             )
         return found
 
+    def digest(self) -> str:
+        return hashlib.sha256(path_bytes(self.ids)).hexdigest()
+
 
 @dataclass(frozen=True)
 class HashedIds:
@@ -132,6 +140,10 @@ class HashedIds:
         check_room(len(distinct), self.users, place)
         bucket = {user: _hash(self.key, user) % self.users for user in distinct}
         return np.array([bucket[user] for user in ids], dtype=np.int64)
+
+    def digest(self) -> str:
+        # No id is a path of this form, so the digest is no id's hash.
+        return hmac.digest(self.key, path_bytes(("digest of the key", self.users)), "sha256").hex()
 
 
 def check_room(distinct: int, users: int, place: str) -> None:

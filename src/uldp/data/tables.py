@@ -85,6 +85,7 @@ def load_tables(
         hashed=isinstance(index, HashedIds),
         notes=(*notes, *_collisions(ids, index), *respelled, *_same_files(named)),
         schema=schema,
+        roster=index.digest(),
     )
 
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from uldp.aggregation import aggregation
 from uldp.data.federation import Federation, IntArray, Task
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
@@ -147,7 +146,9 @@ def prepare(experiment: Experiment) -> Prepared:
         )
     learner = build_learner(experiment, federation.feature_shape, federation.task)
     federation = replace(federation, caveats=(*federation.caveats, *_rounding(learner, federation)))
-    facts = Facts(federation.users, len(federation.silos), learner.dimension)
+    aggregation = experiment.aggregation.build(experiment.run.threads)
+    facts = Facts(federation.users, len(federation.silos), learner.dimension, aggregation.dither)
+    silos = tuple(silo.name for silo in federation.silos)
     counts = federation.counts()
     method = noised_method(experiment, counts.sum(axis=0), facts)
     federation = replace(federation, notes=(*federation.notes, *method.notes(facts, counts)))
@@ -155,11 +156,23 @@ def prepare(experiment: Experiment) -> Prepared:
         # The calibrated noise is part of what is agreed on: another version of an accountant may find another one.
         digest=hashlib.sha256(f"{experiment.digest()} {facts} {method!r}".encode()).hexdigest(),
         method=method,
-        aggregation=aggregation(experiment.aggregation.name),
+        aggregation=aggregation,
         facts=facts,
-        silos=tuple(silo.name for silo in federation.silos),
+        silos=silos,
+        identities=_identities(experiment, silos),
     )
     return Prepared(experiment, federation, learner, plan)
+
+
+def _identities(experiment: Experiment, silos: tuple[str, ...]) -> tuple[bytes, ...]:
+    """The silos' public keys as they stand in the experiment; none where a simulation makes them."""
+    given = experiment.aggregation.identities
+    if given and set(given) != set(silos):
+        odd = sorted(set(given) ^ set(silos))[0]
+        raise ConfigError(
+            f"one key for each silo ({', '.join(silos)}) and no other", place=f"aggregation.identities.{odd}", value=odd
+        )
+    return tuple(bytes.fromhex(given[silo]) for silo in silos) if given else ()
 
 
 def _rounding(learner: TorchLearner, federation: Federation) -> tuple[str, ...]:
@@ -207,23 +220,26 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
 
 def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[Exposure, ...]:
     """Who faces which epsilon after rounds with so many releases each."""
-    method, facts = plan.method, plan.facts
-    each = f"each silo's noised {'sum' if method.shared_noise else 'model'} ({plan.aggregation.name} aggregation)"
-    server_sees = each if plan.aggregation.server_sees_each_silo else "the noised total"
+    method, facts, aggregation = plan.method, plan.facts, plan.aggregation
+    each = f"each silo's noised {'sum' if method.shared_noise else 'model'} (plain aggregation)"
+    server_sees = each if aggregation.server_sees_each_silo else f"the noised total ({aggregation.name} aggregation)"
     silo_sees = "the model of every round" + (" and its own share of the noise" if method.shared_noise else "")
     several_see = "the same, and each other's shares"
     if method.sample_rate < 1:
-        server_sees, silo_sees = f"{server_sees} and the sample", f"{silo_sees} and the sample"
-    if method.needs_counts:
+        server_sees = f"{server_sees} and the sample"
+    if plan.tells_sample:
+        silo_sees = f"{silo_sees} and the sample"
+    if plan.shows_counts:
         server_sees += f"; and, in the clear, {method.tells['server']}, which no epsilon covers"
         silo_sees += f"; and, in the clear, {method.tells['silo']}, which no epsilon covers"
+    view = {"sums": aggregation.server_sees_each_silo, "sample": not aggregation.hides_sample}
     observers = [
         ("the outside world", "the model of every round", Observer()),
-        ("the server", server_sees, Observer("server")),
-        ("one silo", silo_sees, Observer("silos")),
+        ("the server", server_sees, Observer("server", **view)),
+        ("one silo", silo_sees, Observer("silos", **view)),
     ]
     if facts.silos > 2 and method.shared_noise:
-        observers.append(("two silos together", several_see, Observer("silos", colluding=2)))
+        observers.append(("two silos together", several_see, Observer("silos", colluding=2, **view)))
     if facts.silos > 1 and method.shared_noise:
         missing = ("the outside world, one silo silent", "the model of every round", Observer(dropped=1))
         observers.append(missing)
@@ -232,7 +248,7 @@ def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[E
         seen = ledger.composition() if observer == Observer() else method.seen_over(facts, observer, releases)
         found = account(seen, ledger.delta).value
         replaced = found if method.covers_replacement else account_replaced(seen, ledger.delta).value
-        rows.append(Exposure(who, sees, found, replaced, method.needs_counts and observer.who != "world"))
+        rows.append(Exposure(who, sees, found, replaced, plan.shows_counts and observer.who != "world"))
     return tuple(rows)
 
 
@@ -243,6 +259,25 @@ def planned_statement(plan: Plan, delta: float, federation: Federation, *, simul
     return statement(plan, Ledger(delta, None, entries), federation, simulated=simulated)
 
 
+def _sampling_and_counts(plan: Plan) -> list[str]:
+    method, lines = plan.method, []
+    if plan.shows_counts:
+        lines.append(
+            "Record counts are exchanged in the clear: towards the server and the silos this method keeps no "
+            "user-level promise about presence."
+            + (' aggregation.name = "paillier" hides them.' if method.ratios(plan.facts) is not None else "")
+        )
+    if method.sample_rate < 1 and method.unit == "user":
+        who = "The server and the silos know" if plan.tells_sample else "The server (but no silo) knows"
+        limit = (
+            f"; but nobody takes part in more than {method.participation_limit} rounds (method.max_participations)"
+            if method.participation_limit
+            else " (method.max_participations would bound it)"
+        )
+        lines.append(f"{who} which users were sampled, so sub-sampling does not lower epsilon towards them{limit}.")
+    return lines
+
+
 def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
     if plan.method.unit is None:
         return ()
@@ -251,6 +286,14 @@ def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
         lines.append(
             "The noise is simulated from the seed: whoever knows run.seed can take it off. "
             'Set run.secrets = "os" before a model of real data leaves the house.'
+        )
+    lines += _sampling_and_counts(plan)
+    lines += plan.aggregation.caveats(plan.method, plan.facts)
+    if not plan.aggregation.server_sees_each_silo:
+        lines.append(
+            "All parties ran in one place, which made the silos' keys"
+            + (" from the seed" if simulated else "")
+            + ": what is said of the server and of single silos holds where each of them runs on its own."
         )
     noise = "adds its share of the noise" if plan.method.shared_noise else "adds its noise"
     lines.append(

@@ -9,13 +9,14 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from uldp.aggregation import aggregation
+from uldp.aggregation import Aggregation, lookup_aggregation
 from uldp.errors import ConfigError
 from uldp.experiment.sections import Tree, check_keys, read_section, with_override, write_section
 from uldp.methods.base import Method
@@ -129,10 +130,33 @@ class PrivacyConfig:
 class AggregationConfig:
     """``[aggregation]``: how the silos' vectors become one total."""
 
-    name: str = "plain"
+    name: str = "masked"
+    key_bits: int | None = None
+    identities: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        aggregation(self.name)
+        self.build(workers=1)
+        for silo, public in self.identities.items():
+            place = f"aggregation.identities.{silo}"
+            if not isinstance(public, str) or not re.fullmatch("[0-9a-f]{64}", public):
+                raise ConfigError(
+                    f"an Ed25519 public key as 64 hexadecimal digits, not {public!r}", place=place, value=repr(public)
+                )
+            if list(self.identities.values()).count(public) > 1:
+                raise ConfigError("another silo has the same key", place=place, value=public)
+
+    def build(self, workers: int) -> Aggregation:
+        """The aggregation with its settings."""
+        kind = lookup_aggregation(self.name)
+        known = {item.name for item in dataclasses.fields(kind)}
+        settings = {"workers": workers, "key_bits": self.key_bits}
+        if self.key_bits is not None and "key_bits" not in known:
+            raise ConfigError(
+                f"{self.name} has no key of its own; key_bits goes with name = 'paillier'",
+                place="aggregation.key_bits",
+                value=self.key_bits,
+            )
+        return kind(**{key: value for key, value in settings.items() if key in known and value is not None})
 
 
 @dataclass(frozen=True, kw_only=True)

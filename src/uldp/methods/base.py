@@ -17,6 +17,7 @@ import numpy as np
 from uldp.data.federation import IntArray, SiloData
 from uldp.errors import ConfigError, MessageRefused
 from uldp.learners.base import Learner
+from uldp.methods.weights import Ratios
 from uldp.privacy.events import Event, NonPrivate
 from uldp.rng import Secrets, Streams
 from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Vector
@@ -24,11 +25,15 @@ from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Vector
 
 @dataclass(frozen=True)
 class Facts:
-    """What everybody knows about a federation: |U|, |S| and the number d of parameters."""
+    """What everybody knows about a federation: |U|, |S| and the number d of parameters.
+
+    ``dither``: by how many units the aggregation rounds each coordinate of the total, at a point that may be known.
+    """
 
     users: int
     silos: int
     dimension: int
+    dither: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,12 +48,15 @@ class State:
 class Observer:
     """Who looks on: the world, the server, or some silos that pool what they see, noise shares included.
 
-    ``dropped`` silos sent nothing, and their shares of the noise are missing from the total.
+    ``dropped`` silos sent nothing, and their shares of the noise are missing from the total. The aggregation decides
+    whether the server sees each silo's sum (``sums``) and whether silos know which users were sampled (``sample``).
     """
 
     who: Literal["world", "server", "silos"] = "world"
     colluding: int = 1
     dropped: int = 0
+    sums: bool = True
+    sample: bool = True
 
     def shares(self, facts: Facts) -> int:
         """How many shares of the noise this observer cannot take off the total."""
@@ -155,6 +163,10 @@ class Method(ABC):
         """w_su for all users of one silo, from this user's own counts only; None for weight 1."""
         return None
 
+    def ratios(self, facts: Facts) -> Ratios | None:
+        """The same weights as ratios of whole numbers, so that they can be applied under encryption; None if not."""
+        return None
+
     def count_cap(self, facts: Facts) -> int:
         """The largest count a silo reports for one user."""
         return 0
@@ -162,8 +174,7 @@ class Method(ABC):
     def seen_by(self, facts: Facts, observer: Observer) -> Event:
         """What an observer sees of a round. A method that does not say makes no claim but towards the world.
 
-        The world does not know the sample; a server is shown every silo's sum and knows it; silos know it, and take
-        their own noise off the total.
+        The world does not know the sample; the server does; silos may, and take their own noise off the total.
         """
         return self.event(facts, observer.shares(facts)) if observer.who == "world" else NonPrivate()
 

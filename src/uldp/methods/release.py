@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from uldp.data.federation import IntArray
 from uldp.errors import ConfigError, ModelError
 from uldp.mechanisms.discrete_gaussian import MAX_SCALE, sample_discrete_gaussian
 from uldp.methods.base import Contribution
@@ -46,6 +47,21 @@ def silo_sum(
     """
     total = np.zeros(dimension, dtype=np.int64)
     saturated = left_out = 0
+    for users, rows, missing in finite_rows(contributions, dimension, private=private):
+        part, cut = encoding.encode_sum(rows, None if weights is None or users is None else weights[users])
+        total += part
+        left_out += missing
+        if encoding.saturate:
+            saturated += cut
+        else:
+            left_out += cut
+    return SiloSum(total, saturated, left_out)
+
+
+def finite_rows(
+    contributions: Iterable[Contribution], dimension: int, *, private: bool = True
+) -> Iterator[tuple[IntArray | None, Vector, int]]:
+    """The rows that are finite, whose they are, and how many were not."""
     for users, rows in contributions:
         if rows.ndim != 2 or rows.shape[1] != dimension:
             raise ModelError(f"rows of shape {rows.shape}, the model has {dimension} parameters", place="method.silo")
@@ -54,16 +70,10 @@ def silo_sum(
             raise ModelError(
                 "local training diverged (NaN or infinity); lower the learning rate", place="method.local_lr"
             )
-        left_out += int((~finite).sum())
-        kept = rows if finite.all() else rows[finite]
-        kept_weights = None if weights is None or users is None else weights[users[finite]]
-        part, cut = encoding.encode_sum(kept, kept_weights)
-        total += part
-        if encoding.saturate:
-            saturated += cut
+        if finite.all():
+            yield users, rows, 0
         else:
-            left_out += cut
-    return SiloSum(total, saturated, left_out)
+            yield None if users is None else users[finite], rows[finite], int((~finite).sum())
 
 
 def add_noise(total: Integers, scale: float, stream: SecretStream) -> Integers:

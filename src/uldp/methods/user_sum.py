@@ -20,7 +20,15 @@ from typing import ClassVar
 from uldp.data.federation import IntArray
 from uldp.methods.base import Facts, Method, Observer, State, require, require_limit
 from uldp.methods.release import check_share, continuous_multiplier
-from uldp.methods.weights import WEIGHTINGS, count_cap, record_weights, uniform_weights
+from uldp.methods.weights import (
+    WEIGHTINGS,
+    Ratios,
+    RecordRatios,
+    UniformRatios,
+    count_cap,
+    record_weights,
+    uniform_weights,
+)
 from uldp.privacy.events import Event, NonPrivate, sampled_gaussian
 from uldp.vectors import FixedPoint, Vector
 
@@ -68,6 +76,11 @@ class UserSum(Method):
             return uniform_weights(facts.users, facts.silos)
         return record_weights(counts, totals)
 
+    def ratios(self, facts: Facts) -> Ratios:
+        if self.weighting == "records":
+            return RecordRatios(self.count_cap(facts), facts.silos)
+        return UniformRatios(facts.silos)
+
     def encoding(self, facts: Facts) -> FixedPoint:
         return FixedPoint(limit=self.clip)
 
@@ -88,6 +101,8 @@ class UserSum(Method):
         if observer.who == "world":
             return self.event(facts, observer.shares(facts))
         if observer.who == "silos":
+            return self._gaussian(facts, observer.shares(facts), 1.0, 1.0 if observer.sample else self.sample_rate)
+        if not observer.sums:
             return self._gaussian(facts, observer.shares(facts), 1.0, 1.0)
         # Each silo's sum has noise sigma C / sqrt(|S|); together they cost mu^2 = |S| sum_s w_su^2 / sigma^2.
         # Uniform weights: sum_s w_su^2 = 1/|S|. By records it is 1 for a user whose records are all in one silo.
@@ -98,7 +113,7 @@ class UserSum(Method):
     def seen_over(self, facts: Facts, observer: Observer, releases: Sequence[int]) -> Mapping[Event, int]:
         # Who knows the sample gets no amplification, but no user is in more rounds than the limit. Towards the world
         # the limit costs nothing: given what was seen before, a user is sampled with probability at most q.
-        if self.max_participations and observer.who != "world":
+        if self.max_participations and (observer.who == "server" or (observer.who == "silos" and observer.sample)):
             releases = sorted(releases, reverse=True)[: self.max_participations]
         return {self.seen_by(facts, observer): sum(releases)}
 
@@ -107,7 +122,10 @@ class UserSum(Method):
         scale = self.noise_scale(facts)
         if scale == 0 or shares <= 0:
             return NonPrivate()
-        multiplier = continuous_multiplier(scale, shares, self.encoding(facts).units)
+        units = self.encoding(facts).units
+        multiplier = continuous_multiplier(scale, shares, units)
+        # Rounding at a known point moves each of d coordinates by less than a unit more (docs/errata.md, U13).
+        sensitivity *= 1 + facts.dither * math.sqrt(facts.dimension) / units
         return sampled_gaussian(multiplier / sensitivity, sample_rate)
 
     def check(self, facts: Facts) -> None:
@@ -128,22 +146,3 @@ class UserSum(Method):
             "Algorithm 4 as printed zeroes the users that were sampled; here the others are left out (errata U3).",
             "Lemma 4 is for samples of fixed size; Poisson samples are accounted as such, by PLD (errata U4).",
         )
-
-    def caveats(self, facts: Facts) -> tuple[str, ...]:
-        lines = []
-        if self.needs_counts:
-            lines.append(
-                "Weighting by records without the private protocol: the server sees how many records everybody has in "
-                "each silo. Towards the server this method therefore keeps no user-level promise about presence."
-            )
-        if self.sample_rate < 1:
-            limit = (
-                f"; but nobody takes part in more than {self.max_participations} rounds (method.max_participations)"
-                if self.max_participations
-                else " (method.max_participations would bound it)"
-            )
-            lines.append(
-                "The server and the silos know which users were sampled, so sub-sampling lowers epsilon for the "
-                f"outside world only{limit}."
-            )
-        return tuple(lines)

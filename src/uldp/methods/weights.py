@@ -13,7 +13,10 @@ inverts 16 N_u + 1 under encryption cannot tell an absent user from a present on
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -42,3 +45,54 @@ def record_weights(counts: IntArray, totals: IntArray) -> Vector:
     array([0.738, 0.   ])
     """
     return GHOST * counts.astype(np.float64) / (GHOST * totals.astype(np.float64) + 1)
+
+
+class Ratios(Protocol):
+    """Weights as ratios of whole numbers, w_su = numerator_su / sum_s share_su: what can be computed encrypted."""
+
+    def numerators(self, counts: IntArray) -> IntArray:
+        """For all users, from one silo's capped counts."""
+
+    def shares(self, counts: IntArray, silo: int) -> IntArray:
+        """This silo's part of every user's denominator."""
+
+    def denominators(self) -> Iterable[int]:
+        """All that a denominator can be."""
+
+
+def common_multiple(ratios: Ratios) -> int:
+    """C_LCM: every possible denominator divides it."""
+    return math.lcm(*ratios.denominators())
+
+
+@dataclass(frozen=True)
+class RecordRatios:
+    """w_su = 16 c_su / (16 N_u + 1); the first silo holds everybody's sixteenth."""
+
+    cap: int
+    silos: int
+
+    def numerators(self, counts: IntArray) -> IntArray:
+        return GHOST * counts
+
+    def shares(self, counts: IntArray, silo: int) -> IntArray:
+        return GHOST * counts + (1 if silo == 0 else 0)
+
+    def denominators(self) -> Iterable[int]:
+        return (GHOST * total + 1 for total in range(self.cap * self.silos + 1))
+
+
+@dataclass(frozen=True)
+class UniformRatios:
+    """w_su = 1 / |S|."""
+
+    silos: int
+
+    def numerators(self, counts: IntArray) -> IntArray:
+        return np.ones_like(counts)
+
+    def shares(self, counts: IntArray, silo: int) -> IntArray:
+        return np.ones_like(counts)
+
+    def denominators(self) -> Iterable[int]:
+        return (self.silos,)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from uldp.errors import MessageRefused
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 OVERHEAD_BYTES: Final = 1 << 16
 """Room for everything in a message that is not a vector."""
 
@@ -32,11 +32,56 @@ class Hello(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """Silo: yes, these are my numbers too."""
+    """Silo: yes, these are my numbers too. ``roster`` stands for how ids become users here; all silos must agree."""
 
     silos: int
     users: int
     dimension: int
+    roster: str
+
+
+class AskKey(Message, frozen=True):
+    """Server: your public key? ``modulus`` is the server's Paillier modulus n, where there is one."""
+
+    modulus: bytes
+
+
+class Key(Message, frozen=True):
+    """Silo: my public half of a key agreement, signed with my long-term key."""
+
+    public: bytes
+    signature: bytes
+
+
+class TellKeys(Message, frozen=True):
+    """Server: all silos' public keys and signatures, in the order of the silos."""
+
+    publics: list[bytes]
+    signatures: list[bytes]
+
+
+class Paired(Message, frozen=True):
+    """Silo: I share a secret with each of them. The first silo adds the common seed, sealed for each of the others."""
+
+    sealed: list[bytes]
+
+
+class TellSeed(Message, frozen=True):
+    """Server: the common seed, sealed by the first silo for you (nothing for the first silo itself)."""
+
+    sealed: bytes
+
+
+class Blinded(Message, frozen=True):
+    """Silo: my share of everybody's blinded denominator, masked, modulo n."""
+
+    shares: bytes
+
+
+class TellWeights(Message, frozen=True):
+    """Server: everybody's inverse blinded denominator, encrypted; they hold for all rounds."""
+
+    weights: bytes
 
 
 class AskCounts(Message, frozen=True):
@@ -60,15 +105,23 @@ class Accepted(Message, frozen=True):
 
 
 class AskUpdate(Message, frozen=True):
-    """Server: train from this model (float64). ``sample`` has one bit per user; empty means everybody."""
+    """Server: train from this model (float64).
+
+    ``sample`` has one bit per user; empty means everybody, or that silos are not told. ``weights`` are encrypted
+    weights for this round, where users are sampled without the silos knowing.
+    """
 
     round: int
     model: bytes
     sample: bytes
+    weights: bytes = b""
 
 
 class Update(Message, frozen=True):
-    """Silo: my protected sum (uint64). ``saturated`` is reported by methods without a guarantee only."""
+    """Silo: my protected sum, words modulo 2^64 or ciphertexts.
+
+    ``saturated`` is reported by methods without a guarantee only.
+    """
 
     round: int
     vector: bytes
@@ -83,7 +136,25 @@ class Goodbye(Message, frozen=True):
     """Silo: understood."""
 
 
-Body = Hello | Welcome | AskCounts | Counts | TellUsers | Accepted | AskUpdate | Update | Finish | Goodbye
+Body = (
+    Hello
+    | Welcome
+    | AskKey
+    | Key
+    | TellKeys
+    | Paired
+    | TellSeed
+    | Blinded
+    | TellWeights
+    | AskCounts
+    | Counts
+    | TellUsers
+    | Accepted
+    | AskUpdate
+    | Update
+    | Finish
+    | Goodbye
+)
 
 
 class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,6 +168,20 @@ class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(Envelope)
+_BODY_DECODER: Final[msgspec.msgpack.Decoder[Body]] = msgspec.msgpack.Decoder(Body)
+
+
+def encode_body(body: Body) -> bytes:
+    """A body alone, for keeping: equal for all silos that are told the same."""
+    return _ENCODER.encode(body)
+
+
+def decode_body(data: bytes) -> Body:
+    """What :func:`encode_body` wrote."""
+    try:
+        return _BODY_DECODER.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MessageRefused(f"not a message of this protocol: {error}", place="checkpoint") from error
 
 
 def encode(experiment: str, silo: str, body: Body) -> bytes:
@@ -129,9 +214,9 @@ def decode(data: bytes, *, experiment: str, silo: str, limit: int) -> Body:
     return envelope.body
 
 
-def size_limit(users: int, dimension: int) -> int:
-    """The largest message of a federation with these numbers."""
-    return OVERHEAD_BYTES + 8 * max(users, dimension) + users
+def size_limit(users: int, dimension: int, *, silos: int = 1, item: int = 8) -> int:
+    """The largest message of a federation with these numbers, with ``item`` bytes for one coordinate or one user."""
+    return OVERHEAD_BYTES + max(8, item) * max(users, dimension) + 8 * dimension + users + 256 * silos
 
 
 def pack(array: npt.NDArray[np.generic]) -> bytes:

@@ -1,16 +1,20 @@
-"""Who may speak when: one table for both sides. The diagram in the docs is drawn from it.
+"""Who may speak when: one table for both sides. The diagrams in the docs are drawn from it.
 
-The server asks, a silo answers. A question that the table does not have for the silo's phase, or an answer of another
+The server asks, a silo answers. Before the first round there is a setup, a fixed path of exchanges: which one follows
+from what the experiment needs. A question that the table does not have for the silo's phase, or an answer of another
 type than the table says, is refused and changes nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
 from uldp.errors import MessageRefused
 from uldp.protocol import messages as m
+
+Question = type[m.Message]
 
 
 class Phase(Enum):
@@ -18,26 +22,65 @@ class Phase(Enum):
 
     NEW = "new"
     GREETED = "greeted"
+    INTRODUCED = "introduced"
+    PAIRED = "paired"
     COUNTED = "counted"
+    BLINDED = "blinded"
     READY = "ready"
     CLOSED = "closed"
 
 
-TURNS: Final[dict[tuple[Phase, type[m.Message]], tuple[type[m.Message], Phase]]] = {
-    (Phase.NEW, m.Hello): (m.Welcome, Phase.GREETED),
-    (Phase.GREETED, m.AskCounts): (m.Counts, Phase.COUNTED),
-    (Phase.COUNTED, m.TellUsers): (m.Accepted, Phase.READY),
-    (Phase.GREETED, m.AskUpdate): (m.Update, Phase.READY),
-    (Phase.READY, m.AskUpdate): (m.Update, Phase.READY),
-    (Phase.READY, m.Finish): (m.Goodbye, Phase.CLOSED),
+ANSWERS: Final[dict[Question, tuple[type[m.Message], Phase]]] = {
+    m.Hello: (m.Welcome, Phase.GREETED),
+    m.AskKey: (m.Key, Phase.INTRODUCED),
+    m.TellKeys: (m.Paired, Phase.PAIRED),
+    m.AskCounts: (m.Counts, Phase.COUNTED),
+    m.TellUsers: (m.Accepted, Phase.READY),
+    m.TellSeed: (m.Blinded, Phase.BLINDED),
+    m.TellWeights: (m.Accepted, Phase.READY),
+    m.AskUpdate: (m.Update, Phase.READY),
+    m.Finish: (m.Goodbye, Phase.CLOSED),
 }
+"""What a silo answers to each question, and where it stands then, unless the setup ends here: then it is ready."""
+
+Turns = dict[tuple[Phase, Question], tuple[type[m.Message], Phase]]
+
+AGREE_KEYS: Final[tuple[Question, ...]] = (m.AskKey, m.TellKeys)
+SHOW_COUNTS: Final[tuple[Question, ...]] = (m.AskCounts, m.TellUsers)
+BLIND_COUNTS: Final[tuple[Question, ...]] = (m.TellSeed,)
+FIXED_WEIGHTS: Final[tuple[Question, ...]] = (m.TellWeights,)
+
+ROUTES: Final[dict[str, tuple[Question, ...]]] = {
+    "plain": (),
+    "plain, weights by records": SHOW_COUNTS,
+    "masked": AGREE_KEYS,
+    "masked, weights by records": AGREE_KEYS + SHOW_COUNTS,
+    "paillier": AGREE_KEYS + BLIND_COUNTS + FIXED_WEIGHTS,
+    "paillier, users sampled": AGREE_KEYS + BLIND_COUNTS,
+}
+"""The setups that there are, for the diagrams. An experiment's own is in its plan."""
 
 
-def turn(phase: Phase, question: m.Message, place: str) -> tuple[type[m.Message], Phase]:
+def turns(setup: Iterable[Question] = ()) -> Turns:
+    """The table of an experiment with this setup after the greeting."""
+    table: Turns = {}
+    path: list[Question] = [m.Hello, *setup]
+    phase = Phase.NEW
+    for question in path:
+        answer, after = ANSWERS[question]
+        after = Phase.READY if question is path[-1] else after
+        table[phase, question] = (answer, after)
+        phase = after
+    table[Phase.READY, m.AskUpdate] = ANSWERS[m.AskUpdate]
+    table[Phase.READY, m.Finish] = ANSWERS[m.Finish]
+    return table
+
+
+def turn(table: Turns, phase: Phase, question: m.Message, place: str) -> tuple[type[m.Message], Phase]:
     """The answer's type and the next phase, if ``question`` is allowed in ``phase``."""
-    found = TURNS.get((phase, type(question)))
+    found = table.get((phase, type(question)))
     if found is None:
-        allowed = [q.__name__ for p, q in TURNS if p is phase] or ["nothing"]
+        allowed = [q.__name__ for p, q in table if p is phase] or ["nothing"]
         raise MessageRefused(
             f"{type(question).__name__} is out of turn: a silo that is {phase.value} takes {', '.join(allowed)}",
             place=place,
@@ -47,9 +90,26 @@ def turn(phase: Phase, question: m.Message, place: str) -> tuple[type[m.Message]
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2", f"    [*] --> {Phase.NEW.value}"]
-    for (phase, question), (answer, after) in TURNS.items():
-        lines.append(f"    {phase.value} --> {after.value}: {question.__name__} / {answer.__name__}")
-    lines.append(f"    {Phase.CLOSED.value} --> [*]")
+    """All routes together as a Mermaid state diagram."""
+    edges = {
+        f"    {phase.value} --> {after.value}: {question.__name__} / {answer.__name__}": None
+        for setup in ROUTES.values()
+        for (phase, question), (answer, after) in turns(setup).items()
+    }
+    first, last = f"    [*] --> {Phase.NEW.value}", f"    {Phase.CLOSED.value} --> [*]"
+    return "\n".join(["stateDiagram-v2", first, *edges, last])
+
+
+def sequence(route: str) -> str:
+    """One route as a Mermaid sequence diagram, with a round at its end."""
+    lines = ["sequenceDiagram", "    participant A as server", "    participant S as every silo"]
+    for (phase, question), (answer, after) in turns(ROUTES[route]).items():
+        again = phase is Phase.READY and after is Phase.READY
+        inside = "    " if again else ""
+        if again:
+            lines.append("    loop every round")
+        lines.append(f"    {inside}A->>S: {question.__name__}")
+        lines.append(f"    {inside}S->>A: {answer.__name__}")
+        if again:
+            lines.append("    end")
     return "\n".join(lines)

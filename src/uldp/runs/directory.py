@@ -9,7 +9,8 @@
     statement.json      for whom which epsilon holds; statement.txt for people
     result.json         the JSON document of ``uldp run``
     model.npz           the final parameters; schema.json: how a table becomes features
-    private/            checkpoint and, with secrets from the OS, their key until the run is over: for the owner only
+    private/            checkpoint, transcripts and, with secrets from the OS, their key until the run is over: for the
+                        owner only
 
 Files are replaced in one step, so a crash leaves the old one or the new one, never half of one. ``experiment.json`` is
 the last file of a new directory: one without it was cut short while it was made, and may be made again.
@@ -251,6 +252,14 @@ class RunDirectory:
             raise RunError(f"cannot be read: {error.strerror}", place=str(file)) from error
         except ValueError as error:
             raise RunError(f"is damaged: {error}", place=str(file)) from error
+
+    def append_private(self, name: str, tree: dict[str, Any]) -> None:
+        """One more line of a file that is for the owner only."""
+        file = self._private / name
+        with _reported(file):
+            number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(number, "ab") as out:
+                out.write((json.dumps(tree) + "\n").encode())
 
     def _lines(self, name: str) -> Iterator[dict[str, Any]]:
         file = self.path / name

@@ -20,8 +20,9 @@ from uldp.privacy.accountants import Composition
 from uldp.privacy.statement import Statement, finite_or_none
 from uldp.rng import Secrets
 from uldp.runs.directory import Checkpoint, RunDirectory
+from uldp.runtimes.transcript import SERVER, Record
 from uldp.sessions.server import ServerSession
-from uldp.sessions.silo import SiloSession
+from uldp.sessions.silo import SiloSession, signing_key
 from uldp.vectors import Vector
 
 PROBES = 64
@@ -103,8 +104,11 @@ def run(
     experiment: Experiment | Prepared,
     directory: RunDirectory | str | None = None,
     on_round: OnRound | None = None,
+    record: Record | None = None,
 ) -> Result:
     """Simulate all silos of an experiment here. With a directory the run can be looked at and resumed.
+
+    ``record`` is handed every message as it is delivered, see :mod:`uldp.runtimes.transcript`.
 
     >>> experiment = Experiment.from_tree({
     ...     "data": {"dataset": "synthetic", "users": 20, "options": {"records": 200}},
@@ -118,13 +122,13 @@ def run(
     prepared = experiment if isinstance(experiment, Prepared) else prepare(experiment)
     if isinstance(directory, str):
         directory = RunDirectory.create(directory, prepared.experiment)
-    return _LocalRun(prepared, directory, on_round).go()
+    return _LocalRun(prepared, directory, on_round, record).go()
 
 
 def resume(directory: RunDirectory | str, on_round: OnRound | None = None) -> Result:
     """Continue a run from its last checkpoint: the same rounds, the same noise, nothing charged twice."""
     directory = RunDirectory.open(directory) if isinstance(directory, str) else directory
-    return _LocalRun(prepare(directory.experiment()), directory, on_round).go()
+    return _LocalRun(prepare(directory.experiment()), directory, on_round, None).go()
 
 
 class _LocalRun:
@@ -134,10 +138,13 @@ class _LocalRun:
     _server: ServerSession
     _silos: dict[str, SiloSession]
 
-    def __init__(self, prepared: Prepared, directory: RunDirectory | None, on_round: OnRound | None) -> None:
+    def __init__(
+        self, prepared: Prepared, directory: RunDirectory | None, on_round: OnRound | None, record: Record | None
+    ) -> None:
         self._prepared = prepared
         self._directory = directory
         self._on_round = on_round
+        self._record = record or (lambda receiver, sender, message: None)
         self._learner = prepared.learner
         self._history: list[RoundReport] = []
         self._seconds = 0.0
@@ -168,10 +175,21 @@ class _LocalRun:
         self._secrets = directory.secrets(experiment) if directory else _secrets_in_memory(experiment)
         ledger = prepared.ledger(directory.ledger_entries() if directory else ())
         x = prepared.learner.initial(streams.child("model"))
-        self._server = ServerSession(prepared.plan, x, ledger, self._secrets)
+        # All silos are simulated here, so their long-term keys are made here too.
+        keys = [signing_key(self._secrets, index) for index in range(len(prepared.plan.silos))]
+        plan = prepared.plan.with_identities([key.public for key in keys])
+        self._server = ServerSession(plan, x, ledger, self._secrets)
         self._silos = {
-            silo.name: SiloSession(prepared.plan, silo, prepared.learner, streams, self._secrets)
-            for silo in prepared.federation
+            silo.name: SiloSession(
+                plan,
+                silo,
+                prepared.learner,
+                streams,
+                self._secrets,
+                identity=key,
+                roster=prepared.federation.roster,
+            )
+            for silo, key in zip(prepared.federation, keys, strict=True)
         }
         if directory is None:
             return
@@ -202,7 +220,10 @@ class _LocalRun:
         """One question to all silos; False when the experiment is over."""
         requests = self._server.requests()
         for name, request in requests.items():
-            self._server.receive(name, self._silos[name].reply(request))
+            self._record(f"silo {name}", SERVER, request)
+            reply = self._silos[name].reply(request)
+            self._record(SERVER, f"silo {name}", reply)
+            self._server.receive(name, reply)
         if not requests:
             return False
         self._server.collect()

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from uldp.aggregation import Aggregation
-from uldp.methods.base import Facts, Method
+from uldp.aggregation.base import Aggregation, Setting
 from uldp.protocol.messages import size_limit
+from uldp.protocol.turns import Question, Turns, turns
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, kw_only=True)
+class Plan(Setting):
     """The public part of an experiment. ``digest`` stands for all of its settings."""
 
-    digest: str
-    method: Method
     aggregation: Aggregation
-    facts: Facts
-    silos: tuple[str, ...]
 
     def __post_init__(self) -> None:
         self.method.check(self.facts)
+        self.aggregation.check(self.method, self.facts)
+
+    @property
+    def setup(self) -> tuple[Question, ...]:
+        """The exchanges between the greeting and the first round."""
+        return self.aggregation.setup(self.method)
+
+    @cached_property
+    def turns(self) -> Turns:
+        return turns(self.setup)
+
+    @property
+    def shows_counts(self) -> bool:
+        """Whether record counts are exchanged in the clear."""
+        return self.method.needs_counts and not self.aggregation.hides_counts
+
+    @property
+    def tells_sample(self) -> bool:
+        """Whether silos are told which users were sampled."""
+        return self.method.sample_rate < 1 and not self.aggregation.hides_sample
 
     @property
     def message_limit(self) -> int:
-        return size_limit(self.facts.users, self.facts.dimension)
+        facts = self.facts
+        return size_limit(facts.users, facts.dimension, silos=facts.silos, item=self.aggregation.item_bytes())

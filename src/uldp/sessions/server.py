@@ -18,14 +18,14 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from uldp.aggregation.base import Sample
 from uldp.data.federation import IntArray
 from uldp.errors import MessageRefused, ModelError, RunError
 from uldp.methods.base import State
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.protocol import messages as m
-from uldp.protocol.turns import Phase, turn
+from uldp.protocol.turns import SHOW_COUNTS, Phase, turn
 from uldp.rng import Secrets
 from uldp.sessions.plan import Plan
 from uldp.vectors import Vector, Words, from_words
@@ -41,6 +41,7 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     told: bytes | None
     saturated: int
     collected: bytes | None
+    setup: list[dict[str, bytes]]
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class ServerSession:
         self._state = State(np.array(x, dtype=np.float64))
         self._ledger = ledger
         self._secrets = secrets.child("server")
+        self._side = plan.aggregation.server(plan, self._secrets.child("aggregation"))
+        self._setup: list[dict[str, bytes]] = []
         self._phase = Phase.NEW
         self._round = 0
         self._told: IntArray | None = None
@@ -96,7 +99,7 @@ class ServerSession:
             question = self._next_question()
             if question is None:
                 return {}
-            answer, after = turn(self._phase, question, "server")
+            answer, after = turn(self._plan.turns, self._phase, question, "server")
             self._turn = _Turn(question, answer, after)
             self._answers = {}
         waiting = [name for name in self._plan.silos if name not in self._answers]
@@ -126,22 +129,21 @@ class ServerSession:
         """Use the answers of an exchange. A round's answers become its total; the model does not change yet."""
         self._all_answered()
         assert self._turn is not None
-        facts, answers = self._plan.facts, self._answers
-        if self._turn.answer is m.Counts:
+        facts, answers, question = self._plan.facts, self._answers, type(self._turn.question)
+        if question is m.AskCounts:
             counts = [
                 m.unpack_counts(body.counts, facts.users, self._cap, name)
                 for name in self._plan.silos
                 if isinstance(body := answers[name], m.Counts)
             ]
             self._told = self._plan.method.tell(facts, np.stack(counts))
-        elif self._turn.answer is m.Update:
-            vectors = (
-                m.unpack_words(body.vector, facts.dimension, name)
-                for name, body in answers.items()
-                if isinstance(body, m.Update)
-            )
-            self._sum = self._plan.aggregation.combine(vectors, facts.dimension)
-            self.saturated += sum(body.saturated for body in answers.values() if isinstance(body, m.Update))
+        elif question is m.AskUpdate:
+            updates = {name: body for name, body in answers.items() if isinstance(body, m.Update)}
+            self._sum = self._side.total({name: body.vector for name, body in updates.items()})
+            self.saturated += sum(body.saturated for body in updates.values())
+        elif question in self._plan.setup:
+            self._side.collect(question, answers)
+            self._setup.append({name: m.encode_body(body) for name, body in answers.items()})
         self._phase, self._turn, self._answers = self._turn.after, None, {}
 
     def charge(self) -> Entry | None:
@@ -178,31 +180,44 @@ class ServerSession:
         facts, method = self._plan.facts, self._plan.method
         if self._phase is Phase.NEW:
             return m.Hello(facts.silos, facts.users, facts.dimension)
-        if self._phase is Phase.GREETED and method.needs_counts:
-            return m.AskCounts()
-        if self._phase is Phase.COUNTED:
-            return m.TellUsers(b"")  # each silo gets its own, see _question_for
         if self._phase is Phase.CLOSED:
             return None
+        if self._phase is not Phase.READY:
+            # The setup is a path: the table has one question for each of its phases.
+            question = next(question for phase, question in self._plan.turns if phase is self._phase)
+            return self._setup_question(question, self._plan.silos[0])
         if self._round < method.rounds and self._affords_next():
-            return m.AskUpdate(self._round + 1, m.pack(self._state.x), self._sample(self._round + 1))
-        return m.Finish() if self._phase is Phase.READY else None
+            return self._round_question(self._round + 1)
+        return m.Finish()
 
-    def _question_for(self, name: str) -> m.Body:
-        assert self._turn is not None
-        if isinstance(self._turn.question, m.TellUsers):
+    def _setup_question(self, question: type[m.Message], name: str) -> m.Body:
+        if question is m.AskCounts:
+            return m.AskCounts()
+        if question is m.TellUsers:
             assert self._told is not None
             return m.TellUsers(m.pack(self._told[self._plan.silos.index(name)]))
-        return self._turn.question
+        return self._side.ask(question, name)
+
+    def _question_for(self, name: str) -> m.Body:
+        """The question as this silo gets it: in the setup some differ from silo to silo."""
+        assert self._turn is not None
+        question = type(self._turn.question)
+        return self._setup_question(question, name) if question in self._plan.setup else self._turn.question
+
+    def _round_question(self, round_: int) -> m.AskUpdate:
+        sample = self._sample(round_)
+        told = b"" if sample is None or not self._plan.tells_sample else m.pack_bits(sample)
+        weights = self._side.weights(round_, None if self._plan.tells_sample else sample)
+        return m.AskUpdate(round_, m.pack(self._state.x), told, weights)
 
     def _affords_next(self) -> bool:
         """The budget is a hard stop: a round that does not fit is not even asked for."""
         return self._ledger.affords(self._plan.method.event(self._plan.facts, self._plan.facts.silos))
 
-    def _sample(self, round_: int) -> bytes:
-        """The round's Poisson sample of users (Algorithm 4), one bit each; empty for everybody."""
+    def _sample(self, round_: int) -> Sample | None:
+        """The round's Poisson sample of users (Algorithm 4); None for everybody."""
         if self._plan.method.sample_rate == 1:
-            return b""
+            return None
         limit = self._plan.method.participation_limit
         sample = self._drawn(round_)
         if limit:
@@ -211,9 +226,9 @@ class ServerSession:
             for earlier in range(1, round_):
                 taken += self._drawn(earlier) & (taken < limit)
             sample &= taken < limit
-        return m.pack_bits(sample)
+        return sample
 
-    def _drawn(self, round_: int) -> npt.NDArray[np.bool_]:
+    def _drawn(self, round_: int) -> Sample:
         words = self._secrets.child("sample", "round", round_).stream().words(self._plan.facts.users)
         # P(word < floor(q 2^64)) is q up to 2^-64, and never above it.
         return words < np.uint64(min(math.floor(self._plan.method.sample_rate * 2.0**64), 2**64 - 1))
@@ -221,19 +236,28 @@ class ServerSession:
     def _check_answer(self, name: str, body: m.Body) -> None:
         facts = self._plan.facts
         match body:
-            case m.Welcome(silos, users, dimension):
+            case m.Welcome(silos, users, dimension, roster):
                 theirs = (silos, users, dimension)
                 ours = (facts.silos, facts.users, facts.dimension)
                 if theirs != ours:
                     raise MessageRefused(f"holds (silos, users, d) = {theirs}, here it is {ours}", place=f"silo {name}")
+                for other, answer in self._answers.items():
+                    if isinstance(answer, m.Welcome) and answer.roster != roster:
+                        raise MessageRefused(
+                            f"has another roster (or key for hashing ids) than silo {other}; the same person would be "
+                            "two users. Compare the files",
+                            place=f"silo {name}",
+                        )
             case m.Counts(counts):
                 m.unpack_counts(counts, facts.users, self._cap, f"silo {name}")
             case m.Update(round_, vector, saturated):
                 if round_ != self._round + 1:
                     raise MessageRefused(f"answered for round {round_}, not {self._round + 1}", place=f"silo {name}")
-                m.unpack_words(vector, facts.dimension, f"silo {name}")
+                self._side.check_vector(name, vector)
                 if saturated < 0:
                     raise MessageRefused("a negative number of saturated coordinates", place=f"silo {name}")
+            case _:
+                self._side.check(name, body)
 
     def _all_answered(self) -> None:
         missing = [name for name in self._plan.silos if name not in self._answers]
@@ -247,7 +271,16 @@ class ServerSession:
         memory = {name: m.pack(vector) for name, vector in self._state.memory.items()}
         told = None if self._told is None else m.pack(self._told)
         collected = None if self._sum is None else m.pack(self._sum)
-        saved = _Saved(self._phase.value, self._round, m.pack(self._state.x), memory, told, self.saturated, collected)
+        saved = _Saved(
+            self._phase.value,
+            self._round,
+            m.pack(self._state.x),
+            memory,
+            told,
+            self.saturated,
+            collected,
+            self._setup,
+        )
         return msgspec.msgpack.encode(saved)
 
     def restore(self, state: bytes) -> None:
@@ -260,6 +293,8 @@ class ServerSession:
             memory = {name: np.frombuffer(data, dtype="<f8").astype(np.float64) for name, data in saved.memory.items()}
         except (msgspec.DecodeError, ValueError, MessageRefused) as error:
             raise RunError(f"the server's saved state is unreadable: {error}", place="checkpoint") from error
+        if phase is not Phase.CLOSED:
+            self._restore_setup(saved.setup)
         self._state = State(x, memory)
         if saved.told is not None:
             flat = m.unpack_counts(saved.told, facts.silos * facts.users, self._cap * facts.silos, "checkpoint")
@@ -267,3 +302,10 @@ class ServerSession:
         if saved.collected is not None:
             self._sum = m.unpack_words(saved.collected, facts.dimension, "checkpoint")
         self._phase, self._round, self.saturated = phase, saved.round, saved.saturated
+
+    def _restore_setup(self, answers: list[dict[str, bytes]]) -> None:
+        """Tell the aggregation's machine again what it was told."""
+        questions = [question for question in self._plan.setup if question not in SHOW_COUNTS]
+        for question, each in zip(questions, answers, strict=False):
+            self._side.collect(question, {name: m.decode_body(body) for name, body in each.items()})
+        self._setup = answers

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
+from uldp.aggregation.base import RoundQuestion
+from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray, SiloData
 from uldp.errors import MessageRefused, RunError
 from uldp.learners.base import Learner
-from uldp.methods.release import add_noise, silo_sum
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Phase, turn
 from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
-from uldp.vectors import Integers, to_words
 
 
 class _Saved(msgspec.Struct, forbid_unknown_fields=True):
@@ -26,16 +27,28 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     told: bytes | None
     question: str
     answer: bytes
+    setup: list[bytes]
 
 
-def _digest(total: Integers) -> str:
-    return hashlib.sha256(m.pack(total)).hexdigest()
+def signing_key(secrets: Secrets, index: int) -> SigningKey:
+    """The long-term key of a silo whose experiment runs in one place: it is made here, like all other secrets."""
+    return SigningKey(secrets.child("identity", index))
 
 
 class SiloSession:
     """Answers the server's questions, one at a time, in the order that the turn table allows."""
 
-    def __init__(self, plan: Plan, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        data: SiloData,
+        learner: Learner,
+        streams: Streams,
+        secrets: Secrets,
+        *,
+        identity: SigningKey | None = None,
+        roster: str = "",
+    ) -> None:
         self._plan = plan
         self._data = data
         self._learner = learner
@@ -44,6 +57,15 @@ class SiloSession:
         self._secrets = secrets.child("silo", self._index)
         self._data_digest = data.digest()
         self._counts = np.minimum(data.counts(plan.facts.users), plan.method.count_cap(plan.facts))
+        self._roster = roster
+        self._side = plan.aggregation.silo(
+            plan,
+            self._index,
+            self._counts,
+            self._secrets.child("aggregation"),
+            identity or signing_key(secrets, self._index),
+        )
+        self._setup: list[bytes] = []
         self._told: IntArray | None = None
         self._kept: SiloData | None = None
         self._kept_digest = ""
@@ -67,7 +89,7 @@ class SiloSession:
         if question == self._question:
             return self._answer
         body = m.decode(request, experiment=self._plan.digest, silo=self.name, limit=self._plan.message_limit)
-        _, after = turn(self._phase, body, self.name)
+        _, after = turn(self._plan.turns, self._phase, body, self.name)
         answer, told, round_ = self._answer_to(body, question)
         self._answer = m.encode(self._plan.digest, self.name, answer)
         self._question, self._phase, self._told, self._round = question, after, told, round_
@@ -79,17 +101,19 @@ class SiloSession:
         match body:
             case m.Hello(silos, users, dimension):
                 self._agree({"silos": silos, "users": users, "dimension": dimension})
-                return m.Welcome(facts.silos, facts.users, facts.dimension), None, 0
+                return m.Welcome(facts.silos, facts.users, facts.dimension, self._roster), None, 0
             case m.AskCounts():
-                if not self._plan.method.needs_counts:
-                    raise MessageRefused("this method needs no record counts; they stay here", place=self.name)
                 return m.Counts(m.pack(self._counts)), None, 0
             case m.TellUsers(values):
                 return m.Accepted(), self._checked(values), 0
             case m.AskUpdate(round_):
                 return self._update(body, question), self._told, round_
-            case _:  # the turn table lets nothing else through
+            case m.Finish():
                 return m.Goodbye(), self._told, self._round
+            case _:  # the turn table lets nothing else through than the aggregation's own setup
+                answer = self._side.answer(body)
+                self._setup.append(m.encode_body(body))
+                return answer, self._told, 0
 
     def _agree(self, theirs: dict[str, int]) -> None:
         for name, value in theirs.items():
@@ -116,10 +140,10 @@ class SiloSession:
             raise MessageRefused(
                 f"round {round_} is not the next one ({self._round + 1})", place=self.name, value=round_
             )
-        if plan.method.needs_counts and self._told is None:
-            raise MessageRefused("no record counts were exchanged, and the method needs them", place=self.name)
-        if (sample == b"") != (plan.method.sample_rate == 1):
+        if (sample == b"") == plan.tells_sample:
             raise MessageRefused("the sample does not fit method.sample_rate", place=self.name)
+        asked = RoundQuestion(round_, hashlib.sha256(m.encode_body(body)).hexdigest(), body.weights)
+        self._side.check_question(asked)
         x = m.unpack_floats(model, facts.dimension, self.name)
         if self._kept is None:
             self._kept = plan.method.kept(self._data, self._told, self._streams.child("kept"))
@@ -128,19 +152,17 @@ class SiloSession:
             data = data.take(m.unpack_bits(sample, facts.users, self.name)[data.users])
         if self._kept_digest == "":
             self._kept_digest = self._kept.digest()
-        covered = (question, self._data_digest, self._kept_digest, repr(plan.method))
-        secrets = self._round_secrets("inside", round_, covered)
+        inside = (question, self._data_digest, self._kept_digest, repr(plan.method))
+        secrets = self._round_secrets("inside", round_, inside)
         rows = plan.method.silo(x, data, self._learner, self._streams.child("round", round_), secrets)
-        weights = plan.method.weights(facts, self._counts, self._told)
-        summed = silo_sum(
-            rows, weights, plan.method.encoding(facts), facts.dimension, private=plan.method.unit is not None
-        )
-        scale = plan.method.noise_scale(facts)
-        covered = (question, self._data_digest, repr(scale), _digest(summed.total))
-        total = add_noise(summed.total, scale, self._round_secrets("noise", round_, covered).stream())
-        protected = plan.aggregation.protect(to_words(total), self._index, round_)
-        self.left_out += summed.left_out
-        return m.Update(round_, m.pack(protected), summed.saturated if plan.method.unit is None else 0)
+
+        def covered(purpose: str, further: Sequence[str]) -> Secrets:
+            return self._round_secrets(purpose, round_, (question, self._data_digest, *further))
+
+        weights = None if plan.aggregation.hides_counts else plan.method.weights(facts, self._counts, self._told)
+        released = self._side.release(rows, weights, asked, covered)
+        self.left_out += released.left_out
+        return m.Update(round_, released.vector, released.saturated)
 
     def _round_secrets(self, purpose: str, round_: int, covered: tuple[str, ...]) -> Secrets:
         """A round's secret randomness, addressed by all that the released vector depends on.
@@ -155,7 +177,8 @@ class SiloSession:
     def save(self) -> bytes:
         """The session's state. It holds what was sent last, and so noise: keep it as safe as the data."""
         told = None if self._told is None else m.pack(self._told)
-        return msgspec.msgpack.encode(_Saved(self._phase.value, self._round, told, self._question, self._answer))
+        saved = _Saved(self._phase.value, self._round, told, self._question, self._answer, self._setup)
+        return msgspec.msgpack.encode(saved)
 
     def restore(self, state: bytes) -> None:
         """Continue from what :meth:`save` gave."""
@@ -164,6 +187,10 @@ class SiloSession:
             phase = Phase(saved.phase)
         except (msgspec.DecodeError, ValueError) as error:
             raise RunError(f"the saved state of silo {self.name} is unreadable: {error}", place="checkpoint") from error
+        if phase is not Phase.CLOSED:  # who has said goodbye is asked nothing more, and its secrets may be gone
+            for question in saved.setup:
+                self._side.answer(m.decode_body(question))
+        self._setup = saved.setup
         self._told = None if saved.told is None else self._checked(saved.told)
         self._phase, self._round = phase, saved.round
         self._question, self._answer = saved.question, saved.answer

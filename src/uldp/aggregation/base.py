@@ -1,0 +1,199 @@
+"""What an aggregation is: two machines without I/O, one for the server and one for a silo, and what they hide.
+
+A machine takes part in the setup (the exchanges between the greeting and the first round) and in every round. It keeps
+nothing that does not follow from its secrets and the messages it got, so it is restored by being told them again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.crypto.keys import SigningKey
+from uldp.data.federation import IntArray
+from uldp.errors import MessageRefused
+from uldp.methods.base import Contribution, Facts, Method
+from uldp.methods.release import add_noise, silo_sum
+from uldp.protocol import messages as m
+from uldp.protocol.turns import SHOW_COUNTS, Question
+from uldp.rng import Secrets
+from uldp.vectors import Vector, Words, to_words
+
+Sample = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What both sides agree on. ``identities`` are the silos' public signing keys, in the order of the silos."""
+
+    digest: str
+    method: Method
+    facts: Facts
+    silos: tuple[str, ...]
+    identities: tuple[bytes, ...] = ()
+
+    def with_identities(self, identities: Sequence[bytes]) -> Self:
+        """The same with the silos' public keys: they are part of what is agreed on, so the digest changes."""
+        together = hashlib.sha256(self.digest.encode())
+        for identity in identities:
+            together.update(identity)
+        return replace(self, digest=together.hexdigest(), identities=tuple(identities))
+
+
+@dataclass(frozen=True)
+class RoundQuestion:
+    """What the server asks for in a round. ``digest`` stands for all of it and is the same for all silos."""
+
+    round: int
+    digest: str
+    weights: bytes
+
+
+@dataclass(frozen=True)
+class Released:
+    """What leaves a silo, and what was cut off or left out on the way."""
+
+    vector: bytes
+    saturated: int
+    left_out: int
+
+
+Covered = Callable[[str, Sequence[str]], Secrets]
+"""Secret randomness for a purpose, bound to all that the release depends on (``docs/decisions/0005``)."""
+
+
+class ServerSide(ABC):
+    """The server's machine. By itself it has no setup and no encrypted weights."""
+
+    def __init__(self, setting: Setting, secrets: Secrets) -> None:
+        self._setting = setting
+        self._secrets = secrets
+
+    def ask(self, question: Question, silo: str) -> m.Body:
+        """The question of this type for ``silo``."""
+        raise NotImplementedError(question.__name__)
+
+    def check(self, silo: str, body: m.Body) -> None:  # noqa: B027
+        """Refuse an answer of the setup. Nothing is changed."""
+
+    def collect(self, question: Question, answers: Mapping[str, m.Body]) -> None:  # noqa: B027
+        """Use the answers of all silos to a question of the setup."""
+
+    def weights(self, round_: int, sample: Sample | None) -> bytes:
+        """What goes with a round's question where silos are not told the sample."""
+        return b""
+
+    @abstractmethod
+    def check_vector(self, silo: str, vector: bytes) -> None:
+        """Refuse a vector that cannot be one."""
+
+    @abstractmethod
+    def total(self, vectors: Mapping[str, bytes]) -> Words:
+        """The total in units, modulo 2^64."""
+
+
+class SiloSide(ABC):
+    """A silo's machine."""
+
+    def __init__(self, setting: Setting, index: int, counts: IntArray, secrets: Secrets) -> None:
+        self._setting = setting
+        self._index = index
+        self._counts = counts
+        self._secrets = secrets
+
+    @property
+    def _place(self) -> str:
+        return f"silo {self._setting.silos[self._index]}"
+
+    def answer(self, body: m.Body) -> m.Body:
+        """The answer to a question of the setup. A refused question changes nothing."""
+        raise MessageRefused(f"{type(body).__name__} has no place in this aggregation", place=self._place)
+
+    def check_question(self, question: RoundQuestion) -> None:
+        """Refuse what cannot be a round's question."""
+        if question.weights:
+            raise MessageRefused("encrypted weights came, and none are used", place=self._place)
+
+    @abstractmethod
+    def release(
+        self, rows: Iterable[Contribution], weights: Vector | None, question: RoundQuestion, covered: Covered
+    ) -> Released:
+        """Weight, encode, add up, add noise, protect."""
+
+
+@dataclass(frozen=True)
+class Aggregation(ABC):
+    """How the silos' vectors become one total."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    server_sees_each_silo: ClassVar[bool] = False
+    hides_counts: ClassVar[bool] = False
+    """Whether weighting by records works without anybody seeing anybody's record counts."""
+    hides_sample: ClassVar[bool] = False
+    """Whether silos do not learn which users were sampled."""
+    dither: ClassVar[int] = 0
+    """See :class:`uldp.methods.base.Facts`."""
+
+    def setup(self, method: Method) -> tuple[Question, ...]:
+        """The exchanges between the greeting and the first round."""
+        return SHOW_COUNTS if method.needs_counts else ()
+
+    def check(self, method: Method, facts: Facts) -> None:  # noqa: B027
+        """Refuse what does not go together."""
+
+    def item_bytes(self) -> int:
+        """Bytes of one coordinate in a message."""
+        return 8
+
+    def caveats(self, method: Method, facts: Facts) -> tuple[str, ...]:
+        """Sentences that a privacy statement must carry for this aggregation."""
+        return ()
+
+    @abstractmethod
+    def server(self, setting: Setting, secrets: Secrets) -> ServerSide:
+        """The server's machine."""
+
+    @abstractmethod
+    def silo(self, setting: Setting, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey) -> SiloSide:
+        """The machine of the silo with this index; ``counts`` are its capped record counts of all users."""
+
+
+class WordsServer(ServerSide):
+    """Adds up vectors of words modulo 2^64."""
+
+    def check_vector(self, silo: str, vector: bytes) -> None:
+        m.unpack_words(vector, self._setting.facts.dimension, f"silo {silo}")
+
+    def total(self, vectors: Mapping[str, bytes]) -> Words:
+        dimension = self._setting.facts.dimension
+        total = np.zeros(dimension, dtype=np.uint64)
+        for silo, vector in vectors.items():
+            total += m.unpack_words(vector, dimension, f"silo {silo}")
+        return total
+
+
+class WordsSilo(SiloSide):
+    """Adds up integers, adds noise, and sends words modulo 2^64."""
+
+    def release(
+        self, rows: Iterable[Contribution], weights: Vector | None, question: RoundQuestion, covered: Covered
+    ) -> Released:
+        method, facts = self._setting.method, self._setting.facts
+        private = method.unit is not None
+        summed = silo_sum(rows, weights, method.encoding(facts), facts.dimension, private=private)
+        scale = method.noise_scale(facts)
+        digest = hashlib.sha256(m.pack(summed.total)).hexdigest()
+        total = add_noise(summed.total, scale, covered("noise", (repr(scale), digest)).stream())
+        words = self.protect(to_words(total), question)
+        return Released(m.pack(words), 0 if private else summed.saturated, summed.left_out)
+
+    def protect(self, words: Words, question: RoundQuestion) -> Words:
+        """What leaves the silo instead of ``words``."""
+        return words

@@ -1,0 +1,96 @@
+"""``masked``: pairwise masks hide every silo's sum; the server sees the total only.
+
+For every pair of silos one adds a mask to its sum and the other takes the same mask away, so that all masks cancel in
+the total, modulo 2^64 and exactly: the model is that of ``plain``, bit for bit. A mask is a keystream under a key that
+the two silos agreed on, bound to the experiment, the pair, the round and the question. A silo that is asked
+another question in the same round would use other masks, so two answers cannot be subtracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from uldp.aggregation.base import Aggregation, RoundQuestion, Setting, WordsServer, WordsSilo
+from uldp.aggregation.pairing import Pairing, check_key, pair_purpose, relay
+from uldp.crypto.keys import SharedKey, SigningKey
+from uldp.crypto.masks import add_masks
+from uldp.data.federation import IntArray
+from uldp.errors import MessageRefused
+from uldp.methods.base import Facts, Method
+from uldp.protocol import messages as m
+from uldp.protocol.turns import AGREE_KEYS, Question
+from uldp.rng import Secrets
+from uldp.vectors import Words
+
+ONE_SILO = "There is one silo only, so the total that the server sees is that silo's."
+
+
+@dataclass(frozen=True)
+class Masked(Aggregation):
+    """The server sees the noised total and nothing of single silos."""
+
+    name: ClassVar[str] = "masked"
+    summary: ClassVar[str] = "the server sees the noised total only"
+
+    def setup(self, method: Method) -> tuple[Question, ...]:
+        return AGREE_KEYS + super().setup(method)
+
+    def caveats(self, method: Method, facts: Facts) -> tuple[str, ...]:
+        return (ONE_SILO,) if facts.silos == 1 else ()
+
+    def server(self, setting: Setting, secrets: Secrets) -> MaskedServer:
+        return MaskedServer(setting, secrets)
+
+    def silo(
+        self, setting: Setting, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey
+    ) -> MaskedSilo:
+        return MaskedSilo(setting, index, counts, secrets, identity)
+
+
+class MaskedServer(WordsServer):
+    """Relays the keys."""
+
+    _keys: m.TellKeys
+
+    def ask(self, question: Question, silo: str) -> m.Body:
+        return m.AskKey(b"") if question is m.AskKey else self._keys
+
+    def check(self, silo: str, body: m.Body) -> None:
+        if isinstance(body, m.Key):
+            check_key(self._setting, silo, body, b"")
+        elif isinstance(body, m.Paired) and body.sealed:
+            raise MessageRefused("sent sealed messages, and none are used", place=f"silo {silo}")
+
+    def collect(self, question: Question, answers: Mapping[str, m.Body]) -> None:
+        if question is m.AskKey:
+            self._keys = relay(self._setting, answers)
+
+
+class MaskedSilo(WordsSilo):
+    """Adds the masks."""
+
+    def __init__(self, setting: Setting, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey) -> None:
+        super().__init__(setting, index, counts, secrets)
+        self._pairing = Pairing(setting, index, secrets, identity)
+        self._shared: dict[int, SharedKey] = {}
+
+    def answer(self, body: m.Body) -> m.Body:
+        match body:
+            case m.AskKey(modulus):
+                if modulus:
+                    raise MessageRefused("a modulus came, and none is used", place=self._place)
+                return self._pairing.introduce(b"")
+            case m.TellKeys():
+                self._shared = self._pairing.pair(body, b"")
+                return m.Paired([])
+            case _:
+                return super().answer(body)
+
+    def protect(self, words: Words, question: RoundQuestion) -> Words:
+        words = words.copy()
+        for other, shared in self._shared.items():
+            purpose = pair_purpose(self._setting, self._index, other, "mask", question.round, question.digest)
+            add_masks(words, shared.stream(*purpose), negative=self._index > other)
+        return words

@@ -1,0 +1,81 @@
+"""The key exchange that ``masked`` and ``paillier`` begin with (Protocol 1, steps 1(a) to 1(c)).
+
+Every silo signs its public half of a key agreement with its long-term key; the server relays all of them. Whoever
+changes one on the way has no signature for it. The signature also covers the experiment's digest and the server's
+modulus, so that silos which were told different ones do not come together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from uldp.aggregation.base import Setting
+from uldp.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, AgreementKey, SharedKey, SigningKey, verify
+from uldp.errors import ConfigError, MessageRefused
+from uldp.protocol import messages as m
+from uldp.rng import Secrets
+
+PURPOSE: Final = "uldp key agreement"
+
+
+def signed(setting: Setting, silo: int, modulus: bytes, public: bytes) -> tuple[str | bytes, ...]:
+    """What silo ``silo`` signs."""
+    return (PURPOSE, setting.digest, setting.silos[silo], modulus, public)
+
+
+def check_key(setting: Setting, silo: str, key: m.Key, modulus: bytes) -> None:
+    """Refuse a key that ``silo`` did not sign."""
+    index, place = setting.silos.index(silo), f"silo {silo}"
+    if len(key.public) != KEY_BYTES or len(key.signature) != SIGNATURE_BYTES:
+        raise MessageRefused("its public key or signature has the wrong length", place=place, value=len(key.public))
+    verify(setting.identities[index], key.signature, signed(setting, index, modulus, key.public), place)
+
+
+def relay(setting: Setting, answers: Mapping[str, m.Body]) -> m.TellKeys:
+    """All silos' keys, in the order of the silos."""
+    keys = [body for name in setting.silos if isinstance(body := answers[name], m.Key)]
+    return m.TellKeys([key.public for key in keys], [key.signature for key in keys])
+
+
+class Pairing:
+    """A silo's part of the key exchange."""
+
+    def __init__(self, setting: Setting, index: int, secrets: Secrets, identity: SigningKey) -> None:
+        if len(setting.identities) != len(setting.silos) or identity.public != setting.identities[index]:
+            raise ConfigError(
+                "its signing key is not the one whose public half stands in the experiment",
+                place=f"silo {setting.silos[index]}",
+            )
+        self._setting = setting
+        self._index = index
+        self._identity = identity
+        self._key = AgreementKey(secrets.child("pairing"))
+        self._place = f"silo {setting.silos[index]}"
+
+    def introduce(self, modulus: bytes) -> m.Key:
+        """This silo's key."""
+        parts = signed(self._setting, self._index, modulus, self._key.public)
+        return m.Key(self._key.public, self._identity.sign(*parts))
+
+    def pair(self, told: m.TellKeys, modulus: bytes) -> dict[int, SharedKey]:
+        """What this silo shares with each of the others, by their index."""
+        silos = self._setting.silos
+        if len(told.publics) != len(silos) or len(told.signatures) != len(silos):
+            raise MessageRefused(f"{len(told.publics)} keys came, {len(silos)} are expected", place=self._place)
+        if told.publics[self._index] != self._key.public:
+            raise MessageRefused("the server relays another key as this silo's", place=self._place)
+        if len(set(told.publics)) != len(silos):
+            raise MessageRefused("two silos have the same public key", place=self._place)
+        shared = {}
+        for index, (public, signature) in enumerate(zip(told.publics, told.signatures, strict=True)):
+            if index != self._index:
+                check_key(self._setting, silos[index], m.Key(public, signature), modulus)
+                shared[index] = self._key.with_peer(public, f"silo {silos[index]}")
+        return shared
+
+
+def pair_purpose(setting: Setting, silo: int, other: int, purpose: str, *further: str | int) -> tuple[str | int, ...]:
+    """What a key of the pair is for: both silos write it down the same way."""
+    low, high = min(silo, other), max(silo, other)
+    return (purpose, setting.digest, setting.silos[low], setting.silos[high], *further)

@@ -1,0 +1,112 @@
+"""Who a silo is, and what two silos share: signing keys, key agreement, keys for a purpose, sealed messages.
+
+The server relays everything, so it could put itself between two silos. Therefore each silo signs its agreement key with
+a long-term key whose public half stands in the experiment. Ed25519 signs, X25519 agrees, HKDF-SHA256 derives, ChaCha20
+with Poly1305 seals. The paper agrees in a finite field; ``docs/decisions/0008`` says why we do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from uldp.errors import MessageRefused
+from uldp.rng import PathPart, Secrets, SecretStream, path_bytes
+
+KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+TAG_BYTES: Final = 16
+_NONCE: Final = bytes(12)  # every key seals one message only
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A silo's long-term key (Ed25519)."""
+
+    secrets: Secrets = field(repr=False)
+
+    @cached_property
+    def _key(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.secrets.child("signing").key)
+
+    @property
+    def public(self) -> bytes:
+        return self._key.public_key().public_bytes_raw()
+
+    def sign(self, *parts: PathPart | bytes) -> bytes:
+        """A signature over all parts, each with its length."""
+        return self._key.sign(path_bytes(parts))
+
+
+def verify(public: bytes, signature: bytes, parts: tuple[PathPart | bytes, ...], place: str) -> None:
+    """Refuse a signature over ``parts`` that the holder of ``public`` did not make."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, path_bytes(parts))
+    except (InvalidSignature, ValueError) as error:
+        raise MessageRefused(
+            "the signature of its key does not fit its identity in the experiment; somebody may sit in between",
+            place=place,
+        ) from error
+
+
+@dataclass(frozen=True)
+class AgreementKey:
+    """One experiment's half of a key agreement (X25519)."""
+
+    secrets: Secrets = field(repr=False)
+
+    @cached_property
+    def _key(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self.secrets.child("agreement").key)
+
+    @cached_property
+    def public(self) -> bytes:
+        return self._key.public_key().public_bytes_raw()
+
+    def with_peer(self, peer: bytes, place: str) -> SharedKey:
+        """What this key and the ``peer``'s public half have in common."""
+        try:
+            shared = self._key.exchange(X25519PublicKey.from_public_bytes(peer))
+        except ValueError as error:  # wrong length, or a point of low order: the shared secret would be known to all
+            raise MessageRefused("its public key is not usable (of low order, or not 32 bytes)", place=place) from error
+        if peer == self.public:
+            raise MessageRefused("sent this silo's own public key back", place=place)
+        ends = b"".join(sorted((self.public, peer)))
+        return SharedKey(shared, ends, self.secrets.simulated)
+
+
+@dataclass(frozen=True)
+class SharedKey:
+    """A secret that several parties hold, and the keys that follow from it for one purpose each."""
+
+    secret: bytes = field(repr=False)
+    context: bytes
+    """What every key below is bound to besides its purpose: whose secret this is."""
+    simulated: bool
+
+    def key(self, *purpose: PathPart | bytes) -> bytes:
+        """A key for ``purpose``; other purposes get independent ones."""
+        return HKDF(SHA256(), KEY_BYTES, salt=None, info=path_bytes((self.context, *purpose))).derive(self.secret)
+
+    def stream(self, *purpose: PathPart | bytes) -> SecretStream:
+        """The keystream for ``purpose``: all who hold the secret get the same."""
+        return SecretStream(self.key(*purpose), simulated=self.simulated)
+
+    def seal(self, message: bytes, *purpose: PathPart | bytes) -> bytes:
+        """``message`` encrypted and authenticated. Seal one message per purpose."""
+        return ChaCha20Poly1305(self.key("seal", *purpose)).encrypt(_NONCE, message, None)
+
+    def open(self, sealed: bytes, *purpose: PathPart | bytes, place: str) -> bytes:
+        """The message in ``sealed``, if a holder of this secret sealed it for this purpose."""
+        try:
+            return ChaCha20Poly1305(self.key("seal", *purpose)).decrypt(_NONCE, sealed, None)
+        except (InvalidTag, ValueError) as error:
+            raise MessageRefused("a sealed message was changed, or sealed by somebody else", place=place) from error

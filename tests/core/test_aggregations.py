@@ -1,0 +1,116 @@
+"""Every aggregation gives the total of the silos' sums, and every method runs on it."""
+
+import numpy as np
+import pytest
+from tests.core.test_sessions import build
+from tests.support import drive, make_aggregation, make_plan, make_sessions, small_federation, step
+
+from uldp.aggregation import AGGREGATIONS, lookup_aggregation
+from uldp.errors import ConfigError
+from uldp.methods.registry import METHODS
+from uldp.methods.user_sum import UserSum
+from uldp.rng import Secrets
+
+FEW_RECORDS = {"max_records": 30}
+
+
+def method_for(name, **fields):
+    few = FEW_RECORDS if issubclass(METHODS[name].method, UserSum) else {}
+    return build(name, **{**few, **fields})
+
+
+def fits(aggregation, method) -> bool:
+    return aggregation != "paillier" or issubclass(METHODS[method].method, UserSum)
+
+
+PAIRS = [(a, name) for a in AGGREGATIONS for name in METHODS if fits(a, name)]
+
+
+def trained(aggregation, method, **options):
+    server, silos = make_sessions(method, small_federation(), aggregation=aggregation, **options)
+    drive(server, silos)
+    return server
+
+
+@pytest.mark.parametrize(("aggregation", "name"), PAIRS)
+def test_every_method_runs_on_every_aggregation_that_takes_it(aggregation, name):
+    server = trained(aggregation, method_for(name))
+    assert server.round == 3
+    assert [entry.round for entry in server.ledger.entries] == [1, 2, 3]
+    assert server.requests() == {}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_masked_gives_the_model_of_plain_bit_by_bit(name):
+    method = method_for(name)
+    assert trained("masked", method).model.tobytes() == trained("plain", method).model.tobytes()
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_saving_and_restoring_after_every_exchange_changes_nothing(aggregation, rate):
+    method = method_for("uldp-avg-w", sample_rate=rate)
+    expected = trained(aggregation, method).model.tobytes()
+    server, silos = make_sessions(method, small_federation(), aggregation=aggregation)
+    while step(server, silos):
+        saved, states = server.save(), {name: silo.save() for name, silo in silos.items()}
+        entries = server.ledger.entries
+        server, silos = make_sessions(method, small_federation(), aggregation=aggregation)
+        server.restore(saved)
+        for entry in entries:
+            server.ledger.charge(entry)
+        for name, state in states.items():
+            silos[name].restore(state)
+    assert server.model.tobytes() == expected
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_the_same_secrets_give_the_same_run_and_others_another(aggregation):
+    method = method_for("uldp-avg-w")
+    models = [
+        trained(aggregation, method, secrets=Secrets.from_key(key)).model.tobytes()
+        for key in (b"a" * 32, b"a" * 32, b"b" * 32)
+    ]
+    assert models[0] == models[1] != models[2]
+
+
+@pytest.mark.parametrize("silos", [1, 2, 5])
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_any_number_of_silos(aggregation, silos):
+    method = method_for("uldp-avg-w", noise_multiplier=0.0)
+    federation = small_federation(silos=silos)
+    models = []
+    for kind in ("plain", aggregation):
+        server, sessions = make_sessions(method, federation, aggregation=kind)
+        drive(server, sessions)
+        models.append(server.model)
+    assert np.allclose(*models, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if not fits("paillier", name)])
+def test_paillier_refuses_methods_that_do_not_weigh_single_users(name):
+    with pytest.raises(ConfigError, match="masked"):
+        make_plan(method_for(name), small_federation(), aggregation="paillier")
+
+
+def test_paillier_refuses_weights_that_do_not_fit_its_key():
+    with pytest.raises(ConfigError, match=r"lower .*max_records or raise .*key_bits"):
+        make_plan(build("uldp-avg-w", max_records=300), small_federation(), aggregation="paillier")
+
+
+def test_an_unknown_aggregation_is_named_with_the_known_ones():
+    with pytest.raises(ConfigError, match="Known: plain, masked, paillier"):
+        lookup_aggregation("maskd")
+
+
+@pytest.mark.parametrize("bits", [0, 96, 1000, 10**6])
+def test_sizes_of_keys_that_make_no_sense_are_refused(bits):
+    with pytest.raises(ConfigError, match="key_bits"):
+        lookup_aggregation("paillier")(key_bits=bits)
+
+
+def test_the_default_is_masked():
+    from uldp.experiment.config import AggregationConfig
+
+    assert AggregationConfig().name == "masked"
+    assert make_aggregation("paillier").dither == 1
