@@ -126,10 +126,21 @@ class ServerSession:
         return self._sum is not None
 
     def collect(self) -> None:
-        """Use the answers of an exchange. A round's answers become its total; the model does not change yet."""
+        """Use the answers of an exchange. A round's answers become its total; the model does not change yet.
+
+        Answers that do not fit together are refused, all of them: the silos can be asked again.
+        """
         self._all_answered()
         assert self._turn is not None
-        facts, answers, question = self._plan.facts, self._answers, type(self._turn.question)
+        try:
+            self._use_answers(self._turn)
+        except MessageRefused:
+            self._answers = {}
+            raise
+        self._phase, self._turn, self._answers = self._turn.after, None, {}
+
+    def _use_answers(self, asked: _Turn) -> None:
+        facts, answers, question = self._plan.facts, self._answers, type(asked.question)
         if question is m.AskCounts:
             counts = [
                 m.unpack_counts(body.counts, facts.users, self._cap, name)
@@ -144,7 +155,6 @@ class ServerSession:
         elif question in self._plan.setup:
             self._side.collect(question, answers)
             self._setup.append({name: m.encode_body(body) for name, body in answers.items()})
-        self._phase, self._turn, self._answers = self._turn.after, None, {}
 
     def charge(self) -> Entry | None:
         """Charge the ledger for what :meth:`advance` is about to release; None if nothing is, or it was before."""

@@ -1,0 +1,108 @@
+"""``uldp run`` with each aggregation: the statement, the transcript, and what is refused."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from uldp.cli.app import app
+
+runner = CliRunner()
+SMALL = ["--dataset", "breast-cancer", "--method", "uldp-avg-w", "--set", "data.users=10", "--set", "method.rounds=2"]
+SMALL_KEY = [
+    "--set",
+    "aggregation.name=paillier",
+    "--set",
+    "aggregation.key_bits=640",
+    "--set",
+    "method.max_records=40",
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def document(*arguments):
+    result = runner.invoke(app, [*map(str, arguments), "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_transcript_holds_every_message_that_a_party_received(folder):
+    document("run", *SMALL, *SMALL_KEY, "--transcript", "--out", "r")
+    server = lines(folder / "r" / "private" / "transcript-server.jsonl")
+    silo = lines(folder / "r" / "private" / "transcript-silo-0.jsonl")
+    setup = ["Hello", "AskKey", "TellKeys", "TellSeed", "TellWeights"]
+    assert [line["type"] for line in silo] == [*setup, "AskUpdate", "AskUpdate", "Finish"]
+    answers = ["Welcome", "Key", "Paired", "Blinded", "Accepted", "Update", "Update", "Goodbye"]
+    assert [line["type"] for line in server if line["from"] == server[0]["from"]] == answers
+    model = base64.b64decode(silo[-2]["body"]["model"])
+    assert np.frombuffer(model, dtype="<f8").shape == (31,)
+    assert (folder / "r" / "private" / "transcript-server.jsonl").stat().st_mode & 0o077 == 0
+    # nobody's counts are in it
+    assert not {line["type"] for line in (*server, *silo)} & {"Counts", "TellUsers", "AskCounts"}
+
+
+def test_without_the_option_there_is_no_transcript(folder):
+    document("run", *SMALL, "--out", "r")
+    assert not list((folder / "r" / "private").glob("transcript*"))
+
+
+def test_plain_and_masked_give_the_same_model_and_paillier_nearly():
+    found = [
+        document("run", *SMALL, "--set", "method.max_records=40", "--set", f"aggregation.name={name}", *more)["metrics"]
+        for name, more in (("plain", ()), ("masked", ()), ("paillier", SMALL_KEY))
+    ]
+    assert found[0] == found[1]
+    assert found[2] == pytest.approx(found[0], rel=1e-4)
+
+
+def test_a_small_key_is_called_insecure_and_a_full_one_is_not():
+    small = " ".join(runner.invoke(app, ["plan", *SMALL, *SMALL_KEY]).stdout.split())
+    full = " ".join(runner.invoke(app, ["plan", *SMALL, "--set", "aggregation.name=paillier"]).stdout.split())
+    assert "INSECURE KEY: aggregation.key_bits = 640" in small
+    assert "INSECURE" not in full
+
+
+def test_silos_that_do_not_know_the_sample_face_an_amplified_epsilon():
+    sampled = [*SMALL, "--set", "method.sample_rate=0.1", "--set", "method.rounds=20"]
+    masked = document("plan", *sampled)["statement"]["exposures"]
+    hidden = document("plan", *sampled, "--set", "aggregation.name=paillier")["statement"]["exposures"]
+    assert [row["who"] for row in hidden[:3]] == ["the outside world", "the server", "one silo"]
+    assert hidden[1]["epsilon"] == pytest.approx(masked[1]["epsilon"], rel=1e-4)
+    assert hidden[2]["epsilon"] < masked[2]["epsilon"] / 4
+    assert "sample" not in hidden[2]["sees"] and "sample" in masked[2]["sees"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--set", "aggregation.name=maskd"], "Did you mean 'masked'?"),
+        (["--set", "aggregation.key_bits=1024"], "key_bits goes with name = 'paillier'"),
+        (["--set", "aggregation.name=paillier", "--set", "aggregation.key_bits=100"], "a multiple of 16"),
+        (["--set", "aggregation.name=paillier", "--set", "method.max_records=2000"], "lower method.max_records"),
+        (["--set", 'aggregation.identities={a="xyz"}'], "64 hexadecimal digits"),
+        (["--set", f'aggregation.identities={{a="{"0" * 64}"}}'], "one key for each silo"),
+    ],
+)
+def test_contradictions_are_one_sentence(arguments, says):
+    result = runner.invoke(app, ["plan", *SMALL, *arguments])
+    assert result.exit_code == 2, result.output
+    assert says in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_methods_that_send_one_vector_per_silo_do_not_go_with_paillier():
+    arguments = ["--dataset", "breast-cancer", "--method", "uldp-naive", "--set", "aggregation.name=paillier"]
+    result = runner.invoke(app, ["plan", *arguments])
+    assert result.exit_code == 2
+    assert "take name = 'masked'" in result.stderr
