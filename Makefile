@@ -43,8 +43,9 @@ format: $(STAMP) ## Format the code
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(STAMP) ## Measure the trainer against a plain loop
+bench: $(STAMP) ## Measure the trainer and the private weighting against simple code
 	$(BIN)/uldp bench train
+	$(BIN)/uldp bench protocol
 
 .PHONY: clean
 clean: ## Remove .venv and caches

@@ -12,7 +12,7 @@ from uldp.errors import MessageRefused, RunError
 from uldp.methods.registry import METHODS, lookup
 from uldp.methods.user_sum import UserSum
 from uldp.protocol import messages as m
-from uldp.protocol.turns import ANSWERS, ROUTES, Phase, diagram, turn, turns
+from uldp.protocol.turns import ANSWERS, ROUTES, Phase, diagram, sequence, turn, turns
 from uldp.rng import Secrets
 
 DIGEST = "d" * 64
@@ -314,6 +314,11 @@ def test_the_wire_shows_no_saturation_of_a_private_method():
     for name, request in server.requests().items():
         body = m.decode(silos[name].reply(request), experiment=DIGEST, silo=name, limit=10**6)
         assert body.saturated == 0
+
+
+def test_the_sequence_in_the_docs_is_the_table():
+    text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    assert sequence("paillier") in re.findall(r"```mermaid\n(.*?)\n```", text, flags=re.S)
 
 
 def test_the_diagram_in_the_docs_is_the_table():

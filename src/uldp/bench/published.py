@@ -149,20 +149,19 @@ def _operation_times(naive: Published, rows: Integers, noise: Integers, samples:
     positive, negative = rows[rows >= 0], rows[rows < 0]
     total: dict[str, float] = {}
 
-    def timed(kind: str, operation: Callable[[], int]) -> int:
+    def timed(kind: str, operation: Callable[..., int], *arguments: int) -> int:
         start = time.perf_counter()
-        result = operation()
+        result = operation(*arguments)
         total[kind] = total.get(kind, 0.0) + time.perf_counter() - start
         return result
 
     for _ in range(samples):
         silo, user, j = (int(generator.integers(limit)) for limit in (silos, users, dimension))
-        up, down, z = int(generator.choice(positive)), int(generator.choice(negative)), int(noise[silo, j])
-        weight = timed("encrypt", lambda user=user: naive.encrypted(user))  # type: ignore[misc]
-        c = timed("coefficient", lambda w=weight, s=silo, u=user: naive.coefficient(w, s, u))  # type: ignore[misc]
-        a = timed("positive", lambda c=c, up=up: naive.scaled(c, up))  # type: ignore[misc]
-        b = timed("negative", lambda c=c, down=down: naive.scaled(c, down))  # type: ignore[misc]
-        c = timed("add", lambda a=a, b=b: naive.added(a, b))  # type: ignore[misc]
-        c = timed("noise", lambda c=c, z=z: naive.noised(c, z))  # type: ignore[misc]
-        timed("decrypt", lambda c=c: naive.decrypted(c))  # type: ignore[misc]
+        weight = timed("encrypt", naive.encrypted, user)
+        c = timed("coefficient", naive.coefficient, weight, silo, user)
+        a = timed("positive", naive.scaled, c, int(generator.choice(positive)))
+        b = timed("negative", naive.scaled, c, int(generator.choice(negative)))
+        c = timed("add", naive.added, a, b)
+        c = timed("noise", naive.noised, c, int(noise[silo, j]))
+        timed("decrypt", naive.decrypted, c)
     return {kind: seconds / samples for kind, seconds in total.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -43,3 +44,81 @@ def train(
     print_table(("case", "ours", "loop", "ratio", "peak memory", "of peak flops"), rows)
     for item in cases:
         typer.echo(f"{item['name']}: {item['note']}")
+
+
+@bench.command()
+@reporting
+def protocol(
+    case: Annotated[list[str], typer.Option("--case", help="Only this case; may be repeated.")] = [],  # noqa: B006
+    quick: Annotated[bool, typer.Option("--quick", help="A small, insecure key and the smallest case.")] = False,
+    workers: Annotated[int, typer.Option("--workers", help="Processes that calculate for us.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Private weighting, phase by phase, against simple code on phe and gmpy2."""
+    from uldp.bench.protocol import run_cases
+
+    cases = run_cases(case or None, quick=quick, workers=workers, say=lambda text: typer.echo(text, err=True))
+    if as_json:
+        print_json(cases)
+        return
+    _print_rounds(cases)
+    with_phases = [item for item in cases if "phases" in item]
+    if with_phases:
+        _print_setups(with_phases)
+        _print_sizes(with_phases)
+    if any(item.get("extrapolated") for item in cases):
+        typer.echo("~ extrapolated from the times of single operations")
+    for item in cases:
+        typer.echo(f"{item['name']}: {item['note']}")
+
+
+def _print_rounds(cases: Sequence[dict[str, Any]]) -> None:
+    """One line for each case. What silos and server take is given where a case has phases."""
+    rows = []
+    for item in cases:
+        parts = [_both(item, phase) for phase in item.get("phases", ()) if phase["when"] == "round"] or ["", ""]
+        about = "~" if item.get("extrapolated") else ""
+        target = f"{item['target']}: {'met' if item['met'] else 'MISSED'}" if item["target"] else ""
+        ours, baseline = _amount(item["ours"], item["unit"]), about + _amount(item["baseline"], item["unit"])
+        rows.append((item["name"], *parts, ours, baseline, f"{item['ratio']:.1f}x", target))
+    headers = ("case", "all silos", "server", "ours", "baseline", "ratio", "target")
+    print_table(headers, rows, title="A round (silos and server: ours / baseline)")
+
+
+def _print_setups(cases: Sequence[dict[str, Any]]) -> None:
+    names = [phase["name"] for phase in cases[0]["phases"] if phase["when"] == "setup"]
+    rows = [
+        (
+            item["name"],
+            *(_both(item, phase) for phase in item["phases"] if phase["when"] == "setup"),
+            _amount(item["setup"], "s"),
+        )
+        for item in cases
+    ]
+    print_table(("case", *names, "ours"), rows, title="The setup, once (ours / baseline where it has the phase)")
+
+
+def _print_sizes(cases: Sequence[dict[str, Any]]) -> None:
+    names = [phase["name"] for phase in cases[0]["phases"] if phase["to_silo"]]
+    rows = [
+        (
+            item["name"],
+            *(f"{phase['to_silo']:,} / {phase['from_silo']:,}" for phase in item["phases"] if phase["to_silo"]),
+        )
+        for item in cases
+    ]
+    print_table(("case", *names), rows, title="Bytes of our messages, to / from one silo")
+
+
+def _both(item: dict[str, Any], phase: dict[str, Any]) -> str:
+    if phase["baseline"] is None:
+        return _amount(phase["ours"], "s")
+    about = "~" if phase["name"] in item["extrapolated"] else ""
+    return f"{_amount(phase['ours'], 's')} / {about}{_amount(phase['baseline'], 's')}"
+
+
+def _amount(value: float, unit: str) -> str:
+    """Three digits, seconds below one in milliseconds."""
+    if unit == "s" and value < 1:
+        return f"{1000 * value:.3g} ms" if value else "-"
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"

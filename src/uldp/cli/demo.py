@@ -74,8 +74,8 @@ What this means. With each uldp method, whoever sees the models learns little ab
 person's records been missing from all {silos} silos, no outcome would have been more than e^{epsilon:.3g} =
 {factor:.0f} times more or less likely, except with probability {delta:g}. Not protected: 'default' has no
 privacy at all. The noise of this demo comes from a known seed, so it protects only from people without the seed
-(run.secrets = "os" changes that). The server sees each silo's noised sum, and for uldp-avg-w also how many
-records everybody has, so against the server itself the protection is weaker: `uldp plan` prints the numbers.
+(run.secrets = "os" changes that). The server sees the noised total of all silos, and for uldp-avg-w also how
+many records everybody has (aggregation.name = "paillier" hides them): `uldp plan` prints who faces what.
 The test set, the times and your own choice among the four methods are outside of every epsilon. Each method
 used the data once more: the epsilons add up.
 """

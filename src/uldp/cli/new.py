@@ -32,7 +32,7 @@ delta = 1e-5                   # far below 1 / number of people
 epsilon = 4.0                  # the noise is calibrated to it; or give noise_multiplier = 5.0 instead
 
 [aggregation]
-name = "plain"                 # the server sees each silo's noised sum
+name = "masked"                # the server sees the total only; "paillier" also hides record counts, and is slower
 
 [run]
 seed = 0

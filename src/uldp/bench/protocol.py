@@ -1,0 +1,458 @@
+"""``uldp bench protocol``: private weighting (ULDP-FL, Protocol 1) in ours and in simple code, same run, wall time.
+
+Both machines of the aggregation are driven directly, with made-up clipped rows and without training, so the time is the
+protocol's alone. Three silos; every user has records in every silo. All parties share one core unless ``workers`` says
+otherwise, and times of silos are added up. Simple code is :mod:`uldp.bench.published`. Where its round would take
+minutes it is extrapolated from the mean times of its operations, and the case says so.
+
+A round is what all silos do to their rows plus what the server does to the answers. Without sub-sampling we encrypt and
+raise weights once, at setup; simple code multiplies by the coefficients in every round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, Final
+
+import numpy as np
+
+from uldp.aggregation.base import RoundQuestion
+from uldp.aggregation.paillier import SECURE_BITS, PaillierServer, PaillierSilo, PaillierWeighting
+from uldp.bench.published import Published, full_run, load_phe, sampled_run
+from uldp.crypto import randomisers
+from uldp.crypto.masks import add_masks
+from uldp.data.federation import IntArray
+from uldp.errors import ConfigError
+from uldp.methods.base import Facts
+from uldp.methods.uldp_avg import UldpAvg
+from uldp.protocol import messages as m
+from uldp.protocol.turns import Question
+from uldp.rng import Secrets, Streams
+from uldp.sessions.plan import Plan
+from uldp.sessions.silo import signing_key
+from uldp.vectors import Integers, Vector, clip_rows
+
+Case = dict[str, Any]
+Say = Callable[[str], None]
+Times = dict[str, float]
+
+KEYS: Final = "key exchange"
+HISTOGRAM: Final = "histogram"
+ENCRYPTING: Final = "encrypting weights"
+RAISING: Final = "raising weights"
+TABLE: Final = "randomiser table"
+WEIGHTING: Final = "silo weighting"
+DECRYPTION: Final = "aggregation and decryption"
+SETUP: Final = (KEYS, HISTOGRAM, ENCRYPTING, RAISING, TABLE)
+ROUND: Final = (WEIGHTING, DECRYPTION)
+
+PHASES: Final[Mapping[Question, tuple[str, str]]] = {
+    m.AskKey: (KEYS, KEYS),
+    m.TellKeys: (KEYS, KEYS),
+    m.TellSeed: (HISTOGRAM, HISTOGRAM),
+    m.TellWeights: (ENCRYPTING, RAISING),
+}
+"""The phases that the server's and the silos' parts of an exchange belong to."""
+
+QUICK_BITS: Final = 512
+WHOLE_RUN: Final = 1000
+"""Up to so many powers (silos x users x parameters), a round of the baseline is run and not extrapolated."""
+SAMPLES: Final = 8
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a case should reach: ``measure`` at least or at most ``limit``."""
+
+    measure: str
+    limit: float
+    text: str
+    at_least: bool = True
+
+    def met(self, case: Case) -> bool:
+        value = float(case[self.measure])
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A federation. ``rounds`` decides whether a table of randomisers pays."""
+
+    dimension: int
+    users: int
+    rounds: int = 50
+    target: Target | None = None
+    repeats: int = 3
+    check_memory: bool = False
+    silos: int = 3
+    key_bits: int = SECURE_BITS
+    max_records: int = 480
+    noise_multiplier: float = 5.0
+    workers: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"d={self.dimension} U={self.users}" + ("" if self.rounds > 1 else ", one round only")
+
+    def with_small_key(self) -> Shape:
+        """For tests. The common multiple of the weights must fit a small key too."""
+        return replace(self, key_bits=QUICK_BITS, max_records=30, target=None, repeats=1, check_memory=False)
+
+
+SHAPES: Final = (
+    Shape(16, 10),
+    Shape(16, 20, target=Target("ours", 2.0, "a round within 2 s", at_least=False)),
+    Shape(16, 30),
+    Shape(16, 40),
+    Shape(32, 20),
+    Shape(64, 20),
+    Shape(107, 20),
+    Shape(107, 40, target=Target("ratio", 45.0, "45x")),
+    Shape(107, 40, rounds=1),
+    Shape(1000, 100, repeats=1),
+    Shape(4000, 100, target=Target("ratio", 150.0, "150x"), repeats=1, check_memory=True),
+)
+TWO_CORES: Final = Shape(1000, 100)
+MASKS: Final = Target("ours", 200.0, "200 Mwords/s")
+
+
+@dataclass
+class Bench:
+    """What cases share: the options, and how long tables took. One key serves all cases, so a table is made once."""
+
+    quick: bool = False
+    workers: int = 1
+    say: Say = lambda text: None
+    tables: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def cases(self) -> dict[str, Callable[[], Case]]:
+        cases: dict[str, Callable[[], Case]] = {shape.name: partial(self.round_case, shape) for shape in SHAPES}
+        cases[f"two cores, {TWO_CORES.name}"] = partial(self.two_cores, TWO_CORES)
+        cases["masks"] = partial(masks_case, words=1 << 16 if self.quick else 1 << 20)
+        return cases
+
+    def fitted(self, shape: Shape) -> Shape:
+        shape = replace(shape, workers=self.workers)
+        return shape.with_small_key() if self.quick else shape
+
+    def round_case(self, shape: Shape) -> Case:
+        """One case: setup once, then rounds of both sides in turn, the best of each."""
+        shape = self.fitted(shape)
+        self.say(f"{shape.name}: setup")
+        run = Run(shape)
+        setup = run.setup() | {TABLE: shape.silos * self.table(run)}
+        start = time.perf_counter()
+        naive = Published(shape.key_bits, run.counts, shape.max_records)
+        naive_setup = {KEYS: time.perf_counter() - start}
+        whole = run.rows.size <= WHOLE_RUN
+        ours, baseline = [], []
+        for repeat in range(shape.repeats):
+            self.say(f"{shape.name}: run {repeat + 1} of {shape.repeats}")
+            if whole and not repeat:
+                baseline.append(full_run(naive, run.integers, run.naive_noise))
+            elif not whole:
+                baseline.append(sampled_run(naive, run.integers, run.naive_noise, SAMPLES))
+            ours.append(run.round(repeat + 1))
+        if not whole:
+            baseline.append(sampled_run(naive, run.integers, run.naive_noise, SAMPLES))
+        best, naive_best = min(ours, key=_round_seconds), min(baseline, key=_round_seconds)
+        case = _round_record(run, setup | best, naive_setup | naive_best, whole)
+        if shape.check_memory:
+            self.say(f"{shape.name}: memory of one silo")
+            case |= _memory_in_fresh_process(shape.dimension, shape.users)
+        return case | {"note": _note(shape, case)}
+
+    def table(self, run: Run) -> float:
+        """Seconds that a silo's table of randomisers takes; 0 where none is used."""
+        key = (run.shape.key_bits, run.shape.workers)
+        if run.uses_table:
+            self.tables[key] = max(run.build_table(), self.tables.get(key, 0.0))
+        return self.tables[key] if run.uses_table else 0.0
+
+    def two_cores(self, shape: Shape) -> Case:
+        """A round of ours with one worker and with two."""
+        shape, seconds = self.fitted(shape), {}
+        for workers in (1, 2):
+            self.say(f"two cores, {shape.name}: {workers} {'workers' if workers > 1 else 'worker'}")
+            run = Run(replace(shape, workers=workers))
+            run.setup()
+            self.table(run)
+            seconds[workers] = _round_seconds(run.round(1))
+        return {
+            "name": f"two cores, {shape.name}",
+            "ours": seconds[2],
+            "baseline": seconds[1],
+            "ratio": seconds[1] / seconds[2],
+            "unit": "s",
+            "target": None,
+            "met": None,
+            "note": "a round of ours with 2 workers; the baseline is the same with 1",
+        }
+
+
+def run_cases(
+    names: Sequence[str] | None = None, *, quick: bool = False, workers: int = 1, say: Say = lambda text: None
+) -> list[Case]:
+    """Measure the named cases (all by default). ``quick``: a small key, and by default the smallest case."""
+    load_phe()
+    if workers < 1:
+        raise ConfigError(f"at least 1, not {workers}", place="--workers", value=workers)
+    cases = Bench(quick, workers, say).cases()
+    for name in names or ():
+        if name not in cases:
+            raise ConfigError(f"unknown case {name!r}. Known cases: {'; '.join(cases)}", place="--case", value=name)
+    chosen = names or ([SHAPES[0].name, "masks"] if quick else list(cases))
+    return [measure() for name, measure in cases.items() if name in chosen]
+
+
+class Run:
+    """An experiment of ours without network and training: the server's machine and the silos'."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        # Simulated: the keys protect nobody here, and all cases shall have the same.
+        secrets = Secrets.simulated_from_seed(0)
+        self.plan = _plan(shape, secrets)
+        aggregation, streams = self.plan.aggregation, Streams.from_seed(0).child("bench", shape.name)
+        assert isinstance(aggregation, PaillierWeighting)
+        generator = streams.generator()
+        self.counts: IntArray = generator.integers(1, 11, (shape.silos, shape.users))
+        raw = generator.standard_normal((shape.silos, shape.users, shape.dimension))
+        self.rows: Vector = np.stack([clip_rows(rows, self._method.clip) for rows in raw])
+        self.naive_noise: Integers = np.rint(
+            generator.normal(0.0, self._method.noise_scale(self.plan.facts), (shape.silos, shape.dimension))
+        ).astype(np.int64)
+        self._sizes: dict[tuple[str, str], list[int]] = {}
+        self._secrets = secrets.child("silos")
+        self.server: PaillierServer = aggregation.server(self.plan, secrets.child("server"))
+        self.silos: dict[str, PaillierSilo] = {
+            name: aggregation.silo(
+                self.plan, index, self.counts[index], self._secrets.child(index), signing_key(secrets, index)
+            )
+            for index, name in enumerate(self.plan.silos)
+        }
+
+    @property
+    def _method(self) -> UldpAvg:
+        assert isinstance(self.plan.method, UldpAvg)
+        return self.plan.method
+
+    @cached_property
+    def integers(self) -> Integers:
+        """The encoded rows, as both sides raise ciphertexts to them."""
+        encoding = self._method.encoding(self.plan.facts)
+        return np.stack([encoding.encode_rows(rows)[0] for rows in self.rows])
+
+    def setup(self) -> Times:
+        """All exchanges before the first round. Opening the sealed seed counts as part of the histogram."""
+        times: Times = {}
+        for question in self.plan.setup:
+            at_server, at_silos = PHASES[question]
+            start = time.perf_counter()
+            asked = {name: self.server.ask(question, name) for name in self.silos}
+            sent = time.perf_counter()
+            answers = {name: silo.answer(asked[name]) for name, silo in self.silos.items()}
+            answered = time.perf_counter()
+            for name, body in answers.items():
+                self.server.check(name, body)
+            self.server.collect(question, answers)
+            _add(times, at_server, sent - start + time.perf_counter() - answered)
+            _add(times, at_silos, answered - sent)
+            for name, body in asked.items():
+                self._weigh(name, at_server, body, answers[name])
+        return times
+
+    @property
+    def _kept(self) -> int:
+        """Coordinates that the first silo re-randomises."""
+        return len(range(0, self.shape.dimension, self.shape.silos))
+
+    @property
+    def uses_table(self) -> bool:
+        return randomisers.pays(self._kept * self.shape.rounds, self.shape.key_bits)
+
+    def build_table(self) -> float:
+        """Make the table, which silos make when they need it first, and say how long it took.
+
+        A few randomisers are drawn twice: the first time makes the table, the difference is its time.
+        """
+        silo, bits, rounds = self.silos[self.plan.silos[0]], self.shape.key_bits, self.shape.rounds
+        few = next(count for count in range(1, self._kept + 1) if randomisers.pays(count * rounds, bits))
+        seconds = []
+        for attempt in range(2):
+            start = time.perf_counter()
+            silo._residues(few, self._secrets.child("warm-up", attempt))
+            seconds.append(time.perf_counter() - start)
+        return max(0.0, seconds[0] - seconds[1])
+
+    def round(self, number: int) -> Times:
+        """One round."""
+        asked = m.AskUpdate(number, m.pack(np.zeros(self.shape.dimension)), b"")
+        start = time.perf_counter()
+        vectors = {name: self.release(index, asked) for index, name in enumerate(self.silos)}
+        released = time.perf_counter()
+        for name, vector in vectors.items():
+            self.server.check_vector(name, vector)
+        self.server.total(vectors)
+        times = {WEIGHTING: released - start, DECRYPTION: time.perf_counter() - released}
+        for name, vector in vectors.items():
+            if number == 1:
+                self._weigh(name, WEIGHTING, asked, m.Update(number, vector, 0))
+        return times
+
+    def release(self, index: int, asked: m.AskUpdate) -> bytes:
+        """What silo ``index`` sends in a round."""
+        question = RoundQuestion(asked.round, hashlib.sha256(m.encode_body(asked)).hexdigest(), asked.weights)
+
+        def covered(purpose: str, further: Sequence[str]) -> Secrets:
+            return self._secrets.child(index, purpose, asked.round, *further)
+
+        users = np.arange(self.shape.users)
+        side = self.silos[self.plan.silos[index]]
+        side.check_question(question)
+        return side.release([(users, self.rows[index])], None, question, covered).vector
+
+    def _weigh(self, silo: str, phase: str, question: m.Body, answer: m.Body) -> None:
+        """Count the bytes to and from ``silo``."""
+        both = [len(m.encode(self.plan.digest, silo, body)) for body in (question, answer)]
+        sizes = self._sizes.setdefault((phase, silo), [0, 0])
+        sizes[0] += both[0]
+        sizes[1] += both[1]
+
+    def bytes_per_silo(self, phase: str) -> dict[str, int]:
+        """Of the silo that sends and gets most: the first one also sends the sealed seeds."""
+        sizes = [self._sizes.get((phase, silo), [0, 0]) for silo in self.plan.silos]
+        return {"to_silo": max(size[0] for size in sizes), "from_silo": max(size[1] for size in sizes)}
+
+
+def _plan(shape: Shape, secrets: Secrets) -> Plan:
+    aggregation = PaillierWeighting(key_bits=shape.key_bits, workers=shape.workers)
+    plan = Plan(
+        digest=hashlib.sha256(b"bench protocol").hexdigest(),
+        method=UldpAvg(
+            weighting="records",
+            rounds=shape.rounds,
+            noise_multiplier=shape.noise_multiplier,
+            max_records=shape.max_records,
+        ),
+        facts=Facts(shape.users, shape.silos, shape.dimension, aggregation.dither),
+        silos=tuple(f"silo-{index}" for index in range(shape.silos)),
+        aggregation=aggregation,
+    )
+    return plan.with_identities([signing_key(secrets, index).public for index in range(shape.silos)])
+
+
+def masks_case(words: int) -> Case:
+    """Masks of ``add_masks`` against numpy's own random numbers, which protect nothing."""
+    target = np.zeros(words, dtype=np.uint64)
+    generator = np.random.default_rng(0)
+    ours, numpys = [], []
+    for repeat in range(20):
+        stream = Secrets.simulated_from_seed(repeat).stream()
+        start = time.perf_counter()
+        add_masks(target, stream)
+        middle = time.perf_counter()
+        target += generator.integers(0, 1 << 64, words, dtype=np.uint64)
+        ours.append(middle - start)
+        numpys.append(time.perf_counter() - middle)
+    rate, plain = words / min(ours) / 1e6, words / min(numpys) / 1e6
+    case: Case = {"name": "masks", "ours": rate, "baseline": plain, "ratio": rate / plain, "unit": "Mwords/s"}
+    note = f"{words} words of 64 bits; more is better; the baseline adds numpy's random integers, which are no secret"
+    return case | _verdict(MASKS, case) | {"note": note}
+
+
+def memory_growth(dimension: int, users: int) -> dict[str, float]:
+    """Megabytes by which memory rises in a silo's release, and in the making of its table of randomisers before."""
+    from uldp.bench.machine import PeakMemory  # brings PyTorch along, which nothing else here needs
+
+    run = Run(Shape(dimension, users))
+    run.setup()
+    with PeakMemory() as table:
+        run.build_table()
+    asked = m.AskUpdate(1, m.pack(np.zeros(dimension)), b"")
+    with PeakMemory() as release:
+        vector = run.release(0, asked)
+    return {
+        "growth_mb": release.growth_mb,
+        "table_growth_mb": table.growth_mb,
+        "update_mb": len(vector) / 2**20,
+    }
+
+
+def _memory_in_fresh_process(dimension: int, users: int) -> dict[str, float]:
+    """:func:`memory_growth` where no memory is left over from earlier work, which would hide the growth."""
+    code = (
+        f"import json; from uldp.bench import protocol; print(json.dumps(protocol.memory_growth({dimension}, {users})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name: float(value) for name, value in json.loads(done.stdout).items()}
+
+
+def _round_seconds(times: Times) -> float:
+    return sum(times[phase] for phase in ROUND)
+
+
+def _add(times: Times, phase: str, seconds: float) -> None:
+    times[phase] = times.get(phase, 0.0) + seconds
+
+
+def _verdict(target: Target | None, case: Case) -> Case:
+    return {"target": target and target.text, "met": target and target.met(case)}
+
+
+def _round_record(run: Run, ours: Times, baseline: Times, whole: bool) -> Case:
+    """The case as the command prints it."""
+    shape = run.shape
+    seconds, simple = _round_seconds(ours), _round_seconds(baseline)
+    phases = [
+        {
+            "name": phase,
+            "when": "setup" if phase in SETUP else "round",
+            "ours": ours[phase],
+            "baseline": baseline.get(phase),
+            **run.bytes_per_silo(phase),
+        }
+        for phase in (*SETUP, *ROUND)
+    ]
+    case: Case = {"name": shape.name, "ours": seconds, "baseline": simple, "ratio": simple / seconds, "unit": "s"}
+    return case | {
+        **_verdict(shape.target, case),
+        "setup": sum(ours[phase] for phase in SETUP),
+        "baseline_setup": sum(baseline.get(phase, 0.0) for phase in SETUP),
+        "phases": phases,
+        "extrapolated": [] if whole else [phase for phase in (ENCRYPTING, *ROUND) if phase in baseline],
+        "randomisers": "table" if run.uses_table else "direct",
+        "rounds": shape.rounds,
+        "key_bits": shape.key_bits,
+        "workers": shape.workers,
+        "silos": shape.silos,
+    }
+
+
+def _note(shape: Shape, case: Case) -> str:
+    """What was measured, in a sentence or two."""
+    text = f"{shape.silos} silos, {shape.key_bits}-bit key{' (insecure)' if shape.key_bits < SECURE_BITS else ''}, "
+    text += f"{shape.workers} {'worker' if shape.workers == 1 else 'workers'}; best of {shape.repeats} of ours"
+    if case["randomisers"] == "table":
+        text += (
+            f"; randomisers from a table, which pays with method.rounds = {shape.rounds} and is counted for each silo"
+        )
+    else:
+        text += f"; randomisers one by one, for a table does not pay with method.rounds = {shape.rounds}"
+    if not case["extrapolated"]:
+        text += "; the baseline ran once, in full"
+    else:
+        text += f"; the baseline's times are extrapolated from {SAMPLES} operations of each kind in a run"
+    if "growth_mb" in case:
+        text += (
+            f"; one silo's release raises memory by {case['growth_mb']:.0f} MB (its update has "
+            f"{case['update_mb']:.1f} MB), its table by {case['table_growth_mb']:.0f} MB"
+        )
+    return text

@@ -1,0 +1,309 @@
+"""The protocol's total is the weighted sum, up to the truncation that the documentation states, and one user is bounded.
+
+Expected values are exact fractions of the clipped float64 rows: no tolerance anywhere.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from gmpy2 import mpz
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.protocol.published import PlantedLearner, encoded, planted_federation
+from tests.support import TinyLearner, build, make_sessions, small_federation
+
+from uldp.aggregation.paillier import PaillierServer, PaillierSilo, PaillierWeighting
+from uldp.crypto.integers import unpack
+from uldp.crypto.paillier import signed
+from uldp.methods.base import State
+from uldp.methods.release import add_noise
+from uldp.methods.weights import GHOST
+from uldp.rng import Secrets
+from uldp.vectors import clip_rows, from_words
+
+CAP = 3
+SMALL = PaillierWeighting(key_bits=256)
+
+
+def totals(server, silos):
+    """The total in units of each round, as whole numbers; the model steps when the next one is asked for."""
+    while requests := server.requests():
+        for name, request in requests.items():
+            server.receive(name, silos[name].reply(request))
+        server.collect()
+        if server.collected:
+            yield [int(value) for value in from_words(server._sum)]
+        server.charge()
+        server.advance()
+
+
+def first_total(method, counts, rows, aggregation=SMALL, seed=0):
+    """The first round's total, and the server."""
+    learner = PlantedLearner(rows)
+    server, silos = make_sessions(
+        method, planted_federation(counts, rows.shape[2]), learner=learner, aggregation=aggregation, seed=seed
+    )
+    return next(totals(server, silos)), server
+
+
+def exact_weights(method, counts):
+    """w_su as fractions; ``counts`` are the true ones."""
+    silos, users = counts.shape
+    if method.weighting == "uniform":
+        return [[Fraction(1, silos)] * users] * silos
+    capped = np.minimum(counts, method.max_records // silos)
+    below = [GHOST * int(total) + 1 for total in capped.sum(axis=0)]
+    return [[Fraction(GHOST * int(count), below[u]) for u, count in enumerate(each)] for each in capped]
+
+
+def exact_sum(method, counts, rows, sample=None):
+    """sum_u sum_s w_su clip(row_su) in units, before any truncation."""
+    weights, units = exact_weights(method, counts), 2**24 / Fraction(method.clip)
+    total = [Fraction(0)] * rows.shape[2]
+    for s, each in enumerate(rows):
+        for u, row in enumerate(clip_rows(each, method.clip)):
+            if counts[s, u] and (sample is None or sample[u]):
+                total = [a + weights[s][u] * Fraction(b) * units for a, b in zip(total, row.tolist(), strict=True)]
+    return total
+
+
+def simulated_noise(method, facts, seed, round_=1):
+    """The silos' noise of a round in units, drawn as every aggregation draws it."""
+    total = np.zeros(facts.dimension, dtype=np.int64)
+    for s in range(facts.silos):
+        secrets = Secrets.simulated_from_seed(seed).child("silo", s).child("noise", "round", round_)
+        total = add_noise(total, method.noise_scale(facts), secrets.stream())
+    return [int(z) for z in total]
+
+
+def allowed(counts) -> int:
+    """Errata U16: |U| + |S| units."""
+    return counts.shape[0] + counts.shape[1]
+
+
+def method_of(name="uldp-avg-w", silos=3, **fields):
+    fields = {"noise_multiplier": 0.0, "max_records": CAP * silos, "rounds": 1, **fields}
+    return build(name, **fields)
+
+
+def random_rows(generator, silos, users, dimension, clip):
+    """Rows of all sizes: far beyond the clip, just at it, some units, less than a unit, zero."""
+    rows = generator.normal(size=(silos, users, dimension))
+    rows *= clip * 10.0 ** generator.choice([-9.0, -6.0, -3.0, 0.0, 3.0], size=(silos, users, 1))
+    alone = generator.random((silos, users)) < 0.2
+    rows[alone] = 0.0
+    rows[alone, 0] = clip
+    return rows
+
+
+@st.composite
+def planted(draw):
+    """(counts, rows, clip): users without records, counts beyond the cap, empty silos and single silos included."""
+    silos, users, dimension = draw(st.integers(1, 4)), draw(st.integers(2, 6)), draw(st.integers(1, 5))
+    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
+    counts = generator.integers(0, 2 * CAP, size=(silos, users)) * (generator.random((silos, users)) < 0.7)
+    counts[:, generator.random(users) < 0.2] = 0
+    counts[generator.random(silos) < 0.2] = 0
+    clip = draw(st.sampled_from([1.0, 0.3, 7.5]))
+    return counts, random_rows(generator, silos, users, dimension, clip), clip
+
+
+def assert_close(total, expected, limit):
+    errors = [abs(a - b) for a, b in zip(total, expected, strict=True)]
+    assert max(errors) <= limit, [float(error) for error in errors]
+
+
+@pytest.mark.parametrize("name", ["uldp-avg-w", "uldp-avg"])
+@settings(max_examples=30)
+@given(case=planted())
+def test_the_total_is_the_exact_weighted_sum_up_to_the_stated_truncation(name, case):
+    counts, rows, clip = case
+    method = method_of(name, len(counts), clip=clip)
+    total, _ = first_total(method, counts, rows)
+    assert_close(total, exact_sum(method, counts, rows), allowed(counts))
+
+
+@settings(max_examples=15)
+@given(case=planted(), seed=st.integers(0, 1000))
+def test_with_noise_it_is_the_same_plus_the_noise_that_plain_adds(case, seed):
+    counts, rows, clip = case
+    method = method_of(silos=len(counts), clip=clip, noise_multiplier=2.0)
+    total, server = first_total(method, counts, rows, seed=seed)
+    noise = simulated_noise(method, server._plan.facts, seed)
+    exact = exact_sum(method, counts, rows)
+    assert_close(total, [a + z for a, z in zip(exact, noise, strict=True)], allowed(counts))
+    plain, _ = first_total(method, counts, rows, aggregation="plain", seed=seed)
+    # plain truncates after weighting: up to a unit for each user and silo
+    assert_close(plain, [a + z for a, z in zip(exact, noise, strict=True)], int((counts > 0).sum()))
+
+
+@settings(max_examples=15)
+@given(case=planted(), seed=st.integers(0, 1000))
+def test_users_outside_the_sample_contribute_nothing(case, seed):
+    counts, rows, clip = case
+    method = method_of(silos=len(counts), clip=clip, sample_rate=0.5)
+    total, server = first_total(method, counts, rows, seed=seed)
+    assert_close(total, exact_sum(method, counts, rows, server._sample(1)), allowed(counts))
+
+
+EDGES = {
+    "nobody has records": [[0, 0], [0, 0], [0, 0]],
+    "one user has none anywhere": [[1, 0], [2, 0], [0, 0]],
+    "counts far above the cap": [[100, 1], [50, 0], [4, 7]],
+    "one silo": [[2, 5]],
+    "an empty silo": [[0, 0], [1, 3]],
+    "the keeper of the only coordinate is empty": [[0, 0], [1, 3], [2, 0]],
+}
+
+
+@pytest.mark.parametrize("name", ["uldp-avg-w", "uldp-avg", "uldp-sgd"])
+@pytest.mark.parametrize("edge", EDGES)
+def test_the_edges(name, edge):
+    counts = np.array(EDGES[edge])
+    rows = np.full((*counts.shape, 1), -5.0)
+    method = method_of(name, len(counts))
+    if name == "uldp-sgd":
+        federation = planted_federation(counts, 1)
+        server, silos = make_sessions(method, federation, learner=_Gradients(rows), aggregation=SMALL)
+        total = next(totals(server, silos))
+        rows = -rows
+    else:
+        total, _ = first_total(method, counts, rows)
+    expected = exact_sum(method, counts, rows)
+    assert_close(total, expected, allowed(counts))
+    assert (edge == "nobody has records") == (expected == [0])
+
+
+class _Gradients(PlantedLearner):
+    def user_gradients(self, x, data, streams):
+        return self.user_deltas(x, data, None, streams)
+
+
+@pytest.mark.parametrize("noise", [0.0, 3.0])
+@pytest.mark.parametrize("rate", [1.0, 0.6])
+def test_every_round_has_the_total_that_plain_has_from_the_same_model(noise, rate):
+    federation = small_federation(users=6, silos=3, dimension=4)
+    method = build("uldp-avg-w", max_records=30, rounds=3, noise_multiplier=noise, sample_rate=rate)
+    server, silos = make_sessions(method, federation, aggregation="paillier", seed=5)
+    twin, others = make_sessions(method, federation, aggregation="plain", seed=5)
+    ours, theirs = totals(server, silos), totals(twin, others)
+    pairs = int((federation.counts() > 0).sum())
+    limit = allowed(federation.counts()) + pairs  # plain truncates every weighted row
+    models = set()
+    for round_ in (1, 2, 3):
+        total = next(ours)
+        models.add(server.model.tobytes())
+        if round_ > 1:  # the generator of ``plain`` stands before its step; what comes of it is put right by hand
+            twin.charge()
+            twin.advance()
+            twin._state = State(server.model)
+        assert_close(total, next(theirs), limit)
+        assert twin.model.tobytes() == server.model.tobytes()
+        assert any(total)
+    assert len(models) == 3
+
+
+def undithered(self, product, noise, secrets):
+    """``PaillierSilo._with_noise`` without the dither."""
+    public = self.public
+    return [
+        public.add(value, public.factor(self._multiple * z)) for value, z in zip(product, noise.tolist(), strict=True)
+    ]
+
+
+class _Plaintexts:
+    """Keeps what the server decrypts, before it is divided by C_LCM."""
+
+    def __init__(self, patch) -> None:
+        self.last: list[mpz] = []
+        total = PaillierServer.total
+
+        def seen(side, vectors):
+            public, dimension = side.key.public, side._setting.facts.dimension
+            product = [mpz(1)] * dimension
+            for vector in vectors.values():
+                factors = unpack(vector, public.width, dimension, "test")
+                product = [public.add(a, b) for a, b in zip(product, factors, strict=True)]
+            self.last = [signed(side.key.decrypt(c), public.n) for c in product]
+            return total(side, vectors)
+
+        patch.setattr(PaillierServer, "total", seen)
+
+
+def squared_move(before, after) -> int:
+    return sum((int(a) - int(b)) ** 2 for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("name", ["uldp-avg-w", "uldp-avg"])
+@settings(max_examples=20)
+@given(case=planted(), user=st.integers(0, 5), aligned=st.booleans())
+def test_removing_a_user_moves_the_plaintext_by_at_most_the_clip(name, case, user, aligned):
+    counts, rows, clip = case
+    user %= counts.shape[1]
+    if aligned:  # the worst case: the same long row in all silos
+        rows[:, user] = 9 * clip * np.sign(rows[0, user] + 1e-300)
+        counts[:, user] = CAP
+    removed = counts.copy()
+    removed[:, user] = 0
+    method = method_of(name, len(counts), clip=clip)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PaillierSilo, "_with_noise", undithered)
+        kept = _Plaintexts(patch)
+        _, server = first_total(method, counts, rows)
+        before, multiple = kept.last, int(server._side._multiple)
+        first_total(method, removed, rows)
+        after = kept.last
+    bound = method.encoding(server._plan.facts).units * multiple
+    moved = squared_move(before, after)
+    assert moved <= bound**2
+    if aligned:
+        # ... and the bound is met up to truncation and the sixteenth of a record that nobody holds
+        total = CAP * len(counts)
+        share = Fraction(1) if name == "uldp-avg" else Fraction(GHOST * total, GHOST * total + 1)
+        assert moved >= (Fraction(999, 1000) * share * bound) ** 2
+    # The plaintext is no more and no less than the integers of the rows, weighted.
+    integers, weights = encoded(rows, clip), exact_weights(method, counts)
+    for j, value in enumerate(before):
+        pairs = ((s, u) for s, u in np.ndindex(counts.shape) if counts[s, u])
+        assert value == sum(weights[s][u] * int(integers[s, u, j]) * multiple for s, u in pairs)
+
+
+@settings(max_examples=20)
+@given(case=planted(), user=st.integers(0, 5), seed=st.integers(0, 1000))
+def test_with_the_same_dither_the_rounded_total_moves_by_at_most_the_clip_and_a_unit_per_coordinate(case, user, seed):
+    """Errata U13: C + sqrt(d) P, which is what the accountant is told. Simulated secrets repeat the dither."""
+    counts, rows, clip = case
+    removed = counts.copy()
+    removed[:, user % counts.shape[1]] = 0
+    method = method_of(silos=len(counts), clip=clip)
+    before, server = first_total(method, counts, rows, seed=seed)
+    after, _ = first_total(method, removed, rows, seed=seed)
+    units, dimension = method.encoding(server._plan.facts).units, rows.shape[2]
+    beyond = squared_move(before, after) - units**2 - dimension
+    assert beyond <= 0 or beyond**2 <= 4 * units**2 * dimension  # norm <= units + sqrt(d), without a root
+
+
+def test_the_bound_is_not_idle():
+    """Truncation does cost whole units: rows just below a unit vanish, so half a unit per user would be claimed wrongly."""
+    counts = np.ones((2, 6), dtype=np.int64)
+    rows = np.full((2, 6, 1), 0.999 * 2.0**-24)
+    method = method_of(silos=2)
+    total, _ = first_total(method, counts, rows)
+    exact = exact_sum(method, counts, rows)
+    assert abs(total[0] - exact[0]) > 4
+
+
+def test_learned_rows_give_the_sum_that_support_computes():
+    """A real learner's rows, not planted ones: the protocol sums what the learner yields."""
+    federation, learner = small_federation(users=5, silos=2, dimension=3), TinyLearner(3)
+    method = build("uldp-avg-w", max_records=20, rounds=1, noise_multiplier=0.0)
+    server, silos = make_sessions(method, federation, aggregation="paillier", learner=learner)
+    rows = np.zeros((2, 5, 3))
+    for s, data in enumerate(federation):
+        for users, deltas in learner.user_deltas(server.model, data, method.local, None):
+            rows[s, users] = deltas
+    total = next(totals(server, silos))
+    assert_close(total, exact_sum(method, federation.counts(), rows), allowed(federation.counts()))
