@@ -87,8 +87,10 @@ SMALL_KEY = 512
 
 
 def make_aggregation(name: str):
-    """The aggregation called ``name``, with a small key."""
-    return lookup_aggregation(name)(**({"key_bits": SMALL_KEY} if name == "paillier" else {}))
+    """The aggregation called ``name``, with a small key; ``packed`` is paillier with several coordinates at a time."""
+    if name == "packed":
+        return lookup_aggregation("paillier")(key_bits=SMALL_KEY, slots=2)
+    return lookup_aggregation(name)(**({"key_bits": SMALL_KEY, "slots": 1} if name == "paillier" else {}))
 
 
 def make_plan(method: Method, federation: Federation, dimension=4, aggregation="plain") -> Plan:

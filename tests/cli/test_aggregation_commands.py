@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 
 import numpy as np
 import pytest
@@ -81,6 +82,20 @@ def test_silos_that_do_not_know_the_sample_face_an_amplified_epsilon():
     assert hidden[1]["epsilon"] == pytest.approx(masked[1]["epsilon"], rel=1e-4)
     assert hidden[2]["epsilon"] < masked[2]["epsilon"] / 4
     assert "sample" not in hidden[2]["sees"] and "sample" in masked[2]["sees"]
+
+
+def test_plan_says_what_is_sent_and_what_would_let_parameters_share_a_ciphertext():
+    arguments = [*SMALL, "--set", "aggregation.name=paillier"]
+    found = document("plan", *arguments)["aggregation"]
+    assert found == {"name": "paillier", "update_bytes": 31 * 768, "ciphertexts": 31, "slots": 1}
+    text = runner.invoke(app, ["plan", *arguments]).stdout
+    advised = int(re.search(r"method.max_records = (\d+) would let (\d+) parameters", text).group(1))
+    packed = document("plan", *arguments, "--set", f"method.max_records={advised}")["aggregation"]
+    assert packed["slots"] > 1 and packed["update_bytes"] * packed["slots"] >= found["update_bytes"]
+    beyond = document("plan", *arguments, "--set", f"method.max_records={advised + 5}")["aggregation"]
+    assert beyond["slots"] == 1
+    assert "method.ghost = 1" in text
+    assert document("plan", *SMALL)["aggregation"] == {"name": "masked", "update_bytes": 31 * 8}
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,19 @@
 """Every aggregation gives the total of the silos' sums, and every method runs on it."""
 
+import itertools
+import math
+
 import numpy as np
 import pytest
+from gmpy2 import mpz
 from tests.core.test_sessions import build
 from tests.support import drive, make_aggregation, make_plan, make_sessions, small_federation, step
 
 from uldp.aggregation import AGGREGATIONS, lookup_aggregation
+from uldp.aggregation.base import largest_total
+from uldp.crypto.paillier import signed
 from uldp.errors import ConfigError
+from uldp.methods.base import Facts
 from uldp.methods.registry import METHODS
 from uldp.methods.user_sum import UserSum
 from uldp.rng import Secrets
@@ -20,10 +27,11 @@ def method_for(name, **fields):
 
 
 def fits(aggregation, method) -> bool:
-    return aggregation != "paillier" or issubclass(METHODS[method].method, UserSum)
+    return aggregation not in ("paillier", "packed") or issubclass(METHODS[method].method, UserSum)
 
 
-PAIRS = [(a, name) for a in AGGREGATIONS for name in METHODS if fits(a, name)]
+KINDS = [*AGGREGATIONS, "packed"]
+PAIRS = [(a, name) for a in KINDS for name in METHODS if fits(a, name)]
 
 
 def trained(aggregation, method, **options):
@@ -47,7 +55,7 @@ def test_masked_gives_the_model_of_plain_bit_by_bit(name):
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("aggregation", KINDS)
 def test_saving_and_restoring_after_every_exchange_changes_nothing(aggregation, rate):
     method = method_for("uldp-avg-w", sample_rate=rate)
     expected = trained(aggregation, method).model.tobytes()
@@ -75,7 +83,7 @@ def test_the_same_secrets_give_the_same_run_and_others_another(aggregation):
 
 
 @pytest.mark.parametrize("silos", [1, 2, 5])
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("aggregation", KINDS)
 def test_any_number_of_silos(aggregation, silos):
     method = method_for("uldp-avg-w", noise_multiplier=0.0)
     federation = small_federation(silos=silos)
@@ -96,6 +104,55 @@ def test_paillier_refuses_methods_that_do_not_weigh_single_users(name):
 def test_paillier_refuses_weights_that_do_not_fit_its_key():
     with pytest.raises(ConfigError, match=r"lower .*max_records or raise .*key_bits"):
         make_plan(build("uldp-avg-w", max_records=300), small_federation(), aggregation="paillier")
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+@pytest.mark.parametrize("dimension", [1, 2, 3, 4, 7])
+def test_packed_and_unpacked_give_the_same_model(rate, dimension):
+    method = method_for("uldp-avg-w", sample_rate=rate)
+    federation = small_federation(dimension=dimension)
+    models = []
+    for kind in ("paillier", "packed"):
+        server, silos = make_sessions(method, federation, aggregation=kind)
+        drive(server, silos)
+        models.append(server.model.tobytes())
+    assert models[0] == models[1]
+
+
+@pytest.mark.parametrize("name", ["uldp-avg", "uldp-avg-w"])
+def test_no_slot_overflows_at_the_edge_of_the_checked_range(name):
+    """All rows at the clip, noise at forty deviations, dithers at their ends: every slot decodes, whatever its sign."""
+    kind = lookup_aggregation("paillier")(key_bits=2048)
+    plan = make_plan(method_for(name), small_federation(dimension=100), 100, kind)
+    layout = kind.layout(plan.method, plan.facts)
+    assert layout.slots > 4
+    largest = math.floor(largest_total(plan.method, plan.facts))
+    edges = [layout.multiple * largest + 3 * (layout.multiple - 1), -layout.multiple * largest, 0, 1, -1]
+    for pattern in itertools.product(edges[:2], repeat=3):
+        values = [pattern[i % 3] for i in range(layout.slots)] + edges[2:]
+        values += [edges[0]] * (100 - len(values))
+        packed = layout.packed(values)
+        n = mpz(1) << 2047  # the smallest modulus of 2048 bits
+        assert layout.unpacked([signed(x % n, n) for x in packed]) == values
+    assert layout.width * layout.slots < 2048 <= layout.width * (layout.slots + 1)
+    # one bit less would not do
+    assert abs(edges[0]) >= 2 ** (layout.width - 2) or abs(edges[1]) >= 2 ** (layout.width - 2)
+
+
+def test_slots_that_do_not_fit_are_refused_with_how_many_do():
+    kind = lookup_aggregation("paillier")(key_bits=512, slots=9)
+    with pytest.raises(ConfigError, match="at most 2 coordinates of"):
+        make_plan(method_for("uldp-avg-w"), small_federation(), aggregation=kind)
+    with pytest.raises(ConfigError, match="at least 1"):
+        lookup_aggregation("paillier")(slots=0)
+
+
+def test_the_planner_packs_where_it_pays():
+    facts = Facts(users=100, silos=5, dimension=1000, dither=1)
+    kind = lookup_aggregation("paillier")()
+    assert kind.layout(build("uldp-avg-w", max_records=480), facts).slots == 1
+    assert kind.layout(build("uldp-avg-w", max_records=100, ghost=1), facts).slots >= 16
+    assert kind.layout(build("uldp-avg"), facts).slots >= 60
 
 
 def test_an_unknown_aggregation_is_named_with_the_known_ones():

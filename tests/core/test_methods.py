@@ -19,6 +19,7 @@ from uldp.methods.release import continuous_multiplier
 from uldp.methods.user_sum import UserSum
 from uldp.privacy.accountants import account, account_replaced
 from uldp.privacy.events import Gaussian, NonPrivate, PoissonSampled
+from uldp.privacy.ledger import Entry, Ledger
 from uldp.rng import Secrets
 from uldp.vectors import from_words
 
@@ -128,7 +129,23 @@ def test_a_limit_of_participations_bounds_what_the_server_learns():
     assert account(method.seen_over(FACTS, Observer(), rounds), 1e-5).value == pytest.approx(0.758, abs=1e-3)
     # a round that was released three times counts three times, though it is one participation
     once = build("uldp-avg", noise_multiplier=5.0, sample_rate=0.1, max_participations=1)
-    assert sum(once.seen_over(FACTS, Observer("server"), [1, 3, 1]).values()) == 3
+    three = account({Gaussian(5.0): 3}, 1e-5).value
+    assert account(once.seen_over(FACTS, Observer("server"), [1, 3, 1]), 1e-5).value == pytest.approx(three, rel=1e-6)
+
+
+def test_releases_of_one_round_share_its_sample_for_every_observer():
+    """Three releases of a round are not three rounds: whoever sees them gains more than from fresh samples."""
+    method = build("uldp-avg", noise_multiplier=1.0, sample_rate=0.05)
+    facts = Facts(100, 20, 4)
+    world = account(Ledger(1e-5, None, repeated(method.event(facts, 20))).composition(), 1e-5).value
+    for observer in (Observer("silos", sample=False), Observer(dropped=1)):
+        assert account(method.seen_over(facts, observer, [3] * 10), 1e-5).value > world
+    fresh = account(method.seen_over(facts, Observer(dropped=1), [1] * 30), 1e-5).value
+    assert fresh < world
+
+
+def repeated(event):
+    return tuple(Entry(round_, event, f"{again}") for round_ in range(10) for again in range(3))
 
 
 def test_compensated_noise_holds_with_shares_missing_or_known():

@@ -7,6 +7,7 @@ nothing that does not follow from its secrets and the messages it got, so it is 
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from uldp.methods.release import add_noise, silo_sum
 from uldp.protocol import messages as m
 from uldp.protocol.turns import SHOW_COUNTS, Question
 from uldp.rng import Secrets
-from uldp.vectors import Vector, Words, to_words
+from uldp.vectors import NOISE_DEVIATIONS, Integers, Vector, Words, from_words, to_words
 
 Sample = npt.NDArray[np.bool_]
 
@@ -148,6 +149,11 @@ class Aggregation(ABC):
     def check(self, method: Method, facts: Facts) -> None:  # noqa: B027
         """Refuse what does not go together."""
 
+    @property
+    def secure(self) -> bool:
+        """Whether a promise may rest on the keys: not so if they are small."""
+        return True
+
     def item_bytes(self) -> int:
         """Bytes of one coordinate in a message."""
         return 8
@@ -156,6 +162,14 @@ class Aggregation(ABC):
         """Sentences that a privacy statement must carry for this aggregation."""
         return ()
 
+    def costs(self, method: Method, facts: Facts) -> Mapping[str, int]:
+        """What a round takes, for ``uldp plan``."""
+        return {"update_bytes": self.item_bytes() * facts.dimension}
+
+    def advice(self, method: Method, facts: Facts) -> str:
+        """What would make a round cheaper, if anything would."""
+        return ""
+
     @abstractmethod
     def server(self, setting: Setting, secrets: Secrets) -> ServerSide:
         """The server's machine."""
@@ -163,6 +177,28 @@ class Aggregation(ABC):
     @abstractmethod
     def silo(self, setting: Setting, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey) -> SiloSide:
         """The machine of the silo with this index; ``counts`` are its capped record counts of all users."""
+
+
+def largest_total(method: Method, facts: Facts) -> float:
+    """The largest total in units: rows and noise."""
+    noise = NOISE_DEVIATIONS * method.noise_scale(facts) * math.sqrt(facts.silos)
+    return method.terms(facts) * method.encoding(facts).units + noise
+
+
+def out_of_range() -> MessageRefused:
+    return MessageRefused(
+        "the silos' vectors do not add up to a total in range; one of them, or their keys, left the protocol",
+        place="server",
+    )
+
+
+def checked_total(total: Sequence[int] | Integers, setting: Setting) -> Words:
+    """``total`` as words. Masks that do not cancel leave something that is not in range: it is refused."""
+    largest = largest_total(setting.method, setting.facts) + setting.facts.silos
+    lowest, highest = (total.min(), total.max()) if isinstance(total, np.ndarray) else (min(total), max(total))
+    if lowest < -largest or highest > largest:
+        raise out_of_range()
+    return to_words(np.asarray(total, dtype=np.int64))
 
 
 class WordsServer(ServerSide):
@@ -176,7 +212,7 @@ class WordsServer(ServerSide):
         total = np.zeros(dimension, dtype=np.uint64)
         for silo, vector in vectors.items():
             total += m.unpack_words(vector, dimension, f"silo {silo}")
-        return total
+        return checked_total(from_words(total), self._setting)
 
 
 class WordsSilo(SiloSide):

@@ -18,15 +18,18 @@ Every round::
     (a) the server sends Enc(1 / (r_u D_u)), or Enc(0) for users outside its sample (without sampling: once, at setup)
     (b) silo s:  Enc(sum_u a_suj num_su L / D_u + L z_sj)  for every coordinate j, as
                  prod_u (Enc(1 / (r_u D_u))^(num_su r_u L))^(a_suj) (1 + n)^(L z_sj)
-        the coordinate's keeper (silo j mod |S|) adds a uniform dither from [0, L) and a fresh n-th residue
+        with a uniform dither from [0, L) in the plaintext and a fresh n-th residue on the ciphertext
     (c) every silo multiplies with its masks from Z*_(n^2); the masks cancel in the product over silos, the server
         decrypts it, divides by L and rounds down
 
+Where L is short, several coordinates share a ciphertext, each in a slot of fixed width (:class:`Layout`).
+
 What the published protocol lacks, and where it is here (``docs/protocol.md`` has the arguments):
 
-* The decrypted sum modulo L carries no noise. The dither makes it uniform, whatever the data are.
+* The decrypted sum modulo L carries no noise. A dither makes it uniform, whatever the data are.
 * A ciphertext's randomness is a function of the rows without noise, and the key holder can read it. The masks make
-  single ciphertexts uniform in Z*_(n^2); the keeper's n-th residue does the same for the randomness of the product.
+  single ciphertexts uniform in Z*_(n^2); the n-th residues do the same for the randomness of the product.
+  One silo's dither and residue would do; all silos add theirs, so that it stays true if the server and one silo pool.
 * Users without records and counts beyond the range: see :mod:`uldp.methods.weights`; the range is checked in ``check``.
 """
 
@@ -34,8 +37,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar, Final
 
@@ -52,6 +55,9 @@ from uldp.aggregation.base import (
     ServerSide,
     Setting,
     SiloSide,
+    checked_total,
+    largest_total,
+    out_of_range,
 )
 from uldp.aggregation.masked import ONE_SILO
 from uldp.aggregation.pairing import Pairing, check_key, pair_purpose, relay
@@ -65,15 +71,19 @@ from uldp.data.federation import IntArray
 from uldp.errors import ConfigError, MessageRefused
 from uldp.methods.base import Contribution, Facts, Method
 from uldp.methods.release import add_noise, finite_rows
+from uldp.methods.user_sum import UserSum
 from uldp.methods.weights import Ratios, common_multiple
 from uldp.protocol import messages as m
 from uldp.protocol.turns import AGREE_KEYS, BLIND_COUNTS, FIXED_WEIGHTS, Question
 from uldp.rng import Secrets, SecretStream
-from uldp.vectors import NOISE_DEVIATIONS, Integers, Vector, Words, to_words
+from uldp.vectors import Integers, Vector, Words
 
 SECURE_BITS: Final = 3072
 SMALLEST_BITS: Final = 128
 LARGEST_BITS: Final = 16384
+DECRYPTION_PER_BIT: Final = 0.28
+SQUARING: Final = 0.85
+"""Costs in multiplications modulo n^2, measured at 3072 bits."""
 BLOCK_USERS: Final = 128
 """Users whose rows are raised together: they share the squarings, and no more of their rows are kept in memory."""
 BLOCK_NUMBERS: Final = 1 << 22
@@ -86,6 +96,8 @@ class PaillierWeighting(Aggregation):
     """Neither the server nor any silo learns anybody's record counts, nor a silo who was sampled."""
 
     key_bits: int = SECURE_BITS
+    slots: int | None = None
+    """Coordinates in one ciphertext; None for what takes less time."""
     workers: int = 1
 
     name: ClassVar[str] = "paillier"
@@ -102,6 +114,12 @@ class PaillierWeighting(Aggregation):
                 place="aggregation.key_bits",
                 value=self.key_bits,
             )
+        if self.slots is not None and self.slots < 1:
+            raise ConfigError(f"at least 1, not {self.slots}", place="aggregation.slots", value=self.slots)
+
+    @property
+    def secure(self) -> bool:
+        return self.key_bits >= SECURE_BITS
 
     def setup(self, method: Method) -> tuple[Question, ...]:
         return AGREE_KEYS + BLIND_COUNTS + (FIXED_WEIGHTS if method.sample_rate == 1 else ())
@@ -110,30 +128,83 @@ class PaillierWeighting(Aggregation):
         return self.key_bits // 4
 
     def check(self, method: Method, facts: Facts) -> None:
-        ratios = _ratios(method, facts)
-        multiple = common_multiple(ratios)
-        needed = multiple.bit_length() + math.ceil(math.log2(_largest_total(method, facts))) + 2
-        if needed > self.key_bits:
+        self.layout(method, facts)
+
+    def layout(self, method: Method, facts: Facts) -> Layout:
+        """How coordinates lie in plaintexts; a ``ConfigError`` if not even one fits."""
+        multiple = common_multiple(_ratios(method, facts))
+        width = (multiple * math.ceil(largest_total(method, facts) + facts.silos)).bit_length() + 1
+        most = (self.key_bits - 1) // width
+        if most < 1:
             raise ConfigError(
                 f"weights with up to {method.count_cap(facts)} records per silo, {facts.users} users and this noise "
-                f"need {needed} bits, a key has {self.key_bits}; lower method.max_records"
-                + (" or raise aggregation.key_bits" if self.key_bits < SECURE_BITS else ""),
+                f"need {width + 1} bits, a key has {self.key_bits}; lower method.max_records"
+                + ("" if self.secure else " or raise aggregation.key_bits"),
                 place="method.max_records",
-                value=needed,
+                value=width + 1,
             )
+        if self.slots is not None and self.slots > most:
+            raise ConfigError(
+                f"at most {most} coordinates of {width} bits fit a ciphertext, not {self.slots}; lower "
+                "method.max_records or method.ghost",
+                place="aggregation.slots",
+                value=self.slots,
+            )
+        slots = self.slots or (most if self._packing_pays(width, most, method, facts) else 1)
+        return Layout(multiple, width, slots, facts.dimension, facts.silos)
+
+    def _packing_pays(self, width: int, slots: int, method: Method, facts: Facts) -> bool:
+        """Whether a round is faster with ``slots`` coordinates per ciphertext, counted in multiplications.
+
+        Silos work at the same time, so one of them counts, and the server.
+        """
+        table = randomisers.pays(facts.dimension * method.rounds, self.key_bits)
+        residue = randomisers.lookup_cost(self.key_bits) if table else randomisers.direct_cost(self.key_bits)
+        alone = DECRYPTION_PER_BIT * self.key_bits + residue
+        return width * SQUARING + alone / slots < alone
 
     def caveats(self, method: Method, facts: Facts) -> tuple[str, ...]:
         lines = [ONE_SILO] if facts.silos == 1 else []
-        if self.key_bits < SECURE_BITS:
+        if not self.secure:
             lines.append(
                 f"INSECURE KEY: aggregation.key_bits = {self.key_bits} is for tests; a silo that breaks the key learns "
-                f"everybody's record totals. Take {SECURE_BITS}."
+                f"everybody's record totals and the sample. Take {SECURE_BITS}."
             )
         lines.append(
-            "Hidden record counts rest on the Paillier and Diffie-Hellman assumptions, on a server that follows the "
-            "protocol, and on nobody pooling: the server and any one silo together learn everybody's record totals."
+            "Hidden record counts (and, towards silos, the hidden sample) rest on the Paillier and Diffie-Hellman "
+            "assumptions, on a server that follows the protocol, and on nobody pooling: the server and any one silo "
+            "together learn everybody's record totals."
         )
         return tuple(lines)
+
+    def costs(self, method: Method, facts: Facts) -> Mapping[str, int]:
+        layout = self.layout(method, facts)
+        size = layout.ciphertexts * self.item_bytes()
+        return {"update_bytes": size, "ciphertexts": layout.ciphertexts, "slots": layout.slots}
+
+    def advice(self, method: Method, facts: Facts) -> str:
+        """Which limits on record counts would let several coordinates share a ciphertext."""
+        if self.slots is not None or self.layout(method, facts).slots > 1 or not isinstance(method, UserSum):
+            return ""
+        found = []
+        for ghost in sorted({method.ghost, 1}, reverse=True):
+            allowed = self._most_records(replace(method, ghost=ghost), facts)
+            if allowed is not None:
+                slots = self.layout(replace(method, ghost=ghost, max_records=allowed), facts).slots
+                with_ghost = "" if ghost == method.ghost else f" with method.ghost = {ghost}"
+                found.append(f"method.max_records = {allowed}{with_ghost} would let {slots} parameters share one")
+        return f"A ciphertext holds one parameter; {' and '.join(found)}." if found else ""
+
+    def _most_records(self, method: UserSum, facts: Facts) -> int | None:
+        """The largest N_max with which packing pays, if there is one."""
+        low, high = facts.silos - 1, method.max_records  # pays at low (or is too small to try), does not at high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.layout(replace(method, max_records=middle), facts).slots > 1:
+                low = middle
+            else:
+                high = middle
+        return low if low >= facts.silos else None
 
     def server(self, setting: Setting, secrets: Secrets) -> PaillierServer:
         return PaillierServer(self, setting, secrets)
@@ -156,15 +227,45 @@ def _ratios(method: Method, facts: Facts) -> Ratios:
     return ratios
 
 
-def _largest_total(method: Method, facts: Facts) -> float:
-    """The largest total in units: rows, noise, and the dither."""
-    noise = NOISE_DEVIATIONS * method.noise_scale(facts) * math.sqrt(facts.silos)
-    return method.terms(facts) * method.encoding(facts).units + noise + 1
+@dataclass(frozen=True)
+class Layout:
+    """Where the coordinates of a total are in the plaintexts: ``slots`` of ``width`` bits in each.
 
+    A coordinate's value is L (total + dithers / L), a signed number below 2^(width - 1) in size, so that neighbours
+    never touch: with ``width * slots < key_bits`` the whole plaintext stays below n / 2.
+    """
 
-def keeper(coordinate: int, silos: int) -> int:
-    """The silo that dithers and re-randomises a coordinate."""
-    return coordinate % silos
+    multiple: int
+    width: int
+    slots: int
+    dimension: int
+    silos: int
+
+    @property
+    def ciphertexts(self) -> int:
+        return -(-self.dimension // self.slots)
+
+    def packed(self, values: Sequence[int]) -> list[mpz]:
+        """The plaintexts of these coordinates' values."""
+        groups = (values[start : start + self.slots] for start in range(0, len(values), self.slots))
+        return [sum((mpz(v) << (self.width * i) for i, v in enumerate(group)), start=mpz(0)) for group in groups]
+
+    def unpacked(self, plaintexts: Sequence[mpz]) -> list[mpz] | None:
+        """The values in signed plaintexts; None if one cannot have come from :meth:`packed`."""
+        values: list[mpz] = []
+        modulus = mpz(1) << self.width
+        for rest in plaintexts:
+            for _ in range(min(self.slots, self.dimension - len(values))):
+                value = signed(rest, modulus)
+                values.append(value)
+                rest = (rest - value) >> self.width
+            if rest:
+                return None
+        return values
+
+    def decoded(self, value: mpz) -> mpz:
+        """A coordinate's total in units: the silos' dithers, (|S| - 1) / 2 + 1/2 units on average, are taken off."""
+        return gmpy2.f_div(value - mpz(self.multiple) * (self.silos - 1) // 2, self.multiple)
 
 
 class PaillierServer(ServerSide):
@@ -173,7 +274,7 @@ class PaillierServer(ServerSide):
     def __init__(self, aggregation: PaillierWeighting, setting: Setting, secrets: Secrets) -> None:
         super().__init__(setting, secrets)
         self._aggregation = aggregation
-        self._multiple = mpz(common_multiple(_ratios(setting.method, setting.facts)))
+        self._layout = aggregation.layout(setting.method, setting.facts)
         self._keys: m.TellKeys | None = None
         self._sealed: list[bytes] = []
         self._inverses: list[mpz] = []
@@ -246,7 +347,9 @@ class PaillierServer(ServerSide):
         if sample is None:
             return b""
         chosen = [inverse if taken else mpz(0) for inverse, taken in zip(self._inverses, sample, strict=True)]
-        stream = self._secrets.child("weights", "round", round_).stream()
+        # Bound to what is encrypted: the same randomness on other numbers would show their difference.
+        content = hashlib.sha256(pack(chosen, self.key.public.plain_width)).hexdigest()
+        stream = self._secrets.child("weights", "round", round_, content).stream()
         return pack(self.key.encrypt_all(chosen, stream, self._aggregation.workers), self.key.public.width)
 
     def check_vector(self, silo: str, vector: bytes) -> None:
@@ -254,26 +357,22 @@ class PaillierServer(ServerSide):
 
     def _ciphertexts(self, silo: str, vector: bytes) -> list[mpz]:
         public, place = self.key.public, f"silo {silo}"
-        ciphertexts = unpack(vector, public.width, self._setting.facts.dimension, place)
+        ciphertexts = unpack(vector, public.width, self._layout.ciphertexts, place)
         public.check(ciphertexts, place)
         return ciphertexts
 
     def total(self, vectors: Mapping[str, bytes]) -> Words:
         """The decrypted and decoded total (step 2(c))."""
         public = self.key.public
-        product = [mpz(1)] * self._setting.facts.dimension
+        product = [mpz(1)] * self._layout.ciphertexts
         for silo, vector in vectors.items():
-            factors = unpack(vector, public.width, self._setting.facts.dimension, f"silo {silo}")
+            factors = unpack(vector, public.width, self._layout.ciphertexts, f"silo {silo}")
             product = [public.add(left, right) for left, right in zip(product, factors, strict=True)]
         decrypted = self.key.decrypt_all(product, self._aggregation.workers)
-        totals = [gmpy2.f_div(signed(value, public.n), self._multiple) for value in decrypted]
-        largest = _largest_total(self._setting.method, self._setting.facts)
-        if any(abs(total) > largest for total in totals):
-            raise MessageRefused(
-                "the silos' ciphertexts do not add up to a total in range; one of them left the protocol",
-                place="server",
-            )
-        return to_words(np.array([int(total) for total in totals], dtype=np.int64))
+        values = self._layout.unpacked([signed(value, public.n) for value in decrypted])
+        if values is None:
+            raise out_of_range()
+        return checked_total([int(self._layout.decoded(value)) for value in values], self._setting)
 
 
 class PaillierSilo(SiloSide):
@@ -292,7 +391,7 @@ class PaillierSilo(SiloSide):
         self._aggregation = aggregation
         self._pairing = Pairing(setting, index, secrets, identity)
         self._ratios = _ratios(setting.method, setting.facts)
-        self._multiple = mpz(common_multiple(self._ratios))
+        self._layout = aggregation.layout(setting.method, setting.facts)
         self._modulus = b""
         self._public: PublicKey | None = None
         self._shared: dict[int, SharedKey] = {}
@@ -376,7 +475,7 @@ class PaillierSilo(SiloSide):
         public.check(ciphertexts, self._place)
         numerators = self._ratios.numerators(self._counts).tolist()
         exponents = [
-            gmpy2.f_mod(blind * numerator * self._multiple, public.n)
+            gmpy2.f_mod(blind * numerator * self._layout.multiple, public.n)
             for blind, numerator in zip(self._blinds(self.seed), numerators, strict=True)
         ]
         return Weights(public, ciphertexts, exponents, self._aggregation.workers)
@@ -399,12 +498,12 @@ class PaillierSilo(SiloSide):
             raised = products(encrypted.raised(users), block, bits, public.n2, self._aggregation.workers)
             product = [public.add(left, right) for left, right in zip(product, raised, strict=True)]
         scale, digest = method.noise_scale(facts), seen.hexdigest()
-        noise = add_noise(
-            np.zeros(facts.dimension, dtype=np.int64), scale, covered("noise", (repr(scale), digest)).stream()
-        )
-        product = self._with_noise(product, noise, covered("dither", (repr(scale), digest)))
-        product = self._kept(product, covered("randomisers", (repr(scale), digest)))
-        return Released(pack(self._masked(product, question), public.width), 0, left_out)
+        nothing = np.zeros(facts.dimension, dtype=np.int64)
+        noise = add_noise(nothing, scale, covered("noise", (repr(scale), digest)).stream())
+        ciphertexts = self._packed(product)
+        ciphertexts = self._with_noise(ciphertexts, noise, covered("dither", (repr(scale), digest)))
+        ciphertexts = self._randomised(ciphertexts, covered("residues", (repr(scale), digest)))
+        return Released(pack(self._masked(ciphertexts, question), public.width), 0, left_out)
 
     def _blocks(self, rows: Iterable[Contribution]) -> Iterator[tuple[IntArray, Integers, int]]:
         """Encoded rows of up to ``BLOCK_USERS`` users at a time, and how many rows count as zero."""
@@ -416,10 +515,10 @@ class PaillierSilo(SiloSide):
         waiting = left_out = 0
         for users, part, missing in finite_rows(rows, facts.dimension):
             assert users is not None
+            left_out += missing
             for start in range(0, len(part), size):
                 integers, cut = encoding.encode_rows(part[start : start + size])
-                left_out += missing + cut
-                missing = 0
+                left_out += cut
                 # One less than the clip's units fits the exponent's width; a coordinate comes there only alone.
                 np.clip(integers, 1 - encoding.units, encoding.units - 1, out=integers)
                 users_waiting.append(users[start : start + size])
@@ -436,25 +535,35 @@ class PaillierSilo(SiloSide):
                 left_out,
             )
 
-    def _with_noise(self, product: list[mpz], noise: Integers, secrets: Secrets) -> list[mpz]:
-        """L z_sj on every coordinate, and the dither on those that this silo keeps."""
-        public, silos = self.public, self._setting.facts.silos
-        kept = [keeper(j, silos) == self._index for j in range(len(product))]
-        dithers = iter(uniform_below(secrets.stream(), int(self._multiple), sum(kept)))
-        return [
-            public.add(value, public.factor(self._multiple * z + (next(dithers) if mine else 0)))
-            for value, z, mine in zip(product, noise.tolist(), kept, strict=True)
-        ]
+    def _packed(self, product: list[mpz]) -> list[mpz]:
+        """One ciphertext for every ``slots`` coordinates: the slot's number becomes a power of two in the exponent."""
+        slots, n2 = self._layout.slots, self.public.n2
+        if slots == 1:
+            return product
+        shift = mpz(1) << self._layout.width
 
-    def _kept(self, product: list[mpz], secrets: Secrets) -> list[mpz]:
-        """A fresh n-th residue on the coordinates that this silo keeps."""
-        public, silos = self.public, self._setting.facts.silos
-        mine = range(self._index, len(product), silos)
-        fresh = self._residues(len(mine), secrets)
-        result = list(product)
-        for coordinate, residue in zip(mine, fresh, strict=True):
-            result[coordinate] = public.add(result[coordinate], residue)
-        return result
+        def horner(part: range) -> list[mpz]:
+            ciphertexts = []
+            for start in (slots * i for i in part):
+                *lower, packed = product[start : start + slots]
+                for value in reversed(lower):
+                    packed = gmpy2.powmod(packed, shift, n2) * value % n2
+                ciphertexts.append(packed)
+            return ciphertexts
+
+        return spread(horner, self._layout.ciphertexts, self._aggregation.workers, self.public.width)
+
+    def _with_noise(self, ciphertexts: list[mpz], noise: Integers, secrets: Secrets) -> list[mpz]:
+        """L z_sj and a dither on every coordinate."""
+        public, multiple = self.public, self._layout.multiple
+        dithers = uniform_below(secrets.stream(), multiple, len(noise))
+        plaintexts = self._layout.packed([multiple * z + d for z, d in zip(noise.tolist(), dithers, strict=True)])
+        return [public.add(value, public.factor(m)) for value, m in zip(ciphertexts, plaintexts, strict=True)]
+
+    def _randomised(self, ciphertexts: list[mpz], secrets: Secrets) -> list[mpz]:
+        """A fresh n-th residue on every ciphertext."""
+        residues = self._residues(len(ciphertexts), secrets)
+        return [self.public.add(value, residue) for value, residue in zip(ciphertexts, residues, strict=True)]
 
     def _residues(self, count: int, secrets: Secrets) -> list[mpz]:
         public, workers = self.public, self._aggregation.workers

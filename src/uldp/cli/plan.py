@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from uldp.cli.budget import budget_sentence, fitting_changes
 from uldp.cli.output import Json, Set, print_json, print_table, reporting, warn
 from uldp.cli.run import warnings_before
 from uldp.cli.source import DataDirOption, DatasetOption, File, MethodOption, PresetOption, experiment_from
+
+if TYPE_CHECKING:
+    from uldp.sessions.plan import Plan
 
 
 @reporting
@@ -60,6 +63,10 @@ def plan(
                 "users": agreed.facts.users,
                 "silos": agreed.facts.silos,
                 "parameters": agreed.facts.dimension,
+                "aggregation": {
+                    "name": agreed.aggregation.name,
+                    **agreed.aggregation.costs(agreed.method, agreed.facts),
+                },
                 "statement": statement.to_json(),
                 **(budgeted or {}),
             }
@@ -70,11 +77,22 @@ def plan(
         f"{experiment.method_name} on {prepared.federation.name}: |U| = {facts.users} users, "
         f"|S| = {facts.silos} silos, {facts.dimension} parameters, noise multiplier {agreed.method.noise_multiplier:g}"
     )
+    typer.echo(_traffic(agreed))
     print_table(("after round", "epsilon"), [(str(t), show_epsilon(e)) for t, e in per_round.items()])
     if budgeted is not None:
         typer.echo(budget_sentence(budgeted, agreed.method.rounds) + "\n")
     typer.echo("Privacy after the last round")
     typer.echo("\n".join(statement.lines()))
+
+
+def _traffic(plan: Plan) -> str:
+    """What a silo sends in a round, and what would make it less."""
+    costs = plan.aggregation.costs(plan.method, plan.facts)
+    packed = f" in {costs['ciphertexts']} ciphertexts of {costs['slots']} each" if costs.get("slots", 1) > 1 else ""
+    advice = plan.aggregation.advice(plan.method, plan.facts)
+    return f"a silo sends {costs['update_bytes']:,} bytes a round ({plan.aggregation.name}){packed}" + (
+        f"\n{advice}" if advice else ""
+    )
 
 
 def _milestones(rounds: int) -> list[int]:

@@ -81,6 +81,7 @@ def _small_orders() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
 
 
 @lru_cache
+@lru_cache(maxsize=64)
 def bases_needed(bits: int) -> int:
     """The fewest bases with which the distance is at most 2^-128.
 
@@ -99,10 +100,18 @@ def pays(count: int, bits: int) -> bool:
     >>> pays(300, 3072), pays(400, 3072)
     (False, True)
     """
-    power = _POWER_PER_BIT * bits
-    bases = bases_needed(bits)
-    table = bases * (power + _WINDOWS * _ENTRIES * _ENTRY_COST)
-    return table + count * bases * _WINDOWS * _LOOKUP_COST < count * power
+    table = bases_needed(bits) * (direct_cost(bits) + _WINDOWS * _ENTRIES * _ENTRY_COST)
+    return table + count * lookup_cost(bits) < count * direct_cost(bits)
+
+
+def direct_cost(bits: int) -> float:
+    """Multiplications of a residue that is drawn directly."""
+    return _POWER_PER_BIT * bits
+
+
+def lookup_cost(bits: int) -> float:
+    """Multiplications of a residue from a table."""
+    return bases_needed(bits) * _WINDOWS * _LOOKUP_COST
 
 
 def direct(public: PublicKey, stream: SecretStream, count: int, workers: int) -> list[mpz]:

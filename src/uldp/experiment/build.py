@@ -232,7 +232,7 @@ def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[E
     if plan.shows_counts:
         server_sees += f"; and, in the clear, {method.tells['server']}, which no epsilon covers"
         silo_sees += f"; and, in the clear, {method.tells['silo']}, which no epsilon covers"
-    view = {"sums": aggregation.server_sees_each_silo, "sample": not aggregation.hides_sample}
+    view = {"sums": aggregation.server_sees_each_silo, "sample": not (aggregation.hides_sample and aggregation.secure)}
     observers = [
         ("the outside world", "the model of every round", Observer()),
         ("the server", server_sees, Observer("server", **view)),

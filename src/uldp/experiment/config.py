@@ -132,6 +132,7 @@ class AggregationConfig:
 
     name: str = "masked"
     key_bits: int | None = None
+    slots: int | None = None
     identities: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -149,13 +150,14 @@ class AggregationConfig:
         """The aggregation with its settings."""
         kind = lookup_aggregation(self.name)
         known = {item.name for item in dataclasses.fields(kind)}
-        settings = {"workers": workers, "key_bits": self.key_bits}
-        if self.key_bits is not None and "key_bits" not in known:
-            raise ConfigError(
-                f"{self.name} has no key of its own; key_bits goes with name = 'paillier'",
-                place="aggregation.key_bits",
-                value=self.key_bits,
-            )
+        settings = {"workers": workers, "key_bits": self.key_bits, "slots": self.slots}
+        for key in ("key_bits", "slots"):
+            if settings[key] is not None and key not in known:
+                raise ConfigError(
+                    f"{self.name} has no ciphertexts; {key} goes with name = 'paillier'",
+                    place=f"aggregation.{key}",
+                    value=settings[key],
+                )
         return kind(**{key: value for key, value in settings.items() if key in known and value is not None})
 
 

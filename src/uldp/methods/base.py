@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
@@ -19,6 +20,7 @@ from uldp.errors import ConfigError, MessageRefused
 from uldp.learners.base import Learner
 from uldp.methods.weights import Ratios
 from uldp.privacy.events import Event, NonPrivate
+from uldp.privacy.ledger import merge
 from uldp.rng import Secrets, Streams
 from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Vector
 
@@ -179,8 +181,12 @@ class Method(ABC):
         return self.event(facts, observer.shares(facts)) if observer.who == "world" else NonPrivate()
 
     def seen_over(self, facts: Facts, observer: Observer, releases: Sequence[int]) -> Mapping[Event, int]:
-        """What an observer sees of several rounds, with so many releases each (one, but for repetitions)."""
-        return {self.seen_by(facts, observer): sum(releases)}
+        """What an observer sees of several rounds, with so many releases each (one, but for repetitions).
+
+        Releases of one round share its sample, so they are merged before they are composed.
+        """
+        event = self.seen_by(facts, observer)
+        return Counter(seen for count in releases for seen in merge([event] * count))
 
     def terms(self, facts: Facts) -> int:
         """How many rows are added up at most."""

@@ -21,6 +21,8 @@ from uldp.data.federation import IntArray
 from uldp.methods.base import Facts, Method, Observer, State, require, require_limit
 from uldp.methods.release import check_share, continuous_multiplier
 from uldp.methods.weights import (
+    GHOST,
+    LARGEST_GHOST,
     WEIGHTINGS,
     Ratios,
     RecordRatios,
@@ -41,6 +43,8 @@ class UserSum(Method):
     global_lr: float = 1.0
     weighting: str = "uniform"
     max_records: int = 480
+    ghost: int = GHOST
+    """Every user counts 1 / ghost of a record that nobody holds (``weighting = "records"``)."""
     max_participations: int = 0
     """With sub-sampling: in how many rounds one user takes part at most; 0 for no limit."""
 
@@ -52,6 +56,7 @@ class UserSum(Method):
         require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
         require(self.weighting in WEIGHTINGS, "weighting", self.weighting, f"one of {', '.join(WEIGHTINGS)}")
         require(self.max_records >= 1, "max_records", self.max_records, "at least 1")
+        require(1 <= self.ghost <= LARGEST_GHOST, "ghost", self.ghost, f"from 1 to {LARGEST_GHOST}")
         require(self.max_participations >= 0, "max_participations", self.max_participations, "0 (no limit) or more")
         require(
             self.max_participations == 0 or self.sample_rate < 1,
@@ -74,11 +79,11 @@ class UserSum(Method):
     def weights(self, facts: Facts, counts: IntArray, totals: IntArray | None) -> Vector:
         if totals is None:
             return uniform_weights(facts.users, facts.silos)
-        return record_weights(counts, totals)
+        return record_weights(counts, totals, self.ghost)
 
     def ratios(self, facts: Facts) -> Ratios:
         if self.weighting == "records":
-            return RecordRatios(self.count_cap(facts), facts.silos)
+            return RecordRatios(self.count_cap(facts), facts.silos, self.ghost)
         return UniformRatios(facts.silos)
 
     def encoding(self, facts: Facts) -> FixedPoint:
@@ -115,7 +120,7 @@ class UserSum(Method):
         # the limit costs nothing: given what was seen before, a user is sampled with probability at most q.
         if self.max_participations and (observer.who == "server" or (observer.who == "silos" and observer.sample)):
             releases = sorted(releases, reverse=True)[: self.max_participations]
-        return {self.seen_by(facts, observer): sum(releases)}
+        return super().seen_over(facts, observer, releases)
 
     def _gaussian(self, facts: Facts, shares: int, sensitivity: float, sample_rate: float) -> Event:
         """The sampled Gaussian of ``shares`` shares of noise against ``sensitivity`` clips."""

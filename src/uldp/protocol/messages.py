@@ -180,7 +180,7 @@ def decode_body(data: bytes) -> Body:
     """What :func:`encode_body` wrote."""
     try:
         return _BODY_DECODER.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise MessageRefused(f"not a message of this protocol: {error}", place="checkpoint") from error
 
 
@@ -195,7 +195,7 @@ def decode(data: bytes, *, experiment: str, silo: str, limit: int) -> Body:
         raise MessageRefused(f"{len(data)} bytes, at most {limit} are expected", place=f"silo {silo}", value=len(data))
     try:
         envelope = _DECODER.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise MessageRefused(f"not a message of this protocol: {error}", place=f"silo {silo}") from error
     if envelope.version != PROTOCOL_VERSION:
         raise MessageRefused(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from uldp.aggregation.base import Aggregation, Setting
+from uldp.errors import ConfigError
 from uldp.protocol.messages import size_limit
 from uldp.protocol.turns import Question, Turns, turns
 
@@ -17,6 +18,12 @@ class Plan(Setting):
     aggregation: Aggregation
 
     def __post_init__(self) -> None:
+        if self.facts.dither != self.aggregation.dither:
+            raise ConfigError(
+                f"the facts count {self.facts.dither} units of rounding, {self.aggregation.name} rounds by "
+                f"{self.aggregation.dither}",
+                place="aggregation.name",
+            )
         self.method.check(self.facts)
         self.aggregation.check(self.method, self.facts)
 

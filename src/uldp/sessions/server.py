@@ -301,10 +301,10 @@ class ServerSession:
             phase = Phase(saved.phase)
             x = m.unpack_floats(saved.x, facts.dimension, "checkpoint")
             memory = {name: np.frombuffer(data, dtype="<f8").astype(np.float64) for name, data in saved.memory.items()}
-        except (msgspec.DecodeError, ValueError, MessageRefused) as error:
+            if phase is not Phase.CLOSED:
+                self._restore_setup(saved.setup)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, MessageRefused) as error:
             raise RunError(f"the server's saved state is unreadable: {error}", place="checkpoint") from error
-        if phase is not Phase.CLOSED:
-            self._restore_setup(saved.setup)
         self._state = State(x, memory)
         if saved.told is not None:
             flat = m.unpack_counts(saved.told, facts.silos * facts.users, self._cap * facts.silos, "checkpoint")

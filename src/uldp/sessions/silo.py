@@ -20,8 +20,9 @@ from uldp.sessions.plan import Plan
 
 
 class _Saved(msgspec.Struct, forbid_unknown_fields=True):
-    """What a silo must remember between messages."""
+    """What a silo must remember between messages. ``data`` stands for the records that it answered about."""
 
+    data: str
     phase: str
     round: int
     told: bytes | None
@@ -62,7 +63,8 @@ class SiloSession:
             plan,
             self._index,
             self._counts,
-            self._secrets.child("aggregation"),
+            # Other records, other keys: masks that hid one silo's counts or sums never hide two.
+            self._secrets.child("aggregation", plan.digest, self._data_digest),
             identity or signing_key(secrets, self._index),
         )
         self._setup: list[bytes] = []
@@ -142,7 +144,7 @@ class SiloSession:
             )
         if (sample == b"") == plan.tells_sample:
             raise MessageRefused("the sample does not fit method.sample_rate", place=self.name)
-        asked = RoundQuestion(round_, hashlib.sha256(m.encode_body(body)).hexdigest(), body.weights)
+        asked = RoundQuestion(round_, self._common_digest(body), body.weights)
         self._side.check_question(asked)
         x = m.unpack_floats(model, facts.dimension, self.name)
         if self._kept is None:
@@ -156,13 +158,24 @@ class SiloSession:
         secrets = self._round_secrets("inside", round_, inside)
         rows = plan.method.silo(x, data, self._learner, self._streams.child("round", round_), secrets)
 
+        setup = hashlib.sha256(b"".join(self._setup)).hexdigest()
+
         def covered(purpose: str, further: Sequence[str]) -> Secrets:
-            return self._round_secrets(purpose, round_, (question, self._data_digest, *further))
+            return self._round_secrets(purpose, round_, (question, setup, self._data_digest, *further))
 
         weights = None if plan.aggregation.hides_counts else plan.method.weights(facts, self._counts, self._told)
         released = self._side.release(rows, weights, asked, covered)
         self.left_out += released.left_out
         return m.Update(round_, released.vector, released.saturated)
+
+    def _common_digest(self, body: m.AskUpdate) -> str:
+        """Stands for the round's question and for all of the setup that every silo was told alike.
+
+        Masks are bound to it. A server that starts again from other keys or weights meets other masks.
+        """
+        told = (m.decode_body(question) for question in self._setup)
+        common = [m.encode_body(question) for question in told if not isinstance(question, m.TellSeed)]
+        return hashlib.sha256(b"".join([*common, m.encode_body(body)])).hexdigest()
 
     def _round_secrets(self, purpose: str, round_: int, covered: tuple[str, ...]) -> Secrets:
         """A round's secret randomness, addressed by all that the released vector depends on.
@@ -175,9 +188,15 @@ class SiloSession:
         return secrets if secrets.simulated else secrets.child(*covered)
 
     def save(self) -> bytes:
-        """The session's state. It holds what was sent last, and so noise: keep it as safe as the data."""
+        """The session's state. It holds what was sent last, and so noise: keep it as safe as the data.
+
+        Whoever carries messages saves it after :meth:`reply` and *before* the answer leaves: then a silo that starts
+        again repeats its answer instead of computing it again, which another machine might do a bit differently.
+        """
         told = None if self._told is None else m.pack(self._told)
-        saved = _Saved(self._phase.value, self._round, told, self._question, self._answer, self._setup)
+        saved = _Saved(
+            self._data_digest, self._phase.value, self._round, told, self._question, self._answer, self._setup
+        )
         return msgspec.msgpack.encode(saved)
 
     def restore(self, state: bytes) -> None:
@@ -185,12 +204,14 @@ class SiloSession:
         try:
             saved = msgspec.msgpack.decode(state, type=_Saved)
             phase = Phase(saved.phase)
-        except (msgspec.DecodeError, ValueError) as error:
+            if saved.data != self._data_digest:
+                raise RunError("its records are not those it began with; start a new run", place=f"silo {self.name}")
+            if phase is not Phase.CLOSED:  # who has said goodbye is asked nothing more, and its secrets may be gone
+                for question in saved.setup:
+                    self._side.answer(m.decode_body(question))
+            told = None if saved.told is None else self._checked(saved.told)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, MessageRefused) as error:
             raise RunError(f"the saved state of silo {self.name} is unreadable: {error}", place="checkpoint") from error
-        if phase is not Phase.CLOSED:  # who has said goodbye is asked nothing more, and its secrets may be gone
-            for question in saved.setup:
-                self._side.answer(m.decode_body(question))
-        self._setup = saved.setup
-        self._told = None if saved.told is None else self._checked(saved.told)
+        self._setup, self._told = saved.setup, told
         self._phase, self._round = phase, saved.round
         self._question, self._answer = saved.question, saved.answer

@@ -1,0 +1,164 @@
+"""Starting again, from before the setup or from a saved state, shows nobody more than one run does."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tests.core.test_sessions import DIGEST, ask, build
+from tests.support import drive, make_sessions, small_federation, step
+
+from uldp.crypto.integers import unpack
+from uldp.data.federation import SiloData
+from uldp.errors import MessageRefused, RunError
+from uldp.protocol import messages as m
+from uldp.rng import Secrets
+
+SECRETS = Secrets.from_key(b"s" * 32)
+USER = 3
+
+
+def with_one_record_more(federation, silo):
+    data = federation.silos[silo]
+    features, labels = (
+        np.concatenate([data.features, data.features[:1]]),
+        np.concatenate([data.labels, data.labels[:1]]),
+    )
+    more = SiloData(data.name, features, labels, np.append(data.users, USER))
+    return dataclasses.replace(federation, silos=tuple(more if s is data else s for s in federation.silos))
+
+
+def run_until(question, federation, aggregation="paillier", **options):
+    method = build("uldp-avg-w", max_records=30, **options)
+    server, silos = make_sessions(method, federation, aggregation=aggregation, secrets=SECRETS)
+    while type(server._next_question()) is not question:
+        step(server, silos)
+    return server, silos
+
+
+def body_of(silo, request):
+    return m.decode(silo.reply(request), experiment=DIGEST, silo=silo.name, limit=10**7)
+
+
+def both(question, **options):
+    federation = small_federation()
+    return [run_until(question, f, **options) for f in (federation, with_one_record_more(federation, 2))]
+
+
+def test_blinded_counts_of_changed_records_share_no_mask():
+    """With the same masks their difference times the inverse would be 16 / D_u: the exact total."""
+    (server, silos), (_, changed) = both(m.TellSeed)
+    n, width = server._side.key.public.n, server._side.key.public.plain_width
+    request = server.requests()["silo-2"]
+    first = unpack(body_of(silos["silo-2"], request).shares, width, 6, "x")
+    with pytest.raises(MessageRefused, match="sealed"):
+        changed["silo-2"].reply(request)
+    other = run_until(m.TellSeed, with_one_record_more(small_federation(), 2))
+    second = unpack(body_of(other[1]["silo-2"], other[0].requests()["silo-2"]).shares, width, 6, "x")
+    assert all((a - b) % n != 0 for a, b in zip(first, second, strict=True))
+
+
+def test_a_silo_with_changed_records_does_not_take_up_the_old_keys():
+    (server, _), (_, changed) = both(m.TellKeys)
+    with pytest.raises(MessageRefused, match="another key as this silo's"):
+        changed["silo-2"].reply(server.requests()["silo-2"])
+
+
+@pytest.mark.parametrize("aggregation", ["masked", "paillier"])
+def test_a_second_setup_meets_other_masks_even_in_silos_that_did_not_change(aggregation):
+    answers = []
+    for server, silos in both(m.AskUpdate, aggregation=aggregation, noise_multiplier=0.0):
+        answers.append(body_of(silos["silo-0"], server.requests()["silo-0"]).vector)
+    size = 8 if aggregation == "masked" else 128
+    first, second = (np.frombuffer(vector, dtype=np.uint8).reshape(-1, size) for vector in answers)
+    assert (first != second).any(axis=1).all()
+    if aggregation == "paillier":
+        key = server._side.key
+        ratios = [
+            a * pow(int(b), -1, int(key.public.n2)) % key.public.n2
+            for a, b in zip(unpack(answers[0], 128, 4, "x"), unpack(answers[1], 128, 4, "x"), strict=True)
+        ]
+        # With the same masks, noise, dither and residues the ratio would be a multiple of L / (D D') of small size.
+        assert all(key.nth_root(ratio) != 1 for ratio in ratios)
+
+
+def test_other_weights_meet_other_noise_and_other_residues():
+    """A server that sends other weights to a silo from before the setup must not find the same noise under both."""
+    answers = []
+    for change in (False, True):
+        server, silos = run_until(m.TellWeights, small_federation())
+        silo = silos["silo-0"]
+        asked = m.decode(server.requests()["silo-0"], experiment=DIGEST, silo="silo-0", limit=10**7)
+        weights = asked.weights
+        if change:
+            ciphertexts = unpack(weights, 128, 6, "x")
+            n2 = server._side.key.public.n2
+            weights = b"".join(int(c * c % n2).to_bytes(128, "little") for c in ciphertexts)
+        silo.reply(ask(m.TellWeights(weights)))
+        question = ask(m.AskUpdate(1, m.pack(np.zeros(4)), b""))
+        answers.append(unpack(body_of(silo, question).vector, 128, 4, "x"))
+    key = server._side.key
+    ratios = [a * pow(int(b), -1, int(key.public.n2)) % key.public.n2 for a, b in zip(*answers, strict=True)]
+    multiple = silo._side._layout.multiple
+    assert all(key.decrypt(ratio) % multiple != 0 for ratio in ratios)
+
+
+def test_the_server_never_encrypts_two_numbers_with_the_same_randomness():
+    """Else a silo that keeps both messages learns the difference of the plaintexts."""
+    weights = []
+    for server, _ in both(m.TellWeights):
+        asked = m.decode(server.requests()["silo-1"], experiment=DIGEST, silo="silo-1", limit=10**7)
+        weights.append(unpack(asked.weights, 128, 6, "x"))
+    key = server._side.key
+    roots = [[key.nth_root(c) for c in each] for each in weights]
+    assert not set(roots[0]) & set(roots[1])
+
+
+def test_a_saved_silo_refuses_to_go_on_with_other_records():
+    for aggregation in ("plain", "masked", "paillier"):
+        server, silos = run_until(m.AskUpdate, small_federation(), aggregation)
+        saved = silos["silo-2"].save()
+        _, changed = make_sessions(
+            build("uldp-avg-w", max_records=30),
+            with_one_record_more(small_federation(), 2),
+            aggregation=aggregation,
+            secrets=SECRETS,
+        )
+        with pytest.raises(RunError, match="records are not those it began with"):
+            changed["silo-2"].restore(saved)
+        drive(server, silos)
+
+
+def test_a_saved_state_of_other_secrets_is_refused():
+    _, silos = run_until(m.AskUpdate, small_federation())
+    saved = silos["silo-2"].save()
+    _, others = make_sessions(
+        build("uldp-avg-w", max_records=30),
+        small_federation(),
+        aggregation="paillier",
+        secrets=Secrets.from_key(b"o" * 32),
+    )
+    with pytest.raises(RunError, match="unreadable"):
+        others["silo-2"].restore(saved)
+
+
+def test_a_stale_key_that_is_well_signed_stops_the_round_uncharged():
+    """The server relays silo 1's key of an earlier run to silo 0: their masks do not cancel, and the total shows it."""
+    method = build("uldp-avg", rounds=3)
+    _, earlier = make_sessions(method, small_federation(seed=5), aggregation="masked", secrets=SECRETS)
+    server, silos = make_sessions(method, small_federation(), aggregation="masked", secrets=SECRETS)
+    step(server, silos)
+    earlier["silo-1"].reply(ask(m.Hello(3, 6, 4), silo="silo-1"))
+    stale = body_of(earlier["silo-1"], ask(m.AskKey(b""), silo="silo-1"))
+    step(server, silos)
+    keys = server._side._keys
+    told = m.TellKeys(
+        [keys.publics[0], stale.public, keys.publics[2]], [keys.signatures[0], stale.signature, keys.signatures[2]]
+    )
+    for name, request in server.requests().items():
+        server.receive(name, silos[name].reply(ask(told) if name == "silo-0" else request))
+    server.collect()
+    for name, request in server.requests().items():
+        server.receive(name, silos[name].reply(request))
+    with pytest.raises(MessageRefused, match="do not add up"):
+        server.collect()
+    assert server.ledger.entries == ()
