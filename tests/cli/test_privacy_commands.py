@@ -20,6 +20,9 @@ def epsilon(*arguments):
     return document("epsilon", "--noise-multiplier", 5, *arguments)["epsilon"]
 
 
+PRIVATE = ("--aggregation", "paillier", "--private-sampling")
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -38,6 +41,8 @@ def epsilon(*arguments):
         (("--rounds", 100, "--method", "uldp-avg-w", "--adversary", "server", "--aggregation", "paillier"), 9.997),
         (("--rounds", 100, "--sample-rate", 0.1, "--adversary", "silo"), 11.48),
         (("--rounds", 100, "--sample-rate", 0.1, "--adversary", "silo", "--aggregation", "paillier"), 0.863),
+        (("--rounds", 100, "--sample-rate", 0.1, "--adversary", "server", *PRIVATE), 0.758),
+        (("--rounds", 100, "--sample-rate", 0.1, "--adversary", "silo", *PRIVATE), 0.863),
         (("--rounds", 100, "--method", "uldp-naive"), 24.38),
         (("--rounds", 100, "--method", "uldp-naive", "--adversary", "server"), 24.38),
     ],
@@ -109,6 +114,8 @@ def test_sigma_is_what_epsilon_gives_back(arguments):
         (("--rounds", 10, "--delta", 0), "delta"),
         (("--rounds", 10, "--delta", 1.5), "delta"),
         (("--rounds", 10, "--adversary", "everybody"), "--adversary"),
+        (("--rounds", 10, "--sample-rate", 0.1, "--private-sampling"), "--private-sampling"),
+        (("--rounds", 10, "--sample-rate", 0.123456789, *PRIVATE), "10 / 81"),
         (("--rounds", 10, "--colluding", 2), "--colluding"),
         (("--rounds", 10, "--group-size", 3), "--group-size"),
         (("--rounds", 10, "--steps", 3), "--steps"),

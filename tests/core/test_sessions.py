@@ -91,6 +91,7 @@ QUESTIONS = [
     m.TellWeights(b""),
     m.AskCounts(),
     m.TellUsers(b""),
+    m.AskChoices(1, b""),
     m.AskUpdate(1, b"", b""),
     m.Finish(),
 ]
@@ -116,7 +117,7 @@ def test_every_setup_is_one_path_from_new_to_ready(route):
         (question,) = [question for at, question in table if at is phase]
         asked.append(question)
         phase = table[phase, question][1]
-    assert asked == [m.Hello, *ROUTES[route]]
+    assert asked == [m.Hello, *ROUTES[route].setup]
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
@@ -124,7 +125,9 @@ def test_every_setup_is_one_path_from_new_to_ready(route):
 @pytest.mark.parametrize("name", ["plain", "masked", "paillier"])
 def test_every_plan_takes_one_of_the_routes_that_the_docs_draw(name, method, rate):
     kind = make_aggregation(name)
-    assert kind.setup(build(method, sample_rate=rate)) in ROUTES.values()
+    assert kind.route(build(method, sample_rate=rate)) in ROUTES.values()
+    if name == "paillier":
+        assert kind.route(build(method, sample_rate=0.5, sampling="private")) in ROUTES.values()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Protocol 1 of ULDP-FL as published: a model to attack. Beside it, what the attacks and the other tests here share.
 
-Faithful in what matters to an attack: weights n_su / N_u, C_LCM = lcm(1 .. N_max), noise Encode(z) C_LCM, masks added to
-plaintexts, no re-randomisation, no dither. The slips of the text are repaired (``docs/errata.md``, U17): the encoded
+Faithful in what matters to an attack: weights n_su / N_u, C_LCM = lcm(1 .. N_max), noise Encode(z) C_LCM, masks added
+to plaintexts, no re-randomisation, no dither. The slips of the text are repaired (``docs/errata.md``, U17): the encoded
 delta is clipped and not yet weighted, masks are added for s < s' and subtracted for s > s'. The key agreement is left
 out: two silos that would agree on a key are given one.
 """
@@ -65,7 +65,9 @@ class PublishedSilo:
         return [f_mod(value, n) for value in values]
 
 
-def published_round(counts: np.ndarray, rows: np.ndarray, noise: np.ndarray, n_max: int, secrets: Secrets) -> ServerView:
+def published_round(
+    counts: np.ndarray, rows: np.ndarray, noise: np.ndarray, n_max: int, secrets: Secrets
+) -> ServerView:
     """What the server holds after one round. ``rows``: silo, user, coordinate, encoded; ``noise``: silo, coordinate."""
     key = PrivateKey.generate(256, secrets.child("server").stream())
     common = secrets.child("silos")
@@ -93,6 +95,10 @@ class ServerView:
     """Silo, coordinate: ciphertexts."""
     whole_exponents: bool
     """Whether silos reduce the exponent of a user's weight modulo n with the row in it; else the row stays signed."""
+    slots: int = 1
+    """Coordinates in a ciphertext."""
+    width: int = 0
+    """Bits of a slot."""
 
     @cached_property
     def product(self) -> list[mpz]:
@@ -102,6 +108,10 @@ class ServerView:
 
     def plaintexts(self, ciphertexts: list[mpz]) -> list[mpz]:
         return [signed(self.key.decrypt(c), self.key.public.n) for c in ciphertexts]
+
+    def totals(self, dimension: int) -> list[mpz]:
+        """C_LCM times the noised total, coordinate by coordinate."""
+        return unpacked(self.plaintexts(self.product), self.slots, self.width)[:dimension]
 
 
 @dataclass(frozen=True)
@@ -137,12 +147,25 @@ class Guess:
             exponents = [once * row for row in self.rows[silo, u].tolist()]
             exponents = [f_mod(exponent, n) for exponent in exponents] if view.whole_exponents else exponents
             result = [value * powmod(rho, e, n) % n for value, e in zip(result, exponents, strict=True)]
-        return result
+        groups = [result[start : start + view.slots] for start in range(0, len(result), view.slots)]
+        return [math.prod(powmod(x, 1 << view.width * i, n) for i, x in enumerate(group)) % n for group in groups]
 
     def product_roots(self, view: ServerView) -> list[mpz]:
         """The same for the product over silos."""
         every = [self.roots(view, silo) for silo in range(len(self.rows))]
         return [math.prod(column) % view.key.public.n for column in zip(*every, strict=True)]
+
+
+def unpacked(plaintexts: list[mpz], slots: int, width: int) -> list[mpz]:
+    """What lies in the slots of signed plaintexts, the lowest first; more at the end than was put in."""
+    values = []
+    for plaintext in plaintexts:
+        rest = plaintext
+        for _ in range(slots - 1):
+            values.append(signed(rest, 1 << width))
+            rest = (rest - values[-1]) >> width
+        values.append(rest)
+    return values
 
 
 def characters(key: PrivateKey, value: int) -> tuple[int, int]:

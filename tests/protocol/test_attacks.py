@@ -8,9 +8,9 @@ guesses, and it says which one fits better. One round at sigma = 5 allows an acc
 * :func:`residue_attack`: the decrypted total modulo C_LCM (``docs/errata.md``, U13);
 * :func:`root_attack`: the n-th root of a ciphertext, which noise and masks in the plaintext do not touch (U14).
 
-Power. With 400 trials an attack of accuracy 0.60 or more against ours fails :func:`like_a_coin` with probability 0.95
-and more, and one of 0.63 fails :func:`within_the_bound` likewise; ``test_the_number_of_trials`` computes both. Against
-the published protocol, and against ours without one of its two remedies, the attacks come to 0.97 and more.
+Power. With 300 trials an attack of accuracy 0.61 or more against ours fails :func:`like_a_coin` with probability 0.95
+and more, and one of 0.65 fails :func:`within_the_bound` likewise; ``test_the_number_of_trials`` computes both. Against
+the published protocol, and against ours without one of its remedies, the attacks are right in 39 of 40 trials at least.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from tests.support import build, make_sessions, step
 from uldp.aggregation.paillier import PaillierSilo, PaillierWeighting
 from uldp.crypto import randomisers
 from uldp.crypto.integers import unpack
-from uldp.methods.weights import GHOST
+from uldp.methods.weights import GHOST, common_multiple
 from uldp.protocol import messages as m
+from uldp.protocol.turns import Phase
 from uldp.rng import Secrets
 
 SIGMA = 5.0
 BOUND = float(norm.cdf(1 / (2 * SIGMA)))
 """The accuracy that a Gaussian of multiplier 5 allows in one round."""
 
-TRIALS = 400
-FEWER = 60
+TRIALS = 300
+FEWER = 40
 DIMENSION = 6
 TARGET = 0
 COUNTS = np.array([[1, 1, 0, 3], [2, 0, 1, 1], [0, 1, 0, 3]])
@@ -62,7 +63,7 @@ N_MAX = 9
 def residue_attack(view: ServerView, absent: Guess, present: Guess) -> bool | None:
     """Noise is a multiple of C_LCM, so the right guess leaves the residue 0. Who is nearer to it? None: both alike."""
     multiple = view.multiple
-    totals = view.plaintexts(view.product)
+    totals = view.totals(DIMENSION)
 
     def distance(guess: Guess) -> int:
         residues = [(x - y) % multiple for x, y in zip(totals, guess.plaintexts(multiple), strict=True)]
@@ -93,7 +94,7 @@ def root_attack(view: ServerView, absent: Guess, present: Guess, silo: int | Non
 
 def best_attack(view: ServerView, absent: Guess, present: Guess) -> bool:
     """The residue where it decides exactly, else the nearer total: the most likely guess under the Gaussian."""
-    totals = view.plaintexts(view.product)
+    totals = view.totals(DIMENSION)
     gaps = [
         [x - y for x, y in zip(totals, guess.plaintexts(view.multiple), strict=True)] for guess in (absent, present)
     ]
@@ -147,7 +148,7 @@ def published_trial(trial: int) -> Trial:
 METHOD = build("uldp-avg-w", max_records=N_MAX, noise_multiplier=SIGMA, rounds=1)
 
 
-def our_trial(trial: int, key_bits: int = 256) -> Trial:
+def our_trial(trial: int, *, slots: int = 1, key_bits: int = 256) -> Trial:
     """The real sessions, through the first round's answers; then the server's own state."""
     absent, present, _ = drawn_rows(trial)
     truth = trial % 2 == 1
@@ -156,9 +157,9 @@ def our_trial(trial: int, key_bits: int = 256) -> Trial:
         planted_federation(COUNTS, DIMENSION),
         learner=PlantedLearner(present if truth else absent),
         secrets=key_of(trial, "ours"),
-        aggregation=PaillierWeighting(key_bits=key_bits),
+        aggregation=PaillierWeighting(key_bits=key_bits, slots=slots),
     )
-    for _ in range(1 + len(server._plan.setup)):  # the greeting, the setup
+    while server._phase is not Phase.READY:  # the greeting, the setup
         step(server, silos)
     answers = [silos[name].reply(request) for name, request in server.requests().items()]
     side = server._side
@@ -170,11 +171,13 @@ def our_trial(trial: int, key_bits: int = 256) -> Trial:
     ]
     view = ServerView(
         key=key,
-        multiple=int(side._multiple),
+        multiple=common_multiple(server._plan.method.ratios(server._plan.facts)),
         randomness=[key.nth_root(c) for c in weights],
         blinded=[invert(inverse, key.public.n) for inverse in side._inverses],
-        received=[unpack(body.vector, width, DIMENSION, place) for body in bodies],
+        received=[unpack(body.vector, width, DIMENSION // slots, place) for body in bodies],
         whole_exponents=False,
+        slots=slots,
+        width=side._layout.width,
     )
     guesses = [Guess(GHOST * COUNTS, denominators, encoded(rows)) for rows in (absent, present)]
     return Trial(view, *guesses, truth)
@@ -190,6 +193,13 @@ def published_trials() -> list[Trial]:
     return [published_trial(trial) for trial in range(FEWER)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_afterwards():
+    yield
+    our_trials.cache_clear()
+    published_trials.cache_clear()
+
+
 def wins(trials: list[Trial], attack, *further) -> int:
     """How often the attack is right; a coin decides for it where it does not."""
     coins = np.random.default_rng(7)
@@ -199,8 +209,11 @@ def wins(trials: list[Trial], attack, *further) -> int:
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """The 95 % interval of Wilson (1927) for a probability."""
-    z = float(norm.ppf(0.975))
+    """Wilson's interval (1927) for a probability: of 95 % for the main trials.
+
+    The variants in 40 trials each are many, and one in twenty would fall out of 95 % by chance: for them it is 99.9 %.
+    """
+    z = float(norm.ppf(0.975 if trials == TRIALS else 0.9995))
     share = successes / trials
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2))
@@ -217,9 +230,9 @@ def within_the_bound(successes: int, trials: int) -> bool:
 
 
 def assert_wins(successes: int, trials: int) -> None:
-    """Essentially always: accuracy 0.97 and more; the promise at sigma = 5 is out of the question."""
-    assert successes >= 0.97 * trials, successes / trials
-    assert wilson(successes, trials)[0] > 0.85 > BOUND
+    """Always, but for one trial at most; the promise at sigma = 5 is out of the question."""
+    assert successes >= trials - 1, successes / trials
+    assert wilson(successes, trials)[0] > 0.7 > BOUND
 
 
 # --- the instruments -----------------------------------------------------------------------------------------------
@@ -234,15 +247,15 @@ def test_the_number_of_trials():
     outcomes = np.arange(TRIALS + 1)
     coin = np.array([not like_a_coin(k, TRIALS) for k in outcomes])
     bound = np.array([not within_the_bound(k, TRIALS) for k in outcomes])
-    assert binom.pmf(outcomes, TRIALS, 0.60)[coin].sum() > 0.95
-    assert binom.pmf(outcomes, TRIALS, 0.63)[bound].sum() > 0.95
+    assert binom.pmf(outcomes, TRIALS, 0.61)[coin].sum() > 0.95
+    assert binom.pmf(outcomes, TRIALS, 0.65)[bound].sum() > 0.95
     assert binom.pmf(outcomes, TRIALS, BOUND)[bound].sum() < 0.03  # and a mechanism as good as its promise passes
-    low, high = wilson(5, 10)
-    assert (round(low, 4), round(high, 4)) == (0.2366, 0.7634)
+    low, high = wilson(TRIALS // 2, TRIALS)
+    assert (round(low, 4), round(high, 4)) == (0.4438, 0.5562)
 
 
 def test_the_model_of_the_published_protocol_computes_the_weighted_sum():
-    """Theorem 4: the decrypted total over C_LCM is sum w_su row_su plus noise, so it is the right protocol we attack."""
+    """The decrypted total over C_LCM is sum w_su row_su plus noise: it is the right protocol that we attack."""
     generator = np.random.default_rng(0)
     rows = encoded(generator.normal(size=(*COUNTS.shape, 2)))
     noise = generator.integers(-UNITS, UNITS, size=(len(COUNTS), 2))
@@ -289,7 +302,7 @@ def test_ours_the_root_is_a_coin(silo):
 
 
 def test_ours_no_root_is_ever_met():
-    """Neither guess gives the root of any ciphertext: 400 trials, 4 ways to look, 6 coordinates."""
+    """Neither guess gives the root of any ciphertext: 300 trials, 3 ways to look, 6 coordinates."""
     for trial in our_trials():
         key, view = trial.view.key, trial.view
         for guess in (trial.absent, trial.present):
@@ -302,8 +315,16 @@ def test_ours_the_best_attack_stays_within_the_promise():
     assert within_the_bound(wins(our_trials(), best_attack), TRIALS)
 
 
+def test_ours_with_several_coordinates_in_a_ciphertext_is_a_coin_too():
+    trials = [our_trial(trial, slots=2) for trial in range(FEWER)]
+    assert like_a_coin(wins(trials, residue_attack), FEWER)
+    assert within_the_bound(wins(trials, best_attack), FEWER)
+    for silo in (0, 1, None):
+        assert like_a_coin(wins(trials, root_attack, silo), FEWER)
+
+
 def test_ours_with_residues_from_a_table_is_a_coin_too(monkeypatch):
-    """Long runs take their n-th residues from a table (``crypto.randomisers``). 60 trials notice 0.75 and more."""
+    """Long runs take their n-th residues from a table (``crypto.randomisers``). 40 trials notice 0.87 and more."""
     monkeypatch.setattr(randomisers, "pays", lambda count, bits: True)
     trials = [our_trial(trial, key_bits=128) for trial in range(FEWER)]
     assert like_a_coin(wins(trials, root_attack, None), FEWER)
@@ -312,27 +333,54 @@ def test_ours_with_residues_from_a_table_is_a_coin_too(monkeypatch):
 # --- ... and each remedy is needed, or these tests could not fail ----------------------------------------------------
 
 
-def test_without_the_dither_the_residue_tells_again(monkeypatch):
+def unprotected(self, ciphertexts, *_):
+    """Instead of a step that would have changed the ciphertexts."""
+    return ciphertexts
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_without_the_dithers_the_residue_tells_again(monkeypatch, slots):
     monkeypatch.setattr(PaillierSilo, "_with_noise", undithered)
-    trials = [our_trial(trial) for trial in range(FEWER)]
+    trials = [our_trial(trial, slots=slots) for trial in range(FEWER)]
     assert_wins(wins(trials, residue_attack), FEWER)
     assert_wins(wins(trials, best_attack), FEWER)
 
 
-def test_without_the_keepers_residue_the_root_of_the_product_tells_again(monkeypatch):
-    monkeypatch.setattr(PaillierSilo, "_kept", lambda self, product, secrets: product)
-    trials = [our_trial(trial) for trial in range(FEWER)]
+@pytest.mark.parametrize("slots", [1, 2])
+def test_without_fresh_residues_the_root_of_the_product_tells_again(monkeypatch, slots):
+    monkeypatch.setattr(PaillierSilo, "_randomised", unprotected)
+    trials = [our_trial(trial, slots=slots) for trial in range(FEWER)]
     assert_wins(wins(trials, root_attack, None), FEWER)
     for silo in (0, 1):  # single ciphertexts are still hidden, by the masks from Z*_(n^2)
         assert like_a_coin(wins(trials, root_attack, silo), FEWER)
 
 
-def test_without_masks_the_roots_of_single_silos_tell_again(monkeypatch):
-    """The keeper's residue covers one silo of three in each coordinate; the others' roots stand open."""
-    monkeypatch.setattr(PaillierSilo, "_masked", lambda self, product, question: product)
+def test_without_masks_and_residues_the_roots_of_single_silos_tell_again(monkeypatch):
+    monkeypatch.setattr(PaillierSilo, "_masked", unprotected)
+    trials = [our_trial(trial) for trial in range(FEWER)]
+    for silo in (0, 1):  # each silo's own residue is there
+        assert like_a_coin(wins(trials, root_attack, silo), FEWER)
+    monkeypatch.setattr(PaillierSilo, "_randomised", unprotected)
     trials = [our_trial(trial) for trial in range(FEWER)]
     for silo in (0, 1):
         assert_wins(wins(trials, root_attack, silo), FEWER)
+
+
+@pytest.mark.parametrize("honest", [0, 1, 2])
+def test_one_silo_that_dithers_and_re_randomises_is_enough(monkeypatch, honest):
+    """So the protection stands if the server and all silos but one pool what they drew (the masks cancel anyhow)."""
+    dithered, randomised = PaillierSilo._with_noise, PaillierSilo._randomised
+
+    def some_dither(self, *given):
+        return (dithered if self._index == honest else undithered)(self, *given)
+
+    def some_residues(self, *given):
+        return (randomised if self._index == honest else unprotected)(self, *given)
+
+    monkeypatch.setattr(PaillierSilo, "_with_noise", some_dither)
+    monkeypatch.setattr(PaillierSilo, "_randomised", some_residues)
+    trials = [our_trial(trial) for trial in range(FEWER)]
+    assert like_a_coin(wins(trials, residue_attack), FEWER)
     assert like_a_coin(wins(trials, root_attack, None), FEWER)
 
 
@@ -351,8 +399,3 @@ def test_a_residue_that_is_always_a_square_would_be_noticed(monkeypatch):
     found = wins(trials, root_attack, None)
     assert not like_a_coin(found, FEWER)
     assert not within_the_bound(found, FEWER)
-
-
-def _print():  # pragma: no cover
-    for name, attack, further in (("residue", residue_attack, ()), ("best", best_attack, ()), ("root0", root_attack, (0,)), ("root1", root_attack, (1,)), ("rootP", root_attack, (None,))):
-        print(name, wins(published_trials(), attack, *further)/FEWER, wins(our_trials(), attack, *further)/TRIALS, wilson(wins(our_trials(), attack, *further), TRIALS))

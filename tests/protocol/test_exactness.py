@@ -1,4 +1,4 @@
-"""The protocol's total is the weighted sum, up to the truncation that the documentation states, and one user is bounded.
+"""The protocol's total is the weighted sum, up to the truncation that is documented, and one user moves it by the clip.
 
 Expected values are exact fractions of the clipped float64 rows: no tolerance anywhere.
 """
@@ -12,7 +12,7 @@ import pytest
 from gmpy2 import mpz
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.protocol.published import PlantedLearner, encoded, planted_federation
+from tests.protocol.published import PlantedLearner, encoded, planted_federation, unpacked
 from tests.support import TinyLearner, build, make_sessions, small_federation
 
 from uldp.aggregation.paillier import PaillierServer, PaillierSilo, PaillierWeighting
@@ -20,12 +20,13 @@ from uldp.crypto.integers import unpack
 from uldp.crypto.paillier import signed
 from uldp.methods.base import State
 from uldp.methods.release import add_noise
-from uldp.methods.weights import GHOST
+from uldp.methods.weights import common_multiple
 from uldp.rng import Secrets
 from uldp.vectors import clip_rows, from_words
 
 CAP = 3
-SMALL = PaillierWeighting(key_bits=256)
+SMALL = PaillierWeighting(key_bits=320, slots=1)
+PACKED = PaillierWeighting(key_bits=320, slots=2)
 
 
 def totals(server, silos):
@@ -55,8 +56,8 @@ def exact_weights(method, counts):
     if method.weighting == "uniform":
         return [[Fraction(1, silos)] * users] * silos
     capped = np.minimum(counts, method.max_records // silos)
-    below = [GHOST * int(total) + 1 for total in capped.sum(axis=0)]
-    return [[Fraction(GHOST * int(count), below[u]) for u, count in enumerate(each)] for each in capped]
+    below = [method.ghost * int(total) + 1 for total in capped.sum(axis=0)]
+    return [[Fraction(method.ghost * int(count), below[u]) for u, count in enumerate(each)] for each in capped]
 
 
 def exact_sum(method, counts, rows, sample=None):
@@ -117,21 +118,21 @@ def assert_close(total, expected, limit):
 
 
 @pytest.mark.parametrize("name", ["uldp-avg-w", "uldp-avg"])
-@settings(max_examples=30)
-@given(case=planted())
-def test_the_total_is_the_exact_weighted_sum_up_to_the_stated_truncation(name, case):
+@settings(max_examples=40)
+@given(case=planted(), kind=st.sampled_from([SMALL, PACKED]), ghost=st.sampled_from([16, 3, 1]))
+def test_the_total_is_the_exact_weighted_sum_up_to_the_stated_truncation(name, case, kind, ghost):
     counts, rows, clip = case
-    method = method_of(name, len(counts), clip=clip)
-    total, _ = first_total(method, counts, rows)
+    method = method_of(name, len(counts), clip=clip, ghost=ghost)
+    total, _ = first_total(method, counts, rows, kind)
     assert_close(total, exact_sum(method, counts, rows), allowed(counts))
 
 
 @settings(max_examples=15)
-@given(case=planted(), seed=st.integers(0, 1000))
-def test_with_noise_it_is_the_same_plus_the_noise_that_plain_adds(case, seed):
+@given(case=planted(), seed=st.integers(0, 1000), kind=st.sampled_from([SMALL, PACKED]))
+def test_with_noise_it_is_the_same_plus_the_noise_that_plain_adds(case, seed, kind):
     counts, rows, clip = case
     method = method_of(silos=len(counts), clip=clip, noise_multiplier=2.0)
-    total, server = first_total(method, counts, rows, seed=seed)
+    total, server = first_total(method, counts, rows, kind, seed=seed)
     noise = simulated_noise(method, server._plan.facts, seed)
     exact = exact_sum(method, counts, rows)
     assert_close(total, [a + z for a, z in zip(exact, noise, strict=True)], allowed(counts))
@@ -141,11 +142,11 @@ def test_with_noise_it_is_the_same_plus_the_noise_that_plain_adds(case, seed):
 
 
 @settings(max_examples=15)
-@given(case=planted(), seed=st.integers(0, 1000))
-def test_users_outside_the_sample_contribute_nothing(case, seed):
+@given(case=planted(), seed=st.integers(0, 1000), kind=st.sampled_from([SMALL, PACKED]))
+def test_users_outside_the_sample_contribute_nothing(case, seed, kind):
     counts, rows, clip = case
     method = method_of(silos=len(counts), clip=clip, sample_rate=0.5)
-    total, server = first_total(method, counts, rows, seed=seed)
+    total, server = first_total(method, counts, rows, kind, seed=seed)
     assert_close(total, exact_sum(method, counts, rows, server._sample(1)), allowed(counts))
 
 
@@ -155,7 +156,7 @@ EDGES = {
     "counts far above the cap": [[100, 1], [50, 0], [4, 7]],
     "one silo": [[2, 5]],
     "an empty silo": [[0, 0], [1, 3]],
-    "the keeper of the only coordinate is empty": [[0, 0], [1, 3], [2, 0]],
+    "the first silo is empty": [[0, 0], [1, 3], [2, 0]],
 }
 
 
@@ -184,10 +185,11 @@ class _Gradients(PlantedLearner):
 
 @pytest.mark.parametrize("noise", [0.0, 3.0])
 @pytest.mark.parametrize("rate", [1.0, 0.6])
-def test_every_round_has_the_total_that_plain_has_from_the_same_model(noise, rate):
+@pytest.mark.parametrize("kind", ["paillier", "packed"])
+def test_every_round_has_the_total_that_plain_has_from_the_same_model(noise, rate, kind):
     federation = small_federation(users=6, silos=3, dimension=4)
-    method = build("uldp-avg-w", max_records=30, rounds=3, noise_multiplier=noise, sample_rate=rate)
-    server, silos = make_sessions(method, federation, aggregation="paillier", seed=5)
+    method = build("uldp-avg-w", max_records=30, rounds=3, noise_multiplier=noise, sample_rate=rate, ghost=4)
+    server, silos = make_sessions(method, federation, aggregation=kind, seed=5)
     twin, others = make_sessions(method, federation, aggregation="plain", seed=5)
     ours, theirs = totals(server, silos), totals(twin, others)
     pairs = int((federation.counts() > 0).sum())
@@ -206,12 +208,11 @@ def test_every_round_has_the_total_that_plain_has_from_the_same_model(noise, rat
     assert len(models) == 3
 
 
-def undithered(self, product, noise, secrets):
+def undithered(self, ciphertexts, noise, secrets):
     """``PaillierSilo._with_noise`` without the dither."""
-    public = self.public
-    return [
-        public.add(value, public.factor(self._multiple * z)) for value, z in zip(product, noise.tolist(), strict=True)
-    ]
+    public, layout = self.public, self._layout
+    plaintexts = layout.packed([layout.multiple * z for z in noise.tolist()])
+    return [public.add(value, public.factor(m)) for value, m in zip(ciphertexts, plaintexts, strict=True)]
 
 
 class _Plaintexts:
@@ -222,12 +223,13 @@ class _Plaintexts:
         total = PaillierServer.total
 
         def seen(side, vectors):
-            public, dimension = side.key.public, side._setting.facts.dimension
-            product = [mpz(1)] * dimension
+            public, layout = side.key.public, side._layout
+            product = [mpz(1)] * layout.ciphertexts
             for vector in vectors.values():
-                factors = unpack(vector, public.width, dimension, "test")
+                factors = unpack(vector, public.width, layout.ciphertexts, "test")
                 product = [public.add(a, b) for a, b in zip(product, factors, strict=True)]
-            self.last = [signed(side.key.decrypt(c), public.n) for c in product]
+            plaintexts = [signed(side.key.decrypt(c), public.n) for c in product]
+            self.last = unpacked(plaintexts, layout.slots, layout.width)[: layout.dimension]
             return total(side, vectors)
 
         patch.setattr(PaillierServer, "total", seen)
@@ -239,8 +241,8 @@ def squared_move(before, after) -> int:
 
 @pytest.mark.parametrize("name", ["uldp-avg-w", "uldp-avg"])
 @settings(max_examples=20)
-@given(case=planted(), user=st.integers(0, 5), aligned=st.booleans())
-def test_removing_a_user_moves_the_plaintext_by_at_most_the_clip(name, case, user, aligned):
+@given(case=planted(), user=st.integers(0, 5), aligned=st.booleans(), kind=st.sampled_from([SMALL, PACKED]))
+def test_removing_a_user_moves_the_plaintext_by_at_most_the_clip(name, case, user, aligned, kind):
     counts, rows, clip = case
     user %= counts.shape[1]
     if aligned:  # the worst case: the same long row in all silos
@@ -252,9 +254,9 @@ def test_removing_a_user_moves_the_plaintext_by_at_most_the_clip(name, case, use
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PaillierSilo, "_with_noise", undithered)
         kept = _Plaintexts(patch)
-        _, server = first_total(method, counts, rows)
-        before, multiple = kept.last, int(server._side._multiple)
-        first_total(method, removed, rows)
+        _, server = first_total(method, counts, rows, kind)
+        before, multiple = kept.last, common_multiple(method.ratios(server._plan.facts))
+        first_total(method, removed, rows, kind)
         after = kept.last
     bound = method.encoding(server._plan.facts).units * multiple
     moved = squared_move(before, after)
@@ -262,7 +264,7 @@ def test_removing_a_user_moves_the_plaintext_by_at_most_the_clip(name, case, use
     if aligned:
         # ... and the bound is met up to truncation and the sixteenth of a record that nobody holds
         total = CAP * len(counts)
-        share = Fraction(1) if name == "uldp-avg" else Fraction(GHOST * total, GHOST * total + 1)
+        share = Fraction(1) if name == "uldp-avg" else Fraction(method.ghost * total, method.ghost * total + 1)
         assert moved >= (Fraction(999, 1000) * share * bound) ** 2
     # The plaintext is no more and no less than the integers of the rows, weighted.
     integers, weights = encoded(rows, clip), exact_weights(method, counts)
@@ -287,7 +289,7 @@ def test_with_the_same_dither_the_rounded_total_moves_by_at_most_the_clip_and_a_
 
 
 def test_the_bound_is_not_idle():
-    """Truncation does cost whole units: rows just below a unit vanish, so half a unit per user would be claimed wrongly."""
+    """Truncation does cost whole units: rows just below a unit vanish, nearly one unit per user."""
     counts = np.ones((2, 6), dtype=np.int64)
     rows = np.full((2, 6, 1), 0.999 * 2.0**-24)
     method = method_of(silos=2)

@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray
-from uldp.errors import MessageRefused
+from uldp.errors import ConfigError, MessageRefused
 from uldp.methods.base import Contribution, Facts, Method
 from uldp.methods.release import add_noise, silo_sum
 from uldp.protocol import messages as m
-from uldp.protocol.turns import SHOW_COUNTS, Question
+from uldp.protocol.turns import SHOW_COUNTS, Question, Route
 from uldp.rng import Secrets
 from uldp.vectors import NOISE_DEVIATIONS, Integers, Vector, Words, from_words, to_words
 
@@ -54,6 +54,8 @@ class RoundQuestion:
     round: int
     digest: str
     weights: bytes
+    offer: bytes = b""
+    """The server's point, where users are sampled in private."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,19 @@ class ServerSide(ABC):
         """What goes with a round's question where silos are not told the sample."""
         return b""
 
+    def offer(self, round_: int) -> bytes:
+        """The server's point of a round in which silos choose slots."""
+        raise NotImplementedError
+
+    def check_choices(self, silo: str, points: bytes) -> None:
+        """Refuse choices that cannot be."""
+        raise NotImplementedError
+
+    def weights_for(self, round_: int, points: bytes) -> bytes:
+        """What goes with a round's question after silos have chosen slots: one weight for each opens, nobody knows
+        which."""
+        raise NotImplementedError
+
     @abstractmethod
     def check_vector(self, silo: str, vector: bytes) -> None:
         """Refuse a vector that cannot be one."""
@@ -115,6 +130,10 @@ class SiloSide(ABC):
     def answer(self, body: m.Body) -> m.Body:
         """The answer to a question of the setup. A refused question changes nothing."""
         raise MessageRefused(f"{type(body).__name__} has no place in this aggregation", place=self._place)
+
+    def choose(self, round_: int, offer: bytes) -> bytes:
+        """One point per user: which slot it stands for, the server does not learn."""
+        raise MessageRefused("there is nothing to choose in this aggregation", place=self._place)
 
     def check_question(self, question: RoundQuestion) -> None:
         """Refuse what cannot be a round's question."""
@@ -142,12 +161,18 @@ class Aggregation(ABC):
     dither: ClassVar[int] = 0
     """See :class:`uldp.methods.base.Facts`."""
 
-    def setup(self, method: Method) -> tuple[Question, ...]:
-        """The exchanges between the greeting and the first round."""
-        return SHOW_COUNTS if method.needs_counts else ()
+    def route(self, method: Method) -> Route:
+        """The exchanges after the greeting."""
+        return Route(SHOW_COUNTS if method.needs_counts else ())
 
-    def check(self, method: Method, facts: Facts) -> None:  # noqa: B027
+    def check(self, method: Method, facts: Facts) -> None:
         """Refuse what does not go together."""
+        if method.private_sampling:
+            raise ConfigError(
+                f"private sampling needs aggregation.name = 'paillier': {self.name} tells the silos the sample",
+                place="method.sampling",
+                value="private",
+            )
 
     @property
     def secure(self) -> bool:
@@ -156,6 +181,10 @@ class Aggregation(ABC):
 
     def item_bytes(self) -> int:
         """Bytes of one coordinate in a message."""
+        return 8
+
+    def user_bytes(self, method: Method) -> int:
+        """Bytes of one user in a message."""
         return 8
 
     def caveats(self, method: Method, facts: Facts) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from uldp.data.federation import IntArray
 from uldp.errors import MessageRefused
 from uldp.methods.base import Facts, Method
 from uldp.protocol import messages as m
-from uldp.protocol.turns import AGREE_KEYS, Question
+from uldp.protocol.turns import AGREE_KEYS, Question, Route
 from uldp.rng import Secrets
 from uldp.vectors import Words
 
@@ -34,8 +34,8 @@ class Masked(Aggregation):
     name: ClassVar[str] = "masked"
     summary: ClassVar[str] = "the server sees the noised total only"
 
-    def setup(self, method: Method) -> tuple[Question, ...]:
-        return AGREE_KEYS + super().setup(method)
+    def route(self, method: Method) -> Route:
+        return Route(AGREE_KEYS + super().route(method).setup)
 
     def caveats(self, method: Method, facts: Facts) -> tuple[str, ...]:
         return (ONE_SILO,) if facts.silos == 1 else ()

@@ -30,53 +30,32 @@ What the published protocol lacks, and where it is here (``docs/protocol.md`` ha
 * A ciphertext's randomness is a function of the rows without noise, and the key holder can read it. The masks make
   single ciphertexts uniform in Z*_(n^2); the n-th residues do the same for the randomness of the product.
   One silo's dither and residue would do; all silos add theirs, so that it stays true if the server and one silo pool.
-* Users without records and counts beyond the range: see :mod:`uldp.methods.weights`; the range is checked in ``check``.
+* Users without records, and counts beyond the range: see :mod:`uldp.methods.weights`; ``check`` checks the range.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
 from typing import ClassVar, Final
 
-import gmpy2
-import numpy as np
-from gmpy2 import mpz
-
-from uldp.aggregation.base import (
-    Aggregation,
-    Covered,
-    Released,
-    RoundQuestion,
-    Sample,
-    ServerSide,
-    Setting,
-    SiloSide,
-    checked_total,
-    largest_total,
-    out_of_range,
-)
+from uldp.aggregation import offers
+from uldp.aggregation.base import Aggregation, Setting, largest_total
+from uldp.aggregation.layout import Layout, Scheme
 from uldp.aggregation.masked import ONE_SILO
-from uldp.aggregation.pairing import Pairing, check_key, pair_purpose, relay
+from uldp.aggregation.paillier_server import PaillierServer
+from uldp.aggregation.paillier_silo import PaillierSilo
 from uldp.crypto import randomisers
-from uldp.crypto.integers import pack, uniform_below, uniform_units, unpack
-from uldp.crypto.keys import KEY_BYTES, TAG_BYTES, SharedKey, SigningKey
-from uldp.crypto.multiexp import products
-from uldp.crypto.paillier import PrivateKey, PublicKey, signed
-from uldp.crypto.parallel import spread
+from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray
-from uldp.errors import ConfigError, MessageRefused
-from uldp.methods.base import Contribution, Facts, Method
-from uldp.methods.release import add_noise, finite_rows
+from uldp.errors import ConfigError
+from uldp.methods.base import Facts, Method
 from uldp.methods.user_sum import UserSum
 from uldp.methods.weights import Ratios, common_multiple
 from uldp.protocol import messages as m
-from uldp.protocol.turns import AGREE_KEYS, BLIND_COUNTS, FIXED_WEIGHTS, Question
-from uldp.rng import Secrets, SecretStream
-from uldp.vectors import Integers, Vector, Words
+from uldp.protocol.turns import AGREE_KEYS, BLIND_COUNTS, FIXED_WEIGHTS, Route
+from uldp.rng import Secrets
 
 SECURE_BITS: Final = 3072
 SMALLEST_BITS: Final = 128
@@ -84,11 +63,6 @@ LARGEST_BITS: Final = 16384
 DECRYPTION_PER_BIT: Final = 0.28
 SQUARING: Final = 0.85
 """Costs in multiplications modulo n^2, measured at 3072 bits."""
-BLOCK_USERS: Final = 128
-"""Users whose rows are raised together: they share the squarings, and no more of their rows are kept in memory."""
-BLOCK_NUMBERS: Final = 1 << 22
-"""At most so many numbers of rows at a time, but at least those of eight users."""
-MASK_BLOCK: Final = 256
 
 
 @dataclass(frozen=True)
@@ -121,11 +95,19 @@ class PaillierWeighting(Aggregation):
     def secure(self) -> bool:
         return self.key_bits >= SECURE_BITS
 
-    def setup(self, method: Method) -> tuple[Question, ...]:
-        return AGREE_KEYS + BLIND_COUNTS + (FIXED_WEIGHTS if method.sample_rate == 1 else ())
+    def route(self, method: Method) -> Route:
+        setup = AGREE_KEYS + BLIND_COUNTS
+        if method.private_sampling:
+            return Route(setup, (m.AskChoices, m.AskUpdate))
+        return Route(setup + (FIXED_WEIGHTS if method.sample_rate == 1 else ()))
 
     def item_bytes(self) -> int:
         return self.key_bits // 4
+
+    def user_bytes(self, method: Method) -> int:
+        if method.private_sampling:
+            return offers.user_bytes(method.sampling_slots[1], self.item_bytes())
+        return self.item_bytes()
 
     def check(self, method: Method, facts: Facts) -> None:
         self.layout(method, facts)
@@ -207,12 +189,15 @@ class PaillierWeighting(Aggregation):
         return low if low >= facts.silos else None
 
     def server(self, setting: Setting, secrets: Secrets) -> PaillierServer:
-        return PaillierServer(self, setting, secrets)
+        return PaillierServer(self._scheme(setting), setting, secrets)
 
     def silo(
         self, setting: Setting, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey
     ) -> PaillierSilo:
-        return PaillierSilo(self, setting, index, counts, secrets, identity)
+        return PaillierSilo(self._scheme(setting), setting, index, counts, secrets, identity)
+
+    def _scheme(self, setting: Setting) -> Scheme:
+        return Scheme(self.key_bits, self.workers, self.layout(setting.method, setting.facts))
 
 
 def _ratios(method: Method, facts: Facts) -> Ratios:
@@ -225,397 +210,3 @@ def _ratios(method: Method, facts: Facts) -> Ratios:
             value="paillier",
         )
     return ratios
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the coordinates of a total are in the plaintexts: ``slots`` of ``width`` bits in each.
-
-    A coordinate's value is L (total + dithers / L), a signed number below 2^(width - 1) in size, so that neighbours
-    never touch: with ``width * slots < key_bits`` the whole plaintext stays below n / 2.
-    """
-
-    multiple: int
-    width: int
-    slots: int
-    dimension: int
-    silos: int
-
-    @property
-    def ciphertexts(self) -> int:
-        return -(-self.dimension // self.slots)
-
-    def packed(self, values: Sequence[int]) -> list[mpz]:
-        """The plaintexts of these coordinates' values."""
-        groups = (values[start : start + self.slots] for start in range(0, len(values), self.slots))
-        return [sum((mpz(v) << (self.width * i) for i, v in enumerate(group)), start=mpz(0)) for group in groups]
-
-    def unpacked(self, plaintexts: Sequence[mpz]) -> list[mpz] | None:
-        """The values in signed plaintexts; None if one cannot have come from :meth:`packed`."""
-        values: list[mpz] = []
-        modulus = mpz(1) << self.width
-        for rest in plaintexts:
-            for _ in range(min(self.slots, self.dimension - len(values))):
-                value = signed(rest, modulus)
-                values.append(value)
-                rest = (rest - value) >> self.width
-            if rest:
-                return None
-        return values
-
-    def decoded(self, value: mpz) -> mpz:
-        """A coordinate's total in units: the silos' dithers, (|S| - 1) / 2 + 1/2 units on average, are taken off."""
-        return gmpy2.f_div(value - mpz(self.multiple) * (self.silos - 1) // 2, self.multiple)
-
-
-class PaillierServer(ServerSide):
-    """Holds the key; sees blinded counts, one masked ciphertext per silo and coordinate, and the noised total."""
-
-    def __init__(self, aggregation: PaillierWeighting, setting: Setting, secrets: Secrets) -> None:
-        super().__init__(setting, secrets)
-        self._aggregation = aggregation
-        self._layout = aggregation.layout(setting.method, setting.facts)
-        self._keys: m.TellKeys | None = None
-        self._sealed: list[bytes] = []
-        self._inverses: list[mpz] = []
-        self._fixed: m.TellWeights | None = None
-
-    @cached_property
-    def key(self) -> PrivateKey:
-        return PrivateKey.generate(self._aggregation.key_bits, self._secrets.child("paillier").stream())
-
-    @property
-    def _modulus(self) -> bytes:
-        public = self.key.public
-        return pack([public.n], public.plain_width)
-
-    def ask(self, question: Question, silo: str) -> m.Body:
-        if question is m.AskKey:
-            return m.AskKey(self._modulus)
-        if question is m.TellKeys:
-            assert self._keys is not None
-            return self._keys
-        if question is m.TellSeed:
-            index = self._setting.silos.index(silo)
-            return m.TellSeed(self._sealed[index - 1] if index else b"")
-        if self._fixed is None:
-            self._fixed = m.TellWeights(self.weights(0, np.ones(self._setting.facts.users, dtype=np.bool_)))
-        return self._fixed
-
-    def check(self, silo: str, body: m.Body) -> None:
-        place, silos, users = f"silo {silo}", self._setting.silos, self._setting.facts.users
-        match body:
-            case m.Key():
-                check_key(self._setting, silo, body, self._modulus)
-            case m.Paired(sealed):
-                expected = len(silos) - 1 if silo == silos[0] else 0
-                if len(sealed) != expected or any(len(part) != KEY_BYTES + TAG_BYTES for part in sealed):
-                    raise MessageRefused(f"{len(sealed)} sealed seeds, {expected} are expected", place=place)
-            case m.Blinded(shares):
-                public = self.key.public
-                if any(share >= public.n for share in unpack(shares, public.plain_width, users, place)):
-                    raise MessageRefused("a blinded count is not a residue modulo n", place=place)
-            case _:
-                pass
-
-    def collect(self, question: Question, answers: Mapping[str, m.Body]) -> None:
-        if question is m.AskKey:
-            self._keys = relay(self._setting, answers)
-        elif question is m.TellKeys:
-            first = answers[self._setting.silos[0]]
-            self._sealed = list(first.sealed) if isinstance(first, m.Paired) else []
-        elif question is m.TellSeed:
-            self._inverses = self._inverted(answers)
-
-    def _inverted(self, answers: Mapping[str, m.Body]) -> list[mpz]:
-        """1 / (r_u D_u) modulo n for every user (step 1(f))."""
-        public, users = self.key.public, self._setting.facts.users
-        blinded = [mpz(0)] * users
-        for silo, body in answers.items():
-            if isinstance(body, m.Blinded):
-                shares = unpack(body.shares, public.plain_width, users, f"silo {silo}")
-                blinded = [gmpy2.f_mod(total + share, public.n) for total, share in zip(blinded, shares, strict=True)]
-        try:
-            return [gmpy2.invert(total, public.n) for total in blinded]
-        except ZeroDivisionError as error:
-            raise MessageRefused(
-                "a blinded count has no inverse; one of the silos left the protocol", place="server"
-            ) from error
-
-    def weights(self, round_: int, sample: Sample | None) -> bytes:
-        """Enc(1 / (r_u D_u)), or Enc(0) for users who are not in the sample (step 2(a))."""
-        if sample is None:
-            return b""
-        chosen = [inverse if taken else mpz(0) for inverse, taken in zip(self._inverses, sample, strict=True)]
-        # Bound to what is encrypted: the same randomness on other numbers would show their difference.
-        content = hashlib.sha256(pack(chosen, self.key.public.plain_width)).hexdigest()
-        stream = self._secrets.child("weights", "round", round_, content).stream()
-        return pack(self.key.encrypt_all(chosen, stream, self._aggregation.workers), self.key.public.width)
-
-    def check_vector(self, silo: str, vector: bytes) -> None:
-        self._ciphertexts(silo, vector)
-
-    def _ciphertexts(self, silo: str, vector: bytes) -> list[mpz]:
-        public, place = self.key.public, f"silo {silo}"
-        ciphertexts = unpack(vector, public.width, self._layout.ciphertexts, place)
-        public.check(ciphertexts, place)
-        return ciphertexts
-
-    def total(self, vectors: Mapping[str, bytes]) -> Words:
-        """The decrypted and decoded total (step 2(c))."""
-        public = self.key.public
-        product = [mpz(1)] * self._layout.ciphertexts
-        for silo, vector in vectors.items():
-            factors = unpack(vector, public.width, self._layout.ciphertexts, f"silo {silo}")
-            product = [public.add(left, right) for left, right in zip(product, factors, strict=True)]
-        decrypted = self.key.decrypt_all(product, self._aggregation.workers)
-        values = self._layout.unpacked([signed(value, public.n) for value in decrypted])
-        if values is None:
-            raise out_of_range()
-        return checked_total([int(self._layout.decoded(value)) for value in values], self._setting)
-
-
-class PaillierSilo(SiloSide):
-    """Holds the seed, shares a secret with each other silo, and never sees a plaintext of the server's."""
-
-    def __init__(
-        self,
-        aggregation: PaillierWeighting,
-        setting: Setting,
-        index: int,
-        counts: IntArray,
-        secrets: Secrets,
-        identity: SigningKey,
-    ) -> None:
-        super().__init__(setting, index, counts, secrets)
-        self._aggregation = aggregation
-        self._pairing = Pairing(setting, index, secrets, identity)
-        self._ratios = _ratios(setting.method, setting.facts)
-        self._layout = aggregation.layout(setting.method, setting.facts)
-        self._modulus = b""
-        self._public: PublicKey | None = None
-        self._shared: dict[int, SharedKey] = {}
-        self._seed: SharedKey | None = None
-        self._fixed: Weights | None = None
-
-    @property
-    def public(self) -> PublicKey:
-        if self._public is None:
-            raise MessageRefused("the server has not sent its modulus", place=self._place)
-        return self._public
-
-    @property
-    def seed(self) -> SharedKey:
-        if self._seed is None:
-            raise MessageRefused("the common seed has not come", place=self._place)
-        return self._seed
-
-    def answer(self, body: m.Body) -> m.Body:
-        match body:
-            case m.AskKey(modulus):
-                bits = self._aggregation.key_bits
-                public = PublicKey.received(unpack(modulus, bits // 8, 1, self._place)[0], bits, self._place)
-                self._public, self._modulus = public, modulus
-                return self._pairing.introduce(modulus)
-            case m.TellKeys():
-                shared = self._pairing.pair(body, self._modulus)
-                self._shared = shared
-                return m.Paired(self._sealed_seeds() if self._index == 0 else [])
-            case m.TellSeed(sealed):
-                seed = self._opened(sealed)
-                blinded = self._blinded(seed)
-                self._seed = seed
-                return m.Blinded(pack(blinded, self.public.plain_width))
-            case m.TellWeights(weights):
-                fixed = self._weights(weights)
-                fixed.raised(np.flatnonzero(self._counts))
-                self._fixed = fixed
-                return m.Accepted()
-            case _:
-                return super().answer(body)
-
-    def _purpose(self, other: int, purpose: str, *further: str | int) -> tuple[str | int | bytes, ...]:
-        return (*pair_purpose(self._setting, self._index, other, purpose, *further), self._modulus)
-
-    def _sealed_seeds(self) -> list[bytes]:
-        """Step 1(c): the seed is drawn by the first silo."""
-        seed = self._secrets.child("common seed").key
-        return [shared.seal(seed, *self._purpose(other, "seed")) for other, shared in sorted(self._shared.items())]
-
-    def _opened(self, sealed: bytes) -> SharedKey:
-        if self._index == 0:
-            if sealed:
-                raise MessageRefused("the first silo draws the seed, and got one", place=self._place)
-            secret = self._secrets.child("common seed").key
-        else:
-            secret = self._shared[0].open(sealed, *self._purpose(0, "seed"), place=self._place)
-            if len(secret) != KEY_BYTES:
-                raise MessageRefused(f"a seed of {len(secret)} bytes", place=self._place)
-        return SharedKey(secret, b"common seed", self._secrets.simulated)
-
-    def _blinds(self, seed: SharedKey) -> list[mpz]:
-        """Step 1(d): r_u, the same in all silos, unknown to the server."""
-        stream = seed.stream("blinds", self._setting.digest, self._modulus)
-        return uniform_units(stream, self.public.n, self._setting.facts.users)
-
-    def _blinded(self, seed: SharedKey) -> list[mpz]:
-        """Step 1(e): r_u share_su with masks that cancel over the silos."""
-        n = self.public.n
-        shares = self._ratios.shares(self._counts, self._index).tolist()
-        values = [blind * share for blind, share in zip(self._blinds(seed), shares, strict=True)]
-        for other, shared in self._shared.items():
-            masks = uniform_below(shared.stream(*self._purpose(other, "counts")), n, len(values))
-            sign = -1 if self._index > other else 1
-            values = [value + sign * mask for value, mask in zip(values, masks, strict=True)]
-        return [gmpy2.f_mod(value, n) for value in values]
-
-    def _weights(self, data: bytes) -> Weights:
-        public, users = self.public, self._setting.facts.users
-        ciphertexts = unpack(data, public.width, users, self._place)
-        public.check(ciphertexts, self._place)
-        numerators = self._ratios.numerators(self._counts).tolist()
-        exponents = [
-            gmpy2.f_mod(blind * numerator * self._layout.multiple, public.n)
-            for blind, numerator in zip(self._blinds(self.seed), numerators, strict=True)
-        ]
-        return Weights(public, ciphertexts, exponents, self._aggregation.workers)
-
-    def check_question(self, question: RoundQuestion) -> None:
-        if bool(question.weights) == (self._fixed is not None):
-            raise MessageRefused("encrypted weights come once at setup, or with every sampled round", place=self._place)
-
-    def release(
-        self, rows: Iterable[Contribution], weights: Vector | None, question: RoundQuestion, covered: Covered
-    ) -> Released:
-        method, facts, public = self._setting.method, self._setting.facts, self.public
-        encrypted = self._fixed or self._weights(question.weights)
-        product = [mpz(1)] * facts.dimension
-        seen, left_out = hashlib.sha256(), 0
-        for users, block, missing in self._blocks(rows):
-            left_out += missing
-            seen.update(m.pack(users) + m.pack(block))
-            bits = method.encoding(facts).bits + 1
-            raised = products(encrypted.raised(users), block, bits, public.n2, self._aggregation.workers)
-            product = [public.add(left, right) for left, right in zip(product, raised, strict=True)]
-        scale, digest = method.noise_scale(facts), seen.hexdigest()
-        nothing = np.zeros(facts.dimension, dtype=np.int64)
-        noise = add_noise(nothing, scale, covered("noise", (repr(scale), digest)).stream())
-        ciphertexts = self._packed(product)
-        ciphertexts = self._with_noise(ciphertexts, noise, covered("dither", (repr(scale), digest)))
-        ciphertexts = self._randomised(ciphertexts, covered("residues", (repr(scale), digest)))
-        return Released(pack(self._masked(ciphertexts, question), public.width), 0, left_out)
-
-    def _blocks(self, rows: Iterable[Contribution]) -> Iterator[tuple[IntArray, Integers, int]]:
-        """Encoded rows of up to ``BLOCK_USERS`` users at a time, and how many rows count as zero."""
-        method, facts = self._setting.method, self._setting.facts
-        encoding = method.encoding(facts)
-        size = min(BLOCK_USERS, max(8, BLOCK_NUMBERS // max(1, facts.dimension)))
-        users_waiting: list[IntArray] = []
-        rows_waiting: list[Integers] = []
-        waiting = left_out = 0
-        for users, part, missing in finite_rows(rows, facts.dimension):
-            assert users is not None
-            left_out += missing
-            for start in range(0, len(part), size):
-                integers, cut = encoding.encode_rows(part[start : start + size])
-                left_out += cut
-                # One less than the clip's units fits the exponent's width; a coordinate comes there only alone.
-                np.clip(integers, 1 - encoding.units, encoding.units - 1, out=integers)
-                users_waiting.append(users[start : start + size])
-                rows_waiting.append(integers)
-                waiting += len(integers)
-                if waiting >= size:
-                    yield np.concatenate(users_waiting), np.concatenate(rows_waiting), left_out
-                    users_waiting, rows_waiting, waiting, left_out = [], [], 0, 0
-        if waiting or left_out:
-            empty = np.zeros((0, facts.dimension), dtype=np.int64)
-            yield (
-                np.concatenate([np.zeros(0, np.int64), *users_waiting]),
-                np.concatenate([empty, *rows_waiting]),
-                left_out,
-            )
-
-    def _packed(self, product: list[mpz]) -> list[mpz]:
-        """One ciphertext for every ``slots`` coordinates: the slot's number becomes a power of two in the exponent."""
-        slots, n2 = self._layout.slots, self.public.n2
-        if slots == 1:
-            return product
-        shift = mpz(1) << self._layout.width
-
-        def horner(part: range) -> list[mpz]:
-            ciphertexts = []
-            for start in (slots * i for i in part):
-                *lower, packed = product[start : start + slots]
-                for value in reversed(lower):
-                    packed = gmpy2.powmod(packed, shift, n2) * value % n2
-                ciphertexts.append(packed)
-            return ciphertexts
-
-        return spread(horner, self._layout.ciphertexts, self._aggregation.workers, self.public.width)
-
-    def _with_noise(self, ciphertexts: list[mpz], noise: Integers, secrets: Secrets) -> list[mpz]:
-        """L z_sj and a dither on every coordinate."""
-        public, multiple = self.public, self._layout.multiple
-        dithers = uniform_below(secrets.stream(), multiple, len(noise))
-        plaintexts = self._layout.packed([multiple * z + d for z, d in zip(noise.tolist(), dithers, strict=True)])
-        return [public.add(value, public.factor(m)) for value, m in zip(ciphertexts, plaintexts, strict=True)]
-
-    def _randomised(self, ciphertexts: list[mpz], secrets: Secrets) -> list[mpz]:
-        """A fresh n-th residue on every ciphertext."""
-        residues = self._residues(len(ciphertexts), secrets)
-        return [self.public.add(value, residue) for value, residue in zip(ciphertexts, residues, strict=True)]
-
-    def _residues(self, count: int, secrets: Secrets) -> list[mpz]:
-        public, workers = self.public, self._aggregation.workers
-        whole_run = count * self._setting.method.rounds
-        if not randomisers.pays(whole_run, public.bits):
-            return randomisers.direct(public, secrets.stream(), count, workers)
-        table = _residue_table(public, self.seed.key("residues", self._setting.digest, self._modulus), workers)
-        return table.draw(secrets.stream(), count, workers)
-
-    def _masked(self, product: list[mpz], question: RoundQuestion) -> list[mpz]:
-        """Step 2(c): masks from Z*_(n^2), one for every pair and coordinate."""
-        n2 = self.public.n2
-        streams = {
-            other: shared.stream(*self._purpose(other, "ciphertexts", question.round, question.digest))
-            for other, shared in self._shared.items()
-        }
-        masked: list[mpz] = []
-        for start in range(0, len(product), MASK_BLOCK):
-            part = product[start : start + MASK_BLOCK]
-            below = [mpz(1)] * len(part)
-            for other, stream in streams.items():
-                masks = uniform_units(stream, n2, len(part), radical=self.public.n)
-                if self._index > other:
-                    below = [a * b % n2 for a, b in zip(below, masks, strict=True)]
-                else:
-                    part = [a * b % n2 for a, b in zip(part, masks, strict=True)]
-            masked += [a * gmpy2.invert(b, n2) % n2 for a, b in zip(part, below, strict=True)]
-        return masked
-
-
-class Weights:
-    """Enc(num_su L / D_u) of the users asked for. A full exponentiation each, so they are kept."""
-
-    def __init__(self, public: PublicKey, ciphertexts: list[mpz], exponents: list[mpz], workers: int) -> None:
-        self._public = public
-        self._ciphertexts = ciphertexts
-        self._exponents = exponents
-        self._workers = workers
-        self._known: dict[int, mpz] = {}
-
-    def raised(self, users: IntArray) -> list[mpz]:
-        missing = [user for user in users.tolist() if user not in self._known]
-
-        def powers(part: range) -> list[mpz]:
-            n2 = self._public.n2
-            return [gmpy2.powmod(self._ciphertexts[missing[i]], self._exponents[missing[i]], n2) for i in part]
-
-        self._known |= zip(missing, spread(powers, len(missing), self._workers, self._public.width), strict=True)
-        return [self._known[user] for user in users.tolist()]
-
-
-@lru_cache(maxsize=1)
-def _residue_table(public: PublicKey, key: bytes, workers: int) -> randomisers.ResidueTable:
-    """One table for all silos of this process: its bases may be known, see :mod:`uldp.crypto.randomisers`."""
-    return randomisers.ResidueTable.build(public, SecretStream(key, simulated=False), workers)

@@ -25,7 +25,9 @@ from typing import Any, Final
 import numpy as np
 
 from uldp.aggregation.base import RoundQuestion
-from uldp.aggregation.paillier import SECURE_BITS, PaillierServer, PaillierSilo, PaillierWeighting
+from uldp.aggregation.paillier import SECURE_BITS, PaillierWeighting
+from uldp.aggregation.paillier_server import PaillierServer
+from uldp.aggregation.paillier_silo import PaillierSilo
 from uldp.bench.published import Published, full_run, load_phe, sampled_run
 from uldp.crypto import randomisers
 from uldp.crypto.masks import add_masks

@@ -44,6 +44,9 @@ Adversary = Annotated[str, typer.Option("--adversary", help="outside, server or 
 AggregationName = Annotated[
     str, typer.Option("--aggregation", help="plain, masked or paillier: what the server and the silos see.")
 ]
+Private = Annotated[
+    bool, typer.Option("--private-sampling", help="Neither the server nor the silos know who was sampled (paillier).")
+]
 Silos = Annotated[int, typer.Option("--silos", help="|S|, for what the server and silos see.")]
 Colluding = Annotated[int, typer.Option("--colluding", help="With --adversary silo: so many silos pool what they see.")]
 Dropped = Annotated[int, typer.Option("--dropped", help="So many silos sent nothing.")]
@@ -70,6 +73,7 @@ class _Question:
     accountant: str
     adversary: str
     aggregation: str
+    private: bool
     silos: int
     colluding: int
     dropped: int
@@ -125,7 +129,7 @@ class _Question:
             self.colluding,
             self.dropped,
             sums=kind.server_sees_each_silo,
-            sample=not kind.hides_sample,
+            sample=not (self.private if who == "server" else kind.hides_sample),
         )
 
     def built(self, noise_multiplier: float, **changes: Any) -> Method:
@@ -158,6 +162,12 @@ class _Question:
                 settings[key] = value
         if self.compensate:
             settings["compensate"] = self.compensate
+        if self.private:
+            if "sampling" not in known or self.aggregation != "paillier":
+                raise ConfigError(
+                    "goes with --aggregation paillier and a method that samples users", place="--private-sampling"
+                )
+            settings["sampling"] = "private"
         method = named.method(**{**dict(named.fixed), **settings, **changes})
         method.check(self.facts)
         return method
@@ -184,6 +194,7 @@ def epsilon(
     accountant: AccountantName = "auto",
     adversary: Adversary = "outside",
     aggregation: AggregationName = "masked",
+    private_sampling: Private = False,
     silos: Silos = 5,
     colluding: Colluding = 1,
     dropped: Dropped = 0,
@@ -200,8 +211,8 @@ def epsilon(
     from uldp.privacy.statement import finite_or_none, show_epsilon
 
     asked = _Question(
-        method, rounds, steps, sample_rate, group_size, conversion, accountant, adversary, aggregation, silos,
-        colluding, dropped, compensate, delta,
+        method, rounds, steps, sample_rate, group_size, conversion, accountant, adversary, aggregation,
+        private_sampling, silos, colluding, dropped, compensate, delta,
     )  # fmt: skip
     if out is not None and not table:
         raise ConfigError("goes with --table", place="--out", value=str(out))
@@ -243,6 +254,7 @@ def sigma(
     group_size: GroupSize = None,
     adversary: Adversary = "outside",
     aggregation: AggregationName = "masked",
+    private_sampling: Private = False,
     silos: Silos = 5,
     colluding: Colluding = 1,
     dropped: Dropped = 0,
@@ -255,8 +267,8 @@ def sigma(
     from uldp.privacy.calibrate import calibrate
 
     asked = _Question(
-        method, rounds, steps, sample_rate, group_size, "mixture", "auto", adversary, aggregation, silos, colluding,
-        dropped, compensate, delta,
+        method, rounds, steps, sample_rate, group_size, "mixture", "auto", adversary, aggregation,
+        private_sampling, silos, colluding, dropped, compensate, delta,
     )  # fmt: skip
     if lookup(method).method.unit is None:
         raise ConfigError(f"{method} adds no noise, so no noise reaches an epsilon", place="--method", value=method)

@@ -225,21 +225,22 @@ def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[E
     server_sees = each if aggregation.server_sees_each_silo else f"the noised total ({aggregation.name} aggregation)"
     silo_sees = "the model of every round" + (" and its own share of the noise" if method.shared_noise else "")
     several_see = "the same, and each other's shares"
-    if method.sample_rate < 1:
+    if plan.server_samples:
         server_sees = f"{server_sees} and the sample"
     if plan.tells_sample:
         silo_sees = f"{silo_sees} and the sample"
     if plan.shows_counts:
         server_sees += f"; and, in the clear, {method.tells['server']}, which no epsilon covers"
         silo_sees += f"; and, in the clear, {method.tells['silo']}, which no epsilon covers"
-    view = {"sums": aggregation.server_sees_each_silo, "sample": not (aggregation.hides_sample and aggregation.secure)}
+    silos_view = Observer("silos", sample=not (aggregation.hides_sample and aggregation.secure))
+    servers_view = Observer("server", sums=aggregation.server_sees_each_silo, sample=plan.server_samples)
     observers = [
         ("the outside world", "the model of every round", Observer()),
-        ("the server", server_sees, Observer("server", **view)),
-        ("one silo", silo_sees, Observer("silos", **view)),
+        ("the server", server_sees, servers_view),
+        ("one silo", silo_sees, silos_view),
     ]
     if facts.silos > 2 and method.shared_noise:
-        observers.append(("two silos together", several_see, Observer("silos", colluding=2, **view)))
+        observers.append(("two silos together", several_see, replace(silos_view, colluding=2)))
     if facts.silos > 1 and method.shared_noise:
         missing = ("the outside world, one silo silent", "the model of every round", Observer(dropped=1))
         observers.append(missing)
@@ -269,6 +270,14 @@ def _sampling_and_counts(plan: Plan) -> list[str]:
         )
     if method.sample_rate < 1 and method.unit == "user":
         who = "The server and the silos know" if plan.tells_sample else "The server (but no silo) knows"
+        if not plan.server_samples:
+            chosen, slots = method.sampling_slots
+            lines.append(
+                f"Users are sampled by oblivious transfer, with probability {chosen}/{slots}: neither the server nor a "
+                "silo knows who was. What they see besides the totals is how long things take. The server and a silo "
+                "that pool know the sample."
+            )
+            return lines
         limit = (
             f"; but nobody takes part in more than {method.participation_limit} rounds (method.max_participations)"
             if method.participation_limit

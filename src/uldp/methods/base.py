@@ -51,7 +51,8 @@ class Observer:
     """Who looks on: the world, the server, or some silos that pool what they see, noise shares included.
 
     ``dropped`` silos sent nothing, and their shares of the noise are missing from the total. The aggregation decides
-    whether the server sees each silo's sum (``sums``) and whether silos know which users were sampled (``sample``).
+    whether the server sees each silo's sum (``sums``) and whether the observer knows which users were sampled
+    (``sample``; the world never does).
     """
 
     who: Literal["world", "server", "silos"] = "world"
@@ -112,6 +113,16 @@ class Method(ABC):
     def needs_counts(self) -> bool:
         """Whether record counts matter, so that they are exchanged before the first round."""
         return False
+
+    @property
+    def private_sampling(self) -> bool:
+        """Whether neither the server nor the silos may know which users were sampled."""
+        return False
+
+    @property
+    def sampling_slots(self) -> tuple[int, int]:
+        """(m, P) with sample_rate = m / P, where users are sampled in private."""
+        return 1, 1
 
     @property
     def participation_limit(self) -> int:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from fractions import Fraction
+from typing import ClassVar, Final
 
 from uldp.data.federation import IntArray
 from uldp.methods.base import Facts, Method, Observer, State, require, require_limit
@@ -34,6 +35,10 @@ from uldp.methods.weights import (
 from uldp.privacy.events import Event, NonPrivate, sampled_gaussian
 from uldp.vectors import FixedPoint, Vector
 
+SAMPLINGS: Final = ("open", "private")
+MOST_SLOTS: Final = 1000
+"""The largest P of private sampling: the server makes so many keys for every user and round."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class UserSum(Method):
@@ -45,6 +50,8 @@ class UserSum(Method):
     max_records: int = 480
     ghost: int = GHOST
     """Every user counts 1 / ghost of a record that nobody holds (``weighting = "records"``)."""
+    sampling: str = "open"
+    """``private``: neither the server nor the silos know who was sampled (needs ``aggregation.name = "paillier"``)."""
     max_participations: int = 0
     """With sub-sampling: in how many rounds one user takes part at most; 0 for no limit."""
 
@@ -64,6 +71,35 @@ class UserSum(Method):
             self.max_participations,
             "0 unless users are sampled (sample_rate below 1): otherwise all of them would stop at the same round",
         )
+        require(self.sampling in SAMPLINGS, "sampling", self.sampling, f"one of {', '.join(SAMPLINGS)}")
+        if self.private_sampling:
+            self._check_slots()
+
+    def _check_slots(self) -> None:
+        chosen, slots = self.sampling_slots
+        require(
+            self.sample_rate < 1 and chosen / slots == self.sample_rate,
+            "sample_rate",
+            self.sample_rate,
+            f"m / P with 0 < m < P and P from 2 to {MOST_SLOTS} for private sampling, for instance the nearest, "
+            f"{chosen} / {slots} = {chosen / slots!r}",
+        )
+        require(
+            self.max_participations == 0,
+            "max_participations",
+            self.max_participations,
+            "0 with private sampling: nobody knows who took part, so nobody can count",
+        )
+
+    @property
+    def private_sampling(self) -> bool:
+        return self.sampling == "private"
+
+    @property
+    def sampling_slots(self) -> tuple[int, int]:
+        least, most = Fraction(1, MOST_SLOTS), Fraction(MOST_SLOTS - 1, MOST_SLOTS)
+        nearest = min(most, max(least, Fraction(self.sample_rate).limit_denominator(MOST_SLOTS)))
+        return nearest.numerator, nearest.denominator
 
     @property
     def needs_counts(self) -> bool:
@@ -108,7 +144,7 @@ class UserSum(Method):
         if observer.who == "silos":
             return self._gaussian(facts, observer.shares(facts), 1.0, 1.0 if observer.sample else self.sample_rate)
         if not observer.sums:
-            return self._gaussian(facts, observer.shares(facts), 1.0, 1.0)
+            return self._gaussian(facts, observer.shares(facts), 1.0, 1.0 if observer.sample else self.sample_rate)
         # Each silo's sum has noise sigma C / sqrt(|S|); together they cost mu^2 = |S| sum_s w_su^2 / sigma^2.
         # Uniform weights: sum_s w_su^2 = 1/|S|. By records it is 1 for a user whose records are all in one silo.
         # A silo that sent nothing has shown nothing.
@@ -118,7 +154,7 @@ class UserSum(Method):
     def seen_over(self, facts: Facts, observer: Observer, releases: Sequence[int]) -> Mapping[Event, int]:
         # Who knows the sample gets no amplification, but no user is in more rounds than the limit. Towards the world
         # the limit costs nothing: given what was seen before, a user is sampled with probability at most q.
-        if self.max_participations and (observer.who == "server" or (observer.who == "silos" and observer.sample)):
+        if self.max_participations and observer.who != "world" and observer.sample:
             releases = sorted(releases, reverse=True)[: self.max_participations]
         return super().seen_over(facts, observer, releases)
 

@@ -104,11 +104,26 @@ class Accepted(Message, frozen=True):
     """Silo: that agrees with what I sent."""
 
 
+class AskChoices(Message, frozen=True):
+    """Server: choose a slot for every user, without telling me which. ``offer`` is my point for it."""
+
+    round: int
+    offer: bytes
+
+
+class Choices(Message, frozen=True):
+    """Silo: the choices that all silos make alike, one point per user."""
+
+    round: int
+    points: bytes
+
+
 class AskUpdate(Message, frozen=True):
     """Server: train from this model (float64).
 
     ``sample`` has one bit per user; empty means everybody, or that silos are not told. ``weights`` are encrypted
-    weights for this round, where users are sampled without the silos knowing.
+    weights for this round, where users are sampled without the silos knowing: one for each user, or several to choose
+    from, sealed.
     """
 
     round: int
@@ -150,6 +165,8 @@ Body = (
     | Counts
     | TellUsers
     | Accepted
+    | AskChoices
+    | Choices
     | AskUpdate
     | Update
     | Finish
@@ -214,9 +231,9 @@ def decode(data: bytes, *, experiment: str, silo: str, limit: int) -> Body:
     return envelope.body
 
 
-def size_limit(users: int, dimension: int, *, silos: int = 1, item: int = 8) -> int:
-    """The largest message of a federation with these numbers, with ``item`` bytes for one coordinate or one user."""
-    return OVERHEAD_BYTES + max(8, item) * max(users, dimension) + 8 * dimension + users + 256 * silos
+def size_limit(users: int, dimension: int, *, silos: int = 1, item: int = 8, user: int = 8) -> int:
+    """The largest message of a federation with these numbers: ``item`` bytes a coordinate, ``user`` bytes a user."""
+    return OVERHEAD_BYTES + max(user * users, item * dimension) + 8 * dimension + users + 256 * silos
 
 
 def pack(array: npt.NDArray[np.generic]) -> bytes:

@@ -7,7 +7,7 @@ type than the table says, is refused and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -26,6 +26,7 @@ class Phase(Enum):
     PAIRED = "paired"
     COUNTED = "counted"
     BLINDED = "blinded"
+    CHOSEN = "chosen"
     READY = "ready"
     CLOSED = "closed"
 
@@ -38,6 +39,7 @@ ANSWERS: Final[dict[Question, tuple[type[m.Message], Phase]]] = {
     m.TellUsers: (m.Accepted, Phase.READY),
     m.TellSeed: (m.Blinded, Phase.BLINDED),
     m.TellWeights: (m.Accepted, Phase.READY),
+    m.AskChoices: (m.Choices, Phase.CHOSEN),
     m.AskUpdate: (m.Update, Phase.READY),
     m.Finish: (m.Goodbye, Phase.CLOSED),
 }
@@ -50,28 +52,40 @@ SHOW_COUNTS: Final[tuple[Question, ...]] = (m.AskCounts, m.TellUsers)
 BLIND_COUNTS: Final[tuple[Question, ...]] = (m.TellSeed,)
 FIXED_WEIGHTS: Final[tuple[Question, ...]] = (m.TellWeights,)
 
-ROUTES: Final[dict[str, tuple[Question, ...]]] = {
-    "plain": (),
-    "plain, weights by records": SHOW_COUNTS,
-    "masked": AGREE_KEYS,
-    "masked, weights by records": AGREE_KEYS + SHOW_COUNTS,
-    "paillier": AGREE_KEYS + BLIND_COUNTS + FIXED_WEIGHTS,
-    "paillier, users sampled": AGREE_KEYS + BLIND_COUNTS,
+
+@dataclass(frozen=True)
+class Route:
+    """The exchanges of an experiment after the greeting: once before the first round, and in every round."""
+
+    setup: tuple[Question, ...] = ()
+    round: tuple[Question, ...] = (m.AskUpdate,)
+
+
+ROUTES: Final[dict[str, Route]] = {
+    "plain": Route(),
+    "plain, weights by records": Route(SHOW_COUNTS),
+    "masked": Route(AGREE_KEYS),
+    "masked, weights by records": Route(AGREE_KEYS + SHOW_COUNTS),
+    "paillier": Route(AGREE_KEYS + BLIND_COUNTS + FIXED_WEIGHTS),
+    "paillier, users sampled": Route(AGREE_KEYS + BLIND_COUNTS),
+    "paillier, users sampled in private": Route(AGREE_KEYS + BLIND_COUNTS, (m.AskChoices, m.AskUpdate)),
 }
-"""The setups that there are, for the diagrams. An experiment's own is in its plan."""
+"""The routes that there are, for the diagrams. An experiment's own is in its plan."""
 
 
-def turns(setup: Iterable[Question] = ()) -> Turns:
-    """The table of an experiment with this setup after the greeting."""
+def turns(route: Route) -> Turns:
+    """The table of an experiment on this route."""
     table: Turns = {}
-    path: list[Question] = [m.Hello, *setup]
+    path: list[Question] = [m.Hello, *route.setup]
     phase = Phase.NEW
     for question in path:
         answer, after = ANSWERS[question]
         after = Phase.READY if question is path[-1] else after
         table[phase, question] = (answer, after)
         phase = after
-    table[Phase.READY, m.AskUpdate] = ANSWERS[m.AskUpdate]
+    for question in route.round:
+        table[phase, question] = ANSWERS[question]
+        phase = ANSWERS[question][1]
     table[Phase.READY, m.Finish] = ANSWERS[m.Finish]
     return table
 
@@ -93,8 +107,8 @@ def diagram() -> str:
     """All routes together as a Mermaid state diagram."""
     edges = {
         f"    {phase.value} --> {after.value}: {question.__name__} / {answer.__name__}": None
-        for setup in ROUTES.values()
-        for (phase, question), (answer, after) in turns(setup).items()
+        for route in ROUTES.values()
+        for (phase, question), (answer, after) in turns(route).items()
     }
     first, last = f"    [*] --> {Phase.NEW.value}", f"    {Phase.CLOSED.value} --> [*]"
     return "\n".join(["stateDiagram-v2", first, *edges, last])
@@ -103,13 +117,13 @@ def diagram() -> str:
 def sequence(route: str) -> str:
     """One route as a Mermaid sequence diagram, with a round at its end."""
     lines = ["sequenceDiagram", "    participant A as server", "    participant S as every silo"]
-    for (phase, question), (answer, after) in turns(ROUTES[route]).items():
-        again = phase is Phase.READY and after is Phase.READY
-        inside = "    " if again else ""
-        if again:
+    in_round = ROUTES[route].round
+    for (_, question), (answer, _) in turns(ROUTES[route]).items():
+        inside = "    " if question in in_round else ""
+        if question is in_round[0]:
             lines.append("    loop every round")
         lines.append(f"    {inside}A->>S: {question.__name__}")
         lines.append(f"    {inside}S->>A: {answer.__name__}")
-        if again:
+        if question is in_round[-1]:
             lines.append("    end")
     return "\n".join(lines)

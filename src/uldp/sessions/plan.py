@@ -30,11 +30,11 @@ class Plan(Setting):
     @property
     def setup(self) -> tuple[Question, ...]:
         """The exchanges between the greeting and the first round."""
-        return self.aggregation.setup(self.method)
+        return self.aggregation.route(self.method).setup
 
     @cached_property
     def turns(self) -> Turns:
-        return turns(self.setup)
+        return turns(self.aggregation.route(self.method))
 
     @property
     def shows_counts(self) -> bool:
@@ -47,6 +47,12 @@ class Plan(Setting):
         return self.method.sample_rate < 1 and not self.aggregation.hides_sample
 
     @property
+    def server_samples(self) -> bool:
+        """Whether the server draws the sample, and so knows it."""
+        return self.method.sample_rate < 1 and not self.method.private_sampling
+
+    @property
     def message_limit(self) -> int:
         facts = self.facts
-        return size_limit(facts.users, facts.dimension, silos=facts.silos, item=self.aggregation.item_bytes())
+        item, user = self.aggregation.item_bytes(), self.aggregation.user_bytes(self.method)
+        return size_limit(facts.users, facts.dimension, silos=facts.silos, item=item, user=user)

@@ -42,6 +42,7 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     saturated: int
     collected: bytes | None
     setup: list[dict[str, bytes]]
+    chosen: bytes
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class ServerSession:
         self._secrets = secrets.child("server")
         self._side = plan.aggregation.server(plan, self._secrets.child("aggregation"))
         self._setup: list[dict[str, bytes]] = []
+        self._chosen = b""
         self._phase = Phase.NEW
         self._round = 0
         self._told: IntArray | None = None
@@ -152,6 +154,8 @@ class ServerSession:
             updates = {name: body for name, body in answers.items() if isinstance(body, m.Update)}
             self._sum = self._side.total({name: body.vector for name, body in updates.items()})
             self.saturated += sum(body.saturated for body in updates.values())
+        elif question is m.AskChoices:
+            self._chosen = next(body.points for body in answers.values() if isinstance(body, m.Choices))
         elif question in self._plan.setup:
             self._side.collect(question, answers)
             self._setup.append({name: m.encode_body(body) for name, body in answers.items()})
@@ -192,11 +196,15 @@ class ServerSession:
             return m.Hello(facts.silos, facts.users, facts.dimension)
         if self._phase is Phase.CLOSED:
             return None
+        if self._phase is Phase.CHOSEN:
+            return self._round_question(self._round + 1)
         if self._phase is not Phase.READY:
             # The setup is a path: the table has one question for each of its phases.
             question = next(question for phase, question in self._plan.turns if phase is self._phase)
             return self._setup_question(question, self._plan.silos[0])
         if self._round < method.rounds and self._affords_next():
+            if method.private_sampling:
+                return m.AskChoices(self._round + 1, self._side.offer(self._round + 1))
             return self._round_question(self._round + 1)
         return m.Finish()
 
@@ -215,6 +223,8 @@ class ServerSession:
         return self._setup_question(question, name) if question in self._plan.setup else self._turn.question
 
     def _round_question(self, round_: int) -> m.AskUpdate:
+        if self._plan.method.private_sampling:
+            return m.AskUpdate(round_, m.pack(self._state.x), b"", self._side.weights_for(round_, self._chosen))
         sample = self._sample(round_)
         told = b"" if sample is None or not self._plan.tells_sample else m.pack_bits(sample)
         weights = self._side.weights(round_, None if self._plan.tells_sample else sample)
@@ -260,6 +270,14 @@ class ServerSession:
                         )
             case m.Counts(counts):
                 m.unpack_counts(counts, facts.users, self._cap, f"silo {name}")
+            case m.Choices(round_, points):
+                if round_ != self._round + 1:
+                    raise MessageRefused(f"chose for round {round_}, not {self._round + 1}", place=f"silo {name}")
+                for other, answer in self._answers.items():
+                    if isinstance(answer, m.Choices) and answer.points != points:
+                        raise MessageRefused(f"chose other slots than silo {other}", place=f"silo {name}")
+                if not self._answers:
+                    self._side.check_choices(name, points)
             case m.Update(round_, vector, saturated):
                 if round_ != self._round + 1:
                     raise MessageRefused(f"answered for round {round_}, not {self._round + 1}", place=f"silo {name}")
@@ -290,6 +308,7 @@ class ServerSession:
             self.saturated,
             collected,
             self._setup,
+            self._chosen,
         )
         return msgspec.msgpack.encode(saved)
 
@@ -312,6 +331,7 @@ class ServerSession:
         if saved.collected is not None:
             self._sum = m.unpack_words(saved.collected, facts.dimension, "checkpoint")
         self._phase, self._round, self.saturated = phase, saved.round, saved.saturated
+        self._chosen = saved.chosen
 
     def _restore_setup(self, answers: list[dict[str, bytes]]) -> None:
         """Tell the aggregation's machine again what it was told."""

@@ -29,6 +29,7 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     question: str
     answer: bytes
     setup: list[bytes]
+    offer: bytes
 
 
 def signing_key(secrets: Secrets, index: int) -> SigningKey:
@@ -68,6 +69,7 @@ class SiloSession:
             identity or signing_key(secrets, self._index),
         )
         self._setup: list[bytes] = []
+        self._offer = b""
         self._told: IntArray | None = None
         self._kept: SiloData | None = None
         self._kept_digest = ""
@@ -108,6 +110,11 @@ class SiloSession:
                 return m.Counts(m.pack(self._counts)), None, 0
             case m.TellUsers(values):
                 return m.Accepted(), self._checked(values), 0
+            case m.AskChoices(round_, offer):
+                self._check_round(round_)
+                points = self._side.choose(round_, offer)
+                self._offer = offer
+                return m.Choices(round_, points), self._told, self._round
             case m.AskUpdate(round_):
                 return self._update(body, question), self._told, round_
             case m.Finish():
@@ -134,17 +141,10 @@ class SiloSession:
     def _update(self, body: m.AskUpdate, question: str) -> m.Update:
         plan, facts = self._plan, self._plan.facts
         round_, model, sample = body.round, body.model, body.sample
-        if not 0 < round_ <= plan.method.rounds:
-            raise MessageRefused(
-                f"round {round_} lies outside the agreed {plan.method.rounds} rounds", place=self.name, value=round_
-            )
-        if round_ != self._round + 1:
-            raise MessageRefused(
-                f"round {round_} is not the next one ({self._round + 1})", place=self.name, value=round_
-            )
+        self._check_round(round_)
         if (sample == b"") == plan.tells_sample:
             raise MessageRefused("the sample does not fit method.sample_rate", place=self.name)
-        asked = RoundQuestion(round_, self._common_digest(body), body.weights)
+        asked = RoundQuestion(round_, self._common_digest(body), body.weights, self._offer)
         self._side.check_question(asked)
         x = m.unpack_floats(model, facts.dimension, self.name)
         if self._kept is None:
@@ -158,7 +158,7 @@ class SiloSession:
         secrets = self._round_secrets("inside", round_, inside)
         rows = plan.method.silo(x, data, self._learner, self._streams.child("round", round_), secrets)
 
-        setup = hashlib.sha256(b"".join(self._setup)).hexdigest()
+        setup = hashlib.sha256(b"".join([*self._setup, self._offer])).hexdigest()
 
         def covered(purpose: str, further: Sequence[str]) -> Secrets:
             return self._round_secrets(purpose, round_, (question, setup, self._data_digest, *further))
@@ -175,7 +175,18 @@ class SiloSession:
         """
         told = (m.decode_body(question) for question in self._setup)
         common = [m.encode_body(question) for question in told if not isinstance(question, m.TellSeed)]
-        return hashlib.sha256(b"".join([*common, m.encode_body(body)])).hexdigest()
+        return hashlib.sha256(b"".join([*common, self._offer, m.encode_body(body)])).hexdigest()
+
+    def _check_round(self, round_: int) -> None:
+        rounds = self._plan.method.rounds
+        if not 0 < round_ <= rounds:
+            raise MessageRefused(
+                f"round {round_} lies outside the agreed {rounds} rounds", place=self.name, value=round_
+            )
+        if round_ != self._round + 1:
+            raise MessageRefused(
+                f"round {round_} is not the next one ({self._round + 1})", place=self.name, value=round_
+            )
 
     def _round_secrets(self, purpose: str, round_: int, covered: tuple[str, ...]) -> Secrets:
         """A round's secret randomness, addressed by all that the released vector depends on.
@@ -194,9 +205,8 @@ class SiloSession:
         again repeats its answer instead of computing it again, which another machine might do a bit differently.
         """
         told = None if self._told is None else m.pack(self._told)
-        saved = _Saved(
-            self._data_digest, self._phase.value, self._round, told, self._question, self._answer, self._setup
-        )
+        data, phase, last = self._data_digest, self._phase.value, (self._question, self._answer)
+        saved = _Saved(data, phase, self._round, told, *last, self._setup, self._offer)
         return msgspec.msgpack.encode(saved)
 
     def restore(self, state: bytes) -> None:
@@ -212,6 +222,6 @@ class SiloSession:
             told = None if saved.told is None else self._checked(saved.told)
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError, MessageRefused) as error:
             raise RunError(f"the saved state of silo {self.name} is unreadable: {error}", place="checkpoint") from error
-        self._setup, self._told = saved.setup, told
+        self._setup, self._told, self._offer = saved.setup, told, saved.offer
         self._phase, self._round = phase, saved.round
         self._question, self._answer = saved.question, saved.answer

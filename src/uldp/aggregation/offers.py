@@ -1,0 +1,77 @@
+"""What the server offers for one user when users are sampled in private (ULDP-FL, Section 4.1).
+
+Of P slots, m open a real weight and P - m open an encrypted zero; the silos choose one slot by oblivious transfer, all
+the same one, and learn neither which kind they got nor does the server. So a user is sampled with probability m / P.
+
+A ciphertext is long, so it is not sent P times: the real and the zero one are sealed once each, under two fresh keys,
+in random order, and a slot opens the place and the key of one of the two::
+
+    P x seal(k_j; place, key)    seal(key_0; ciphertext)    seal(key_1; ciphertext)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from uldp.crypto.integers import uniform_below
+from uldp.crypto.keys import KEY_BYTES
+from uldp.crypto.transfer import POINT_BYTES, SEAL_BYTES, Context, seal, unseal
+from uldp.errors import MessageRefused
+from uldp.rng import SecretStream
+
+_SLOT_BYTES = 1 + KEY_BYTES + SEAL_BYTES
+
+
+def user_bytes(slots: int, width: int) -> int:
+    """Bytes of one user's offer, with ciphertexts of ``width`` bytes."""
+    return slots * _SLOT_BYTES + 2 * (width + SEAL_BYTES)
+
+
+def context(digest: str, round_: int, user: int) -> Context:
+    """What the keys of one user's choice in one round are bound to."""
+    return ("private sampling", digest, round_, user)
+
+
+def offered(keys: Sequence[bytes], chosen: int, real: bytes, dummy: bytes, stream: SecretStream) -> bytes:
+    """One user's offer: ``chosen`` of the slots, drawn at random, open ``real``, the others ``dummy``."""
+    taken = _some(len(keys), chosen, stream)
+    swapped = int(uniform_below(stream, 2, 1)[0])
+    places = [stream.words(KEY_BYTES // 8).astype("<u8").tobytes() for _ in range(2)]
+    slots = []
+    for slot, key in enumerate(keys):
+        place = (0 if slot in taken else 1) ^ swapped
+        slots.append(seal(key, bytes([place]) + places[place]))
+    bodies = (dummy, real) if swapped else (real, dummy)
+    return b"".join([*slots, *(seal(key, body) for key, body in zip(places, bodies, strict=True))])
+
+
+def _some(slots: int, count: int, stream: SecretStream) -> set[int]:
+    """``count`` of ``slots`` slots, every subset alike: the first of a random order."""
+    order = list(range(slots))
+    for place in range(count):
+        other = place + int(uniform_below(stream, slots - place, 1)[0])
+        order[place], order[other] = order[other], order[place]
+    return set(order[:count])
+
+
+def opened(offer: bytes, slots: int, index: int, key: bytes, place: str) -> bytes:
+    """The ciphertext that slot ``index`` of an offer opens with ``key``."""
+    inside = unseal(key, offer[_SLOT_BYTES * index : _SLOT_BYTES * (index + 1)], place)
+    which, inner = inside[0], inside[1:]
+    if which > 1 or len(inner) != KEY_BYTES:
+        raise MessageRefused("a slot of the offer is malformed", place=place)
+    bodies = offer[_SLOT_BYTES * slots :]
+    half = len(bodies) // 2
+    return unseal(inner, bodies[half * which : half * (which + 1)], place)
+
+
+def cut(data: bytes, size: int, users: int, place: str) -> list[bytes]:
+    """``data`` in pieces of ``size`` bytes, one per user."""
+    if len(data) != size * users:
+        raise MessageRefused(f"{users} users take {size * users} bytes, not {len(data)}", place=place, value=len(data))
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+def cut_points(points: bytes, users: int, place: str) -> list[bytes]:
+    """The users' points."""
+    return cut(points, POINT_BYTES, users, place)

@@ -1,0 +1,163 @@
+"""The server's machine of ``paillier``; the protocol is in :mod:`uldp.aggregation.paillier`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+
+import gmpy2
+import numpy as np
+from gmpy2 import mpz
+
+from uldp.aggregation import offers
+from uldp.aggregation.base import Sample, ServerSide, Setting, checked_total, out_of_range
+from uldp.aggregation.layout import Scheme
+from uldp.aggregation.pairing import check_key, relay
+from uldp.crypto.integers import pack, unpack
+from uldp.crypto.keys import KEY_BYTES, TAG_BYTES
+from uldp.crypto.paillier import PrivateKey, signed
+from uldp.crypto.transfer import Context, Sender, check_point
+from uldp.errors import MessageRefused
+from uldp.protocol import messages as m
+from uldp.protocol.turns import Question
+from uldp.rng import Secrets
+from uldp.vectors import Words
+
+
+class PaillierServer(ServerSide):
+    """Holds the key; sees blinded counts, one masked ciphertext per silo and coordinate, and the noised total."""
+
+    def __init__(self, scheme: Scheme, setting: Setting, secrets: Secrets) -> None:
+        super().__init__(setting, secrets)
+        self._scheme = scheme
+        self._layout = scheme.layout
+        self._keys: m.TellKeys | None = None
+        self._sealed: list[bytes] = []
+        self._inverses: list[mpz] = []
+        self._fixed: m.TellWeights | None = None
+
+    @cached_property
+    def key(self) -> PrivateKey:
+        return PrivateKey.generate(self._scheme.key_bits, self._secrets.child("paillier").stream())
+
+    @property
+    def _modulus(self) -> bytes:
+        public = self.key.public
+        return pack([public.n], public.plain_width)
+
+    def ask(self, question: Question, silo: str) -> m.Body:
+        if question is m.AskKey:
+            return m.AskKey(self._modulus)
+        if question is m.TellKeys:
+            assert self._keys is not None
+            return self._keys
+        if question is m.TellSeed:
+            index = self._setting.silos.index(silo)
+            return m.TellSeed(self._sealed[index - 1] if index else b"")
+        if self._fixed is None:
+            self._fixed = m.TellWeights(self.weights(0, np.ones(self._setting.facts.users, dtype=np.bool_)))
+        return self._fixed
+
+    def check(self, silo: str, body: m.Body) -> None:
+        place, silos, users = f"silo {silo}", self._setting.silos, self._setting.facts.users
+        match body:
+            case m.Key():
+                check_key(self._setting, silo, body, self._modulus)
+            case m.Paired(sealed):
+                expected = len(silos) - 1 if silo == silos[0] else 0
+                if len(sealed) != expected or any(len(part) != KEY_BYTES + TAG_BYTES for part in sealed):
+                    raise MessageRefused(f"{len(sealed)} sealed seeds, {expected} are expected", place=place)
+            case m.Blinded(shares):
+                public = self.key.public
+                if any(share >= public.n for share in unpack(shares, public.plain_width, users, place)):
+                    raise MessageRefused("a blinded count is not a residue modulo n", place=place)
+            case _:
+                pass
+
+    def collect(self, question: Question, answers: Mapping[str, m.Body]) -> None:
+        if question is m.AskKey:
+            self._keys = relay(self._setting, answers)
+        elif question is m.TellKeys:
+            first = answers[self._setting.silos[0]]
+            self._sealed = list(first.sealed) if isinstance(first, m.Paired) else []
+        elif question is m.TellSeed:
+            self._inverses = self._inverted(answers)
+
+    def _inverted(self, answers: Mapping[str, m.Body]) -> list[mpz]:
+        """1 / (r_u D_u) modulo n for every user (step 1(f))."""
+        public, users = self.key.public, self._setting.facts.users
+        blinded = [mpz(0)] * users
+        for silo, body in answers.items():
+            if isinstance(body, m.Blinded):
+                shares = unpack(body.shares, public.plain_width, users, f"silo {silo}")
+                blinded = [gmpy2.f_mod(total + share, public.n) for total, share in zip(blinded, shares, strict=True)]
+        try:
+            return [gmpy2.invert(total, public.n) for total in blinded]
+        except ZeroDivisionError as error:
+            raise MessageRefused(
+                "a blinded count has no inverse; one of the silos left the protocol", place="server"
+            ) from error
+
+    def weights(self, round_: int, sample: Sample | None) -> bytes:
+        """Enc(1 / (r_u D_u)), or Enc(0) for users who are not in the sample (step 2(a))."""
+        if sample is None:
+            return b""
+        chosen = [inverse if taken else mpz(0) for inverse, taken in zip(self._inverses, sample, strict=True)]
+        # Bound to what is encrypted: the same randomness on other numbers would show their difference.
+        content = hashlib.sha256(pack(chosen, self.key.public.plain_width)).hexdigest()
+        stream = self._secrets.child("weights", "round", round_, content).stream()
+        return pack(self.key.encrypt_all(chosen, stream, self._scheme.workers), self.key.public.width)
+
+    def offer(self, round_: int) -> bytes:
+        return self._sender(round_).offer
+
+    def _sender(self, round_: int) -> Sender:
+        _, slots = self._setting.method.sampling_slots
+        return Sender.draw(self._secrets.child("offer", "round", round_).stream(), slots)
+
+    def check_choices(self, silo: str, points: bytes) -> None:
+        for point in offers.cut_points(points, self._setting.facts.users, f"silo {silo}"):
+            check_point(point, f"silo {silo}")
+
+    def weights_for(self, round_: int, points: bytes) -> bytes:
+        """For every user m slots of P that open Enc(1 / (r_u D_u)), and P - m that open Enc(0)."""
+        users, public = self._setting.facts.users, self.key.public
+        chosen, _ = self._setting.method.sampling_slots
+        content = hashlib.sha256(points + pack(self._inverses, public.plain_width)).hexdigest()
+        secrets = self._secrets.child("weights", "round", round_, content)
+        nothing = [mpz(0)] * users
+        both, workers = [*self._inverses, *nothing], self._scheme.workers
+        encrypted = self.key.encrypt_all(both, secrets.child("ciphertexts").stream(), workers)
+        sender, stream = self._sender(round_), secrets.child("slots").stream()
+        offered = []
+        for user, point in enumerate(offers.cut_points(points, users, "server")):
+            keys = sender.keys(point, self._context(round_, user), "server")
+            real, dummy = (pack([encrypted[i]], public.width) for i in (user, users + user))
+            offered.append(offers.offered(keys, chosen, real, dummy, stream))
+        return b"".join(offered)
+
+    def _context(self, round_: int, user: int) -> Context:
+        return offers.context(self._setting.digest, round_, user)
+
+    def check_vector(self, silo: str, vector: bytes) -> None:
+        self._ciphertexts(silo, vector)
+
+    def _ciphertexts(self, silo: str, vector: bytes) -> list[mpz]:
+        public, place = self.key.public, f"silo {silo}"
+        ciphertexts = unpack(vector, public.width, self._layout.ciphertexts, place)
+        public.check(ciphertexts, place)
+        return ciphertexts
+
+    def total(self, vectors: Mapping[str, bytes]) -> Words:
+        """The decrypted and decoded total (step 2(c))."""
+        public = self.key.public
+        product = [mpz(1)] * self._layout.ciphertexts
+        for silo, vector in vectors.items():
+            factors = unpack(vector, public.width, self._layout.ciphertexts, f"silo {silo}")
+            product = [public.add(left, right) for left, right in zip(product, factors, strict=True)]
+        decrypted = self.key.decrypt_all(product, self._scheme.workers)
+        values = self._layout.unpacked([signed(value, public.n) for value in decrypted])
+        if values is None:
+            raise out_of_range()
+        return checked_total([int(self._layout.decoded(value)) for value in values], self._setting)

@@ -1,0 +1,330 @@
+"""A silo's machine of ``paillier``; the protocol is in :mod:`uldp.aggregation.paillier`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+import gmpy2
+import numpy as np
+from gmpy2 import mpz
+
+from uldp.aggregation import offers
+from uldp.aggregation.base import Covered, Released, RoundQuestion, Setting, SiloSide
+from uldp.aggregation.layout import Scheme
+from uldp.aggregation.pairing import Pairing, pair_purpose
+from uldp.crypto import randomisers
+from uldp.crypto.integers import pack, uniform_below, uniform_units, unpack
+from uldp.crypto.keys import KEY_BYTES, SharedKey, SigningKey
+from uldp.crypto.multiexp import products
+from uldp.crypto.paillier import PublicKey
+from uldp.crypto.parallel import spread
+from uldp.crypto.transfer import Chooser
+from uldp.data.federation import IntArray
+from uldp.errors import MessageRefused
+from uldp.methods.base import Contribution
+from uldp.methods.release import add_noise, finite_rows
+from uldp.methods.weights import Ratios
+from uldp.protocol import messages as m
+from uldp.rng import Secrets, SecretStream
+from uldp.vectors import Integers, Vector
+
+BLOCK_USERS: Final = 128
+"""Users whose rows are raised together: they share the squarings, and no more of their rows are kept in memory."""
+BLOCK_NUMBERS: Final = 1 << 22
+"""At most so many numbers of rows at a time, but at least those of eight users."""
+MASK_BLOCK: Final = 256
+
+
+class PaillierSilo(SiloSide):
+    """Holds the seed, shares a secret with each other silo, and never sees a plaintext of the server's."""
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        setting: Setting,
+        index: int,
+        counts: IntArray,
+        secrets: Secrets,
+        identity: SigningKey,
+    ) -> None:
+        super().__init__(setting, index, counts, secrets)
+        self._scheme = scheme
+        self._pairing = Pairing(setting, index, secrets, identity)
+        ratios = setting.method.ratios(setting.facts)
+        assert ratios is not None  # PaillierWeighting.check refuses such methods
+        self._ratios: Ratios = ratios
+        self._layout = scheme.layout
+        self._modulus = b""
+        self._public: PublicKey | None = None
+        self._shared: dict[int, SharedKey] = {}
+        self._seed: SharedKey | None = None
+        self._fixed: Weights | None = None
+
+    @property
+    def public(self) -> PublicKey:
+        if self._public is None:
+            raise MessageRefused("the server has not sent its modulus", place=self._place)
+        return self._public
+
+    @property
+    def seed(self) -> SharedKey:
+        if self._seed is None:
+            raise MessageRefused("the common seed has not come", place=self._place)
+        return self._seed
+
+    def answer(self, body: m.Body) -> m.Body:
+        match body:
+            case m.AskKey(modulus):
+                bits = self._scheme.key_bits
+                public = PublicKey.received(unpack(modulus, bits // 8, 1, self._place)[0], bits, self._place)
+                self._public, self._modulus = public, modulus
+                return self._pairing.introduce(modulus)
+            case m.TellKeys():
+                shared = self._pairing.pair(body, self._modulus)
+                self._shared = shared
+                return m.Paired(self._sealed_seeds() if self._index == 0 else [])
+            case m.TellSeed(sealed):
+                seed = self._opened(sealed)
+                blinded = self._blinded(seed)
+                self._seed = seed
+                if self._uses_table:
+                    self._table()  # built here, so that no round waits for it
+                return m.Blinded(pack(blinded, self.public.plain_width))
+            case m.TellWeights(weights):
+                fixed = self._weights(weights)
+                fixed.raised(np.flatnonzero(self._counts))
+                self._fixed = fixed
+                return m.Accepted()
+            case _:
+                return super().answer(body)
+
+    def _purpose(self, other: int, purpose: str, *further: str | int) -> tuple[str | int | bytes, ...]:
+        return (*pair_purpose(self._setting, self._index, other, purpose, *further), self._modulus)
+
+    def _sealed_seeds(self) -> list[bytes]:
+        """Step 1(c): the seed is drawn by the first silo."""
+        seed = self._secrets.child("common seed").key
+        return [shared.seal(seed, *self._purpose(other, "seed")) for other, shared in sorted(self._shared.items())]
+
+    def _opened(self, sealed: bytes) -> SharedKey:
+        if self._index == 0:
+            if sealed:
+                raise MessageRefused("the first silo draws the seed, and got one", place=self._place)
+            secret = self._secrets.child("common seed").key
+        else:
+            secret = self._shared[0].open(sealed, *self._purpose(0, "seed"), place=self._place)
+            if len(secret) != KEY_BYTES:
+                raise MessageRefused(f"a seed of {len(secret)} bytes", place=self._place)
+        return SharedKey(secret, b"common seed", self._secrets.simulated)
+
+    def _blinds(self, seed: SharedKey) -> list[mpz]:
+        """Step 1(d): r_u, the same in all silos, unknown to the server."""
+        stream = seed.stream("blinds", self._setting.digest, self._modulus)
+        return uniform_units(stream, self.public.n, self._setting.facts.users)
+
+    def _blinded(self, seed: SharedKey) -> list[mpz]:
+        """Step 1(e): r_u share_su with masks that cancel over the silos."""
+        n = self.public.n
+        shares = self._ratios.shares(self._counts, self._index).tolist()
+        values = [blind * share for blind, share in zip(self._blinds(seed), shares, strict=True)]
+        for other, shared in self._shared.items():
+            masks = uniform_below(shared.stream(*self._purpose(other, "counts")), n, len(values))
+            sign = -1 if self._index > other else 1
+            values = [value + sign * mask for value, mask in zip(values, masks, strict=True)]
+        return [gmpy2.f_mod(value, n) for value in values]
+
+    def _weights(self, data: bytes) -> Weights:
+        public, users = self.public, self._setting.facts.users
+        ciphertexts = unpack(data, public.width, users, self._place)
+        public.check(ciphertexts, self._place)
+        numerators = self._ratios.numerators(self._counts).tolist()
+        exponents = [
+            gmpy2.f_mod(blind * numerator * self._layout.multiple, public.n)
+            for blind, numerator in zip(self._blinds(self.seed), numerators, strict=True)
+        ]
+        return Weights(public, ciphertexts, exponents, self._scheme.workers)
+
+    def choose(self, round_: int, offer: bytes) -> bytes:
+        return b"".join(point for point, _, _ in self._choices(round_, offer))
+
+    def _choices(self, round_: int, offer: bytes) -> Iterator[tuple[bytes, bytes, int]]:
+        """For every user the point that goes to the server, the key that opens, and the slot: alike in all silos.
+
+        All of it is bound to the offer. The same slot hidden twice, against two offers, would show.
+        """
+        _, slots = self._setting.method.sampling_slots
+        purpose = (self._setting.digest, self._modulus, round_, offer)
+        chooser = Chooser(offer, slots, self._place)
+        indices = uniform_below(self.seed.stream("slots", *purpose), slots, self._setting.facts.users)
+        stream = self.seed.stream("points", *purpose)
+        for user, index in enumerate(indices):
+            context = offers.context(self._setting.digest, round_, user)
+            yield *chooser.choose(int(index), stream, context), int(index)
+
+    def _opened_weights(self, question: RoundQuestion) -> bytes:
+        """The weights in the slots that were chosen; that of a user who is not sampled is an encrypted zero."""
+        _, slots = self._setting.method.sampling_slots
+        size, users = offers.user_bytes(slots, self.public.width), self._setting.facts.users
+        each = zip(
+            offers.cut(question.weights, size, users, self._place),
+            self._choices(question.round, question.offer),
+            strict=True,
+        )
+        return b"".join(offers.opened(offer, slots, index, key, self._place) for offer, (_, key, index) in each)
+
+    def check_question(self, question: RoundQuestion) -> None:
+        if bool(question.weights) == (self._fixed is not None):
+            raise MessageRefused("encrypted weights come once at setup, or with every sampled round", place=self._place)
+
+    def release(
+        self, rows: Iterable[Contribution], weights: Vector | None, question: RoundQuestion, covered: Covered
+    ) -> Released:
+        method, facts, public = self._setting.method, self._setting.facts, self.public
+        encrypted = self._fixed or self._weights(self._opened_weights(question) if question.offer else question.weights)
+        product = [mpz(1)] * facts.dimension
+        seen, left_out = hashlib.sha256(), 0
+        for users, block, missing in self._blocks(rows):
+            left_out += missing
+            seen.update(m.pack(users) + m.pack(block))
+            bits = method.encoding(facts).bits + 1
+            raised = products(encrypted.raised(users), block, bits, public.n2, self._scheme.workers)
+            product = [public.add(left, right) for left, right in zip(product, raised, strict=True)]
+        scale, digest = method.noise_scale(facts), seen.hexdigest()
+        nothing = np.zeros(facts.dimension, dtype=np.int64)
+        noise = add_noise(nothing, scale, covered("noise", (repr(scale), digest)).stream())
+        ciphertexts = self._packed(product)
+        ciphertexts = self._with_noise(ciphertexts, noise, covered("dither", (repr(scale), digest)))
+        ciphertexts = self._randomised(ciphertexts, covered("residues", (repr(scale), digest)))
+        return Released(pack(self._masked(ciphertexts, question), public.width), 0, left_out)
+
+    def _blocks(self, rows: Iterable[Contribution]) -> Iterator[tuple[IntArray, Integers, int]]:
+        """Encoded rows of up to ``BLOCK_USERS`` users at a time, and how many rows count as zero."""
+        method, facts = self._setting.method, self._setting.facts
+        encoding = method.encoding(facts)
+        size = min(BLOCK_USERS, max(8, BLOCK_NUMBERS // max(1, facts.dimension)))
+        users_waiting: list[IntArray] = []
+        rows_waiting: list[Integers] = []
+        waiting = left_out = 0
+        for users, part, missing in finite_rows(rows, facts.dimension):
+            assert users is not None
+            left_out += missing
+            for start in range(0, len(part), size):
+                integers, cut = encoding.encode_rows(part[start : start + size])
+                left_out += cut
+                # One less than the clip's units fits the exponent's width; a coordinate comes there only alone.
+                np.clip(integers, 1 - encoding.units, encoding.units - 1, out=integers)
+                users_waiting.append(users[start : start + size])
+                rows_waiting.append(integers)
+                waiting += len(integers)
+                if waiting >= size:
+                    yield np.concatenate(users_waiting), np.concatenate(rows_waiting), left_out
+                    users_waiting, rows_waiting, waiting, left_out = [], [], 0, 0
+        if waiting or left_out:
+            empty = np.zeros((0, facts.dimension), dtype=np.int64)
+            yield (
+                np.concatenate([np.zeros(0, np.int64), *users_waiting]),
+                np.concatenate([empty, *rows_waiting]),
+                left_out,
+            )
+
+    def _packed(self, product: list[mpz]) -> list[mpz]:
+        """One ciphertext for every ``slots`` coordinates: the slot's number becomes a power of two in the exponent."""
+        slots, n2 = self._layout.slots, self.public.n2
+        if slots == 1:
+            return product
+        shift = mpz(1) << self._layout.width
+
+        def horner(part: range) -> list[mpz]:
+            ciphertexts = []
+            for start in (slots * i for i in part):
+                *lower, packed = product[start : start + slots]
+                for value in reversed(lower):
+                    packed = gmpy2.powmod(packed, shift, n2) * value % n2
+                ciphertexts.append(packed)
+            return ciphertexts
+
+        return spread(horner, self._layout.ciphertexts, self._scheme.workers, self.public.width)
+
+    def _with_noise(self, ciphertexts: list[mpz], noise: Integers, secrets: Secrets) -> list[mpz]:
+        """L z_sj and a dither on every coordinate."""
+        public, multiple = self.public, self._layout.multiple
+        dithers = uniform_below(secrets.stream(), multiple, len(noise))
+        plaintexts = self._layout.packed([multiple * z + d for z, d in zip(noise.tolist(), dithers, strict=True)])
+        return [public.add(value, public.factor(m)) for value, m in zip(ciphertexts, plaintexts, strict=True)]
+
+    def _randomised(self, ciphertexts: list[mpz], secrets: Secrets) -> list[mpz]:
+        """A fresh n-th residue on every ciphertext."""
+        residues = self._residues(len(ciphertexts), secrets)
+        return [self.public.add(value, residue) for value, residue in zip(ciphertexts, residues, strict=True)]
+
+    @property
+    def _uses_table(self) -> bool:
+        return randomisers.pays(self._layout.ciphertexts * self._setting.method.rounds, self.public.bits)
+
+    def _table(self) -> randomisers.ResidueTable:
+        key = self.seed.key("residues", self._setting.digest, self._modulus)
+        return _residue_table(self.public, key, _Workers(self._scheme.workers))
+
+    def _residues(self, count: int, secrets: Secrets) -> list[mpz]:
+        workers = self._scheme.workers
+        if self._uses_table:
+            return self._table().draw(secrets.stream(), count, workers)
+        return randomisers.direct(self.public, secrets.stream(), count, workers)
+
+    def _masked(self, product: list[mpz], question: RoundQuestion) -> list[mpz]:
+        """Step 2(c): masks from Z*_(n^2), one for every pair and coordinate."""
+        n2 = self.public.n2
+        streams = {
+            other: shared.stream(*self._purpose(other, "ciphertexts", question.round, question.digest))
+            for other, shared in self._shared.items()
+        }
+        masked: list[mpz] = []
+        for start in range(0, len(product), MASK_BLOCK):
+            part = product[start : start + MASK_BLOCK]
+            below = [mpz(1)] * len(part)
+            for other, stream in streams.items():
+                masks = uniform_units(stream, n2, len(part), radical=self.public.n)
+                if self._index > other:
+                    below = [a * b % n2 for a, b in zip(below, masks, strict=True)]
+                else:
+                    part = [a * b % n2 for a, b in zip(part, masks, strict=True)]
+            masked += [a * gmpy2.invert(b, n2) % n2 for a, b in zip(part, below, strict=True)]
+        return masked
+
+
+class Weights:
+    """Enc(num_su L / D_u) of the users asked for. A full exponentiation each, so they are kept."""
+
+    def __init__(self, public: PublicKey, ciphertexts: list[mpz], exponents: list[mpz], workers: int) -> None:
+        self._public = public
+        self._ciphertexts = ciphertexts
+        self._exponents = exponents
+        self._workers = workers
+        self._known: dict[int, mpz] = {}
+
+    def raised(self, users: IntArray) -> list[mpz]:
+        missing = [user for user in users.tolist() if user not in self._known]
+
+        def powers(part: range) -> list[mpz]:
+            n2 = self._public.n2
+            return [gmpy2.powmod(self._ciphertexts[missing[i]], self._exponents[missing[i]], n2) for i in part]
+
+        self._known |= zip(missing, spread(powers, len(missing), self._workers, self._public.width), strict=True)
+        return [self._known[user] for user in users.tolist()]
+
+
+@dataclass(frozen=True)
+class _Workers:
+    """How many processes build a table. It is the same table, so all numbers of them are equal."""
+
+    count: int = field(compare=False)
+
+
+@lru_cache(maxsize=1)
+def _residue_table(public: PublicKey, key: bytes, workers: _Workers) -> randomisers.ResidueTable:
+    """One table for all silos of this process: its bases may be known, see :mod:`uldp.crypto.randomisers`."""
+    return randomisers.ResidueTable.build(public, SecretStream(key, simulated=False), workers.count)
