@@ -1,0 +1,130 @@
+"""The paper's two benchmark scenarios: weighting under encryption is weighting in the clear, up to stated rounding."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from tests.data_sets.small_files import REAL
+from tests.support import step
+
+from uldp.experiment.build import prepare
+from uldp.experiment.config import Experiment
+from uldp.experiment.presets import preset
+from uldp.methods.base import State
+from uldp.methods.weights import GHOST
+from uldp.rng import Secrets
+from uldp.sessions.server import ServerSession
+from uldp.sessions.silo import SiloSession, signing_key
+from uldp.vectors import from_words
+
+pytestmark = pytest.mark.skipif(REAL is None, reason="the real files are not here")
+
+
+def prepared(dataset, users, aggregation, rounds):
+    tree = preset(dataset, "uldp-avg-w", "paper")
+    tree["data"] |= {"users": users, "allocation": "zipf", "data_dir": str(REAL)}
+    tree["method"] |= {"rounds": rounds, "max_records": 60}
+    tree["aggregation"] = {"name": aggregation, **({"key_bits": 640} if aggregation == "paillier" else {})}
+    return prepare(Experiment.from_tree(tree))
+
+
+def sessions(ready):
+    secrets = Secrets.simulated_from_seed(0)
+    keys = [signing_key(secrets, index) for index in range(len(ready.plan.silos))]
+    plan = replace(ready.plan, identities=tuple(key.public for key in keys))
+    server = ServerSession(plan, ready.learner.initial(ready.streams.child("model")), ready.ledger(), secrets)
+    silos = {silo.name: SiloSession(plan, silo, ready.learner, ready.streams, secrets) for silo in ready.federation}
+    return server, silos
+
+
+def collect_round(server, silos):
+    """Bring a session to where a round's total waits, and give the total in units."""
+    while not server.collected:
+        for name, request in server.requests().items():
+            server.receive(name, silos[name].reply(request))
+        server.collect()
+    return from_words(server._sum)
+
+
+def exact_sum(ready, server, silos):
+    """sum_s sum_u w_su clip(delta_su) in units, as fractions of the float64 rows."""
+    method, facts = ready.plan.method, ready.plan.facts
+    encoding = method.encoding(facts)
+    counts = np.stack([np.minimum(silo.counts(facts.users), method.count_cap(facts)) for silo in ready.federation])
+    totals, unit = counts.sum(axis=0), Fraction(encoding.limit) / encoding.units
+    total = [Fraction(0)] * facts.dimension
+    for index, silo in enumerate(ready.federation):
+        streams = silos[silo.name]._streams.child("round", server.round + 1)
+        for users, rows in method.silo(server.model, silo, ready.learner, streams, Secrets.simulated_from_seed(1)):
+            for user, row in zip(users.tolist(), rows.tolist(), strict=True):
+                weight = Fraction(GHOST * int(counts[index, user]), GHOST * int(totals[user]) + 1) / unit
+                total = [have + weight * Fraction(value) for have, value in zip(total, row, strict=True)]
+    return total
+
+
+def compare(dataset, users, rounds):
+    private, clear = prepared(dataset, users, "paillier", rounds), prepared(dataset, users, "plain", rounds)
+    server, silos = sessions(private)
+    plain, others = sessions(clear)
+    facts = private.plan.facts
+    pairs = int((private.federation.counts() > 0).sum())
+    worst = 0.0
+    for _ in range(rounds):
+        plain._state = State(server.model)  # both from the same model: a difference is this round's alone
+        mine, theirs = collect_round(server, silos), collect_round(plain, others)
+        noise = [int(value) for value in theirs - _without_noise(clear, plain, others)]
+        exact = [value + z for value, z in zip(exact_sum(private, server, silos), noise, strict=True)]
+        errors = [abs(Fraction(int(value)) - right) for value, right in zip(mine, exact, strict=True)]
+        assert max(errors) <= facts.users + facts.silos
+        assert max(abs(Fraction(int(v)) - right) for v, right in zip(theirs, exact, strict=True)) <= pairs
+        assert np.abs(mine - theirs).max() <= facts.users + facts.silos
+        worst = max(worst, float(max(errors)))
+        for session in (server, plain):
+            session.charge()
+            session.advance()
+    assert server.round == rounds
+    assert worst > 0
+    scale = private.plan.method.global_lr * private.plan.method.clip / 2**24
+    assert np.abs(server.model - plain.model).max() <= 2 * (facts.users + facts.silos) * scale / facts.users
+
+
+def _without_noise(ready, server, silos):
+    """The silos' integer sums of this round, before noise: as ``plain`` makes them."""
+    from uldp.methods.release import silo_sum
+
+    method, facts = ready.plan.method, ready.plan.facts
+    total = np.zeros(facts.dimension, dtype=np.int64)
+    for silo in ready.federation:
+        session = silos[silo.name]
+        streams = session._streams.child("round", server.round + 1)
+        rows = method.silo(server.model, silo, ready.learner, streams, Secrets.simulated_from_seed(1))
+        weights = method.weights(facts, session._counts, session._told)
+        total += silo_sum(rows, weights, method.encoding(facts), facts.dimension).total
+    return total
+
+
+@pytest.mark.parametrize("dataset", ["heart-disease", "tcga-brca"])
+def test_ten_users_a_few_rounds(dataset):
+    compare(dataset, 10, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataset", ["heart-disease", "tcga-brca"])
+@pytest.mark.parametrize("users", [10, 100])
+def test_all_rounds(dataset, users):
+    compare(dataset, users, 50)
+
+
+def test_the_loop_above_is_the_sessions_own():
+    """``step`` of the other tests and the loop here end in the same model."""
+    ready = prepared("heart-disease", 10, "paillier", 2)
+    server, silos = sessions(ready)
+    other, again = sessions(ready)
+    for _ in range(2):
+        collect_round(server, silos)
+        server.charge()
+        server.advance()
+    while step(other, again):
+        pass
+    assert server.model.tobytes() == other.model.tobytes()
