@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import replace
 from fractions import Fraction
 
@@ -11,16 +12,34 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from uldp.aggregation.paillier import _residue_table
-from uldp.bench.protocol import ROUND, SETUP, SHAPES, Bench, Run, Shape, run_cases
+from uldp.aggregation.paillier_silo import _residue_table
+from uldp.bench.protocol import (
+    AT_SERVER,
+    AT_SILO,
+    CHECKS,
+    COMPARISONS,
+    ENCRYPTION,
+    PACKED,
+    ROUND,
+    SETUP,
+    SHAPES,
+    TABLE,
+    TRANSFERS,
+    Bench,
+    Run,
+    Shape,
+    run_cases,
+)
 from uldp.bench.published import Published, full_run, sampled_run
 from uldp.cli.app import app
+from uldp.crypto.randomisers import ResidueTable
 from uldp.errors import ConfigError
 from uldp.methods.weights import record_weights
 from uldp.protocol import messages as m
 from uldp.vectors import from_words
 
 TINY = replace(Shape(dimension=5, users=4).with_small_key(), noise_multiplier=0.0)
+CONTRACT = {"name", "ours", "baseline", "ratio", "unit", "target", "met", "note", "slots"}
 
 
 def call(*arguments):
@@ -71,7 +90,7 @@ def test_the_command_prints_cases():
     cases = json.loads(call("--quick", "--json").stdout)
     assert [case["name"] for case in cases] == ["d=16 U=10", "masks"]
     for case in cases:
-        assert {"name", "ours", "baseline", "ratio", "unit", "target", "met", "note"} <= case.keys()
+        assert case.keys() >= CONTRACT
     first, masks = cases
     assert first["ratio"] == pytest.approx(first["baseline"] / first["ours"])
     assert masks["ratio"] == pytest.approx(masks["ours"] / masks["baseline"])
@@ -79,7 +98,7 @@ def test_the_command_prints_cases():
     rounds = [phase for phase in first["phases"] if phase["when"] == "round"]
     assert first["ours"] == pytest.approx(sum(phase["ours"] for phase in rounds))
     assert first["baseline"] == pytest.approx(sum(phase["baseline"] for phase in rounds))
-    assert rounds[0]["from_silo"] > 16 * first["key_bits"] // 4
+    assert first["slots"] == 1 and rounds[0]["from_silo"] > 16 * first["key_bits"] // 4
     assert first["extrapolated"] == [] and "in full" in first["note"] and "insecure" in first["note"]
 
 
@@ -88,22 +107,88 @@ def test_the_tables_show_what_is_extrapolated():
     assert "~ extrapolated" in shown and "randomiser table" in shown
 
 
-def test_the_table_of_randomisers_is_made_before_the_round():
-    bench = Bench(quick=True)
-    with_table = next(shape for shape in map(bench.fitted, SHAPES) if Run(shape).uses_table)
-    run = Run(with_table)
-    run.setup()
+def test_the_table_of_randomisers_is_measured_apart_and_made_before_the_round(monkeypatch):
+    build = ResidueTable.build
+
+    def slowly(*arguments):
+        time.sleep(0.5)
+        return build(*arguments)
+
+    monkeypatch.setattr(ResidueTable, "build", slowly)
     _residue_table.cache_clear()  # other tests have the same key
-    assert bench.table(run) > 0
-    misses = _residue_table.cache_info().misses
+    run, second = (Run(replace(TINY, rounds=1000)) for _ in range(2))
+    first = run.setup()
+    assert run.uses_table and first[TABLE] > 0.45 and 0 < first["histogram"] < 0.45
+    assert second.setup()[TABLE] < 0.45  # it is there
     run.round(1)
-    assert _residue_table.cache_info().misses == misses
-    assert bench.table(Run(replace(with_table, rounds=1))) == 0
+    assert _residue_table.cache_info().misses == 1
+    without = Run(replace(TINY, rounds=1))
+    assert without.setup()[TABLE] == 0 and not without.uses_table
+
+
+def test_every_case_counts_the_table_for_each_silo():
+    bench = Bench(quick=True)
+    first, second = (_setup_phases(bench.round_case(Shape(5, users, rounds=1000)))[TABLE] for users in (2, 3))
+    assert bench.table > 0 and first == second == 3 * bench.table
+    assert _setup_phases(bench.round_case(Shape(5, 2, rounds=1)))[TABLE] == 0
+
+
+def _setup_phases(case):
+    return {phase["name"]: phase["ours"] for phase in case["phases"] if phase["when"] == "setup"}
 
 
 def test_two_workers_are_measured_against_one():
     case = Bench(quick=True).two_cores(Shape(16, 4))
     assert case["name"] == "two cores, d=16 U=4" and case["ratio"] == pytest.approx(case["baseline"] / case["ours"])
+
+
+def test_packed_ciphertexts_are_measured_against_single_ones():
+    bench, shape = Bench(quick=True), Shape(dimension=40, users=3, max_records=30, ghost=1)
+    decryption, size, whole = (bench.packed(shape, kind) for kind in COMPARISONS)
+    assert [case["name"] for case in (decryption, size, whole)] == [
+        f"packed {what}, N_max=30 d=40 U=3" for what in ("decryption", "bytes", "round")
+    ]
+    for case in (decryption, size, whole):
+        assert case.keys() >= CONTRACT and case["target"] is case["met"] is None  # a small key proves nothing
+        assert case["ratio"] == pytest.approx(case["baseline"] / case["ours"])
+        assert case["slots"] > case["baseline_slots"] == 1
+    ciphertexts = -(-40 // size["slots"])
+    assert size["baseline"] - size["ours"] == pytest.approx((40 - ciphertexts) * 128, abs=8)
+    assert decryption["ours"] == pytest.approx(1000 * whole["ours_parts"]["server"] / 40)
+    assert whole["ours"] == pytest.approx(sum(whole["ours_parts"].values()))
+    assert len(bench.packings) == 1
+
+
+def test_packed_and_single_ciphertexts_give_the_same_weighted_sum():
+    totals = []
+    for slots in (None, 1):
+        run = Run(replace(TINY, ghost=1, slots=slots))
+        run.setup()
+        asked = m.AskUpdate(1, m.pack(np.zeros(TINY.dimension)), b"")
+        totals.append(from_words(run.server.total({name: run.release(s, asked) for s, name in enumerate(run.silos)})))
+        assert (run.slots > 1) == (slots is None)
+    assert np.abs(totals[0] - totals[1]).max() <= 3  # dithers
+
+
+def test_a_transfer_is_measured_without_its_encryptions():
+    run = Run(replace(Shape(5, 4, choices=3), rounds=1).with_small_key())
+    run.setup()
+    times = run.transfer(1)
+    assert times.keys() == {AT_SERVER, AT_SILO, CHECKS, ENCRYPTION} and min(times.values()) > 0
+    case = Bench(quick=True).transfer(Shape(5, 4, rounds=1, choices=3))
+    assert case.keys() >= CONTRACT and case["name"] == "oblivious transfer, P=3 U=4" and case["unit"] == "ms per user"
+    assert case["ratio"] == pytest.approx(case["baseline"] / case["ours"])
+    assert case["ours"] == pytest.approx(sum(case["ours_parts"].values()))
+
+
+def test_the_command_prints_cases_without_phases():
+    shown = call("--quick", "--case", "oblivious transfer, P=10 U=100").stdout
+    assert "ms per user" in shown and "encryption by CRT" in shown
+
+
+def test_main_cases_hold_one_parameter_in_a_ciphertext_and_packed_ones_many():
+    assert all(Run(shape).slots == 1 for shape in (SHAPES[0], SHAPES[-2], replace(PACKED, slots=1)))
+    assert Run(PACKED).slots > 10
 
 
 def test_without_phe_the_remedy_is_named(monkeypatch):
@@ -122,8 +207,15 @@ def test_bad_options_are_refused():
 
 def test_names_are_unique_and_all_targets_stand():
     assert len({shape.name for shape in SHAPES}) == len(SHAPES)
+    assert len(Bench().cases()) == len(SHAPES) + len(COMPARISONS) + len(TRANSFERS) + 2
     assert {shape.name: shape.target.text for shape in SHAPES if shape.target} == {
         "d=16 U=20": "a round within 2 s",
         "d=107 U=40": "45x",
         "d=4000 U=100": "150x",
     }
+    assert [comparison.target and comparison.target.text for comparison in COMPARISONS.values()] == [
+        "8x cheaper",
+        "10x fewer",
+        None,
+    ]
+    assert [shape.target and shape.target.text for shape in TRANSFERS] == ["under 1 ms", None]

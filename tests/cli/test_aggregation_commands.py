@@ -87,7 +87,13 @@ def test_silos_that_do_not_know_the_sample_face_an_amplified_epsilon():
 def test_plan_says_what_is_sent_and_what_would_let_parameters_share_a_ciphertext():
     arguments = [*SMALL, "--set", "aggregation.name=paillier"]
     found = document("plan", *arguments)["aggregation"]
-    assert found == {"name": "paillier", "update_bytes": 31 * 768, "ciphertexts": 31, "slots": 1}
+    assert found == {
+        "name": "paillier",
+        "update_bytes": 31 * 768,
+        "question_bytes": 31 * 8,
+        "ciphertexts": 31,
+        "slots": 1,
+    }
     text = runner.invoke(app, ["plan", *arguments]).stdout
     advised = int(re.search(r"method.max_records = (\d+) would let (\d+) parameters", text).group(1))
     packed = document("plan", *arguments, "--set", f"method.max_records={advised}")["aggregation"]
@@ -95,7 +101,11 @@ def test_plan_says_what_is_sent_and_what_would_let_parameters_share_a_ciphertext
     beyond = document("plan", *arguments, "--set", f"method.max_records={advised + 5}")["aggregation"]
     assert beyond["slots"] == 1
     assert "method.ghost = 1" in text
-    assert document("plan", *SMALL)["aggregation"] == {"name": "masked", "update_bytes": 31 * 8}
+    sizes = {"update_bytes": 31 * 8, "question_bytes": 31 * 8}
+    assert document("plan", *SMALL)["aggregation"] == {"name": "masked", **sizes}
+    sampled = [*arguments, "--set", "method.sample_rate=0.1", "--set", "method.sampling=private"]
+    offered = 10 * (10 * 49 + 2 * (768 + 16))
+    assert document("plan", *sampled)["aggregation"]["question_bytes"] == 31 * 8 + offered
 
 
 @pytest.mark.parametrize(

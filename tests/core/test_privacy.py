@@ -116,7 +116,7 @@ def test_a_budget_is_a_hard_stop_and_refusing_changes_nothing():
     with pytest.raises(BudgetExhausted, match="not released"):
         ledger.charge(Entry(4, Gaussian(5.0), "4"))
     assert len(ledger.entries) == 3
-    assert not ledger.affords(Gaussian(5.0))
+    assert not ledger.affords(Gaussian(5.0), 99)
 
 
 @pytest.mark.parametrize("event", [Gaussian(2.5), PoissonSampled(0.1, Gaussian(3.0)), NonPrivate()])

@@ -7,7 +7,7 @@ from tests.privacy_accounting.brute_force import one_step, two_steps
 
 from uldp.errors import ConfigError
 from uldp.privacy.accountants import ACCOUNTANTS, account
-from uldp.privacy.events import Gaussian, Group, NonPrivate, PoissonSampled, Repeated
+from uldp.privacy.events import Gaussian, Group, LocalReports, NonPrivate, PoissonSampled, Repeated
 
 GAUSSIAN = Gaussian(2.0)
 SAMPLED = PoissonSampled(0.1, Gaussian(2.0))
@@ -19,6 +19,7 @@ READS = {
     "rdp": {GAUSSIAN, SAMPLED},
     "lemma5": {GAUSSIAN, SAMPLED, GROUP},
     "lemma6": {GAUSSIAN, SAMPLED, GROUP},
+    "local": set(),  # reads none of these, but local reports: test_local.py
 }
 PAIRS = [(accountant, event) for accountant in ACCOUNTANTS for event in READS[accountant.name]]
 each_accountant = pytest.mark.parametrize("accountant", ACCOUNTANTS, ids=lambda one: one.name)
@@ -41,6 +42,7 @@ def test_it_reads_what_it_says(accountant):
     accepted = {event for event in (GAUSSIAN, SAMPLED, GROUP) if accountant.accepts(event)}
     assert accepted == READS[accountant.name]
     assert not accountant.accepts(NonPrivate())
+    assert accountant.accepts(LocalReports(1.0, 3)) == (accountant.name == "local")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,33 @@ def test_blinded_counts_of_changed_records_share_no_mask():
     assert all((a - b) % n != 0 for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.parametrize("changed", [1, 2])
+def test_blinds_never_serve_two_setups_whichever_silo_changed(changed):
+    """With the same blinds the ratio of two blinded denominators would be D / D': exact record totals."""
+    federation = small_federation()
+    inverses = []
+    for each in (federation, with_one_record_more(federation, changed)):
+        server, _ = run_until(m.TellWeights, each)
+        inverses.append(server._side._inverses)
+    n = server._side.key.public.n
+    small = {a * pow(b, -1, int(n)) % int(n) for a in range(1, 500, 16) for b in range(1, 500, 16)}
+    ratios = [int(a * pow(int(b), -1, int(n)) % n) for a, b in zip(*inverses, strict=True)]
+    assert not small & set(ratios)
+
+
+def test_keys_of_slots_never_seal_two_different_offers():
+    """With the same keys and other contents, the difference of two offers would open all slots."""
+    federation = small_federation()
+    seen = []
+    for each in (federation, with_one_record_more(federation, 1)):
+        server, _ = run_until(m.AskUpdate, each, sample_rate=0.3, sampling="private")
+        asked = m.decode(server.requests()["silo-2"], experiment=DIGEST, silo="silo-2", limit=10**7)
+        seen.append((server._side.offer(1), server._chosen, asked.weights))
+    assert seen[0][0] != seen[1][0]
+    points = [np.frombuffer(chosen, np.uint8).reshape(-1, 32) for _, chosen, _ in seen]
+    assert (points[0] != points[1]).any(axis=1).all()
+
+
 def test_a_silo_with_changed_records_does_not_take_up_the_old_keys():
     (server, _), (_, changed) = both(m.TellKeys)
     with pytest.raises(MessageRefused, match="another key as this silo's"):

@@ -193,7 +193,8 @@ class Aggregation(ABC):
 
     def costs(self, method: Method, facts: Facts) -> Mapping[str, int]:
         """What a round takes, for ``uldp plan``."""
-        return {"update_bytes": self.item_bytes() * facts.dimension}
+        sample = math.ceil(facts.users / 8) if method.sample_rate < 1 else 0
+        return {"update_bytes": self.item_bytes() * facts.dimension, "question_bytes": 8 * facts.dimension + sample}
 
     def advice(self, method: Method, facts: Facts) -> str:
         """What would make a round cheaper, if anything would."""

@@ -48,8 +48,8 @@ class Layout:
         return values
 
     def decoded(self, value: mpz) -> mpz:
-        """A coordinate's total in units: the silos' dithers, (|S| - 1) / 2 + 1/2 units on average, are taken off."""
-        return gmpy2.f_div(value - mpz(self.multiple) * (self.silos - 1) // 2, self.multiple)
+        """A coordinate's total in units. All silos' dithers but one are taken off by their mean; that one rounds."""
+        return gmpy2.f_div(value - mpz(self.multiple - 1) * (self.silos - 1) // 2, self.multiple)
 
 
 @dataclass(frozen=True)

@@ -155,14 +155,21 @@ class PaillierWeighting(Aggregation):
         lines.append(
             "Hidden record counts (and, towards silos, the hidden sample) rest on the Paillier and Diffie-Hellman "
             "assumptions, on a server that follows the protocol, and on nobody pooling: the server and any one silo "
-            "together learn everybody's record totals."
+            "together learn everybody's record totals and the sample, and take that silo's noise off."
         )
         return tuple(lines)
 
     def costs(self, method: Method, facts: Facts) -> Mapping[str, int]:
         layout = self.layout(method, facts)
         size = layout.ciphertexts * self.item_bytes()
-        return {"update_bytes": size, "ciphertexts": layout.ciphertexts, "slots": layout.slots}
+        weights = facts.users * self.user_bytes(method) if method.sample_rate < 1 else 0
+        asked = 8 * facts.dimension + weights
+        return {
+            "update_bytes": size,
+            "question_bytes": asked,
+            "ciphertexts": layout.ciphertexts,
+            "slots": layout.slots,
+        }
 
     def advice(self, method: Method, facts: Facts) -> str:
         """Which limits on record counts would let several coordinates share a ciphertext."""
@@ -179,6 +186,8 @@ class PaillierWeighting(Aggregation):
 
     def _most_records(self, method: UserSum, facts: Facts) -> int | None:
         """The largest N_max with which packing pays, if there is one."""
+        if self.layout(method, facts).slots > 1:
+            return method.max_records
         low, high = facts.silos - 1, method.max_records  # pays at low (or is too small to try), does not at high
         while high - low > 1:
             middle = (low + high) // 2

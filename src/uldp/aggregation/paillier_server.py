@@ -113,8 +113,10 @@ class PaillierServer(ServerSide):
         return self._sender(round_).offer
 
     def _sender(self, round_: int) -> Sender:
+        """Bound to what will be offered: keys of the same slots never seal two different things."""
         _, slots = self._setting.method.sampling_slots
-        return Sender.draw(self._secrets.child("offer", "round", round_).stream(), slots)
+        content = hashlib.sha256(pack(self._inverses, self.key.public.plain_width)).hexdigest()
+        return Sender.draw(self._secrets.child("offer", "round", round_, content).stream(), slots)
 
     def check_choices(self, silo: str, points: bytes) -> None:
         for point in offers.cut_points(points, self._setting.facts.users, f"silo {silo}"):

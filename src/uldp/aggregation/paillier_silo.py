@@ -61,6 +61,7 @@ class PaillierSilo(SiloSide):
         self._modulus = b""
         self._public: PublicKey | None = None
         self._shared: dict[int, SharedKey] = {}
+        self._roll = b""
         self._seed: SharedKey | None = None
         self._fixed: Weights | None = None
 
@@ -83,9 +84,9 @@ class PaillierSilo(SiloSide):
                 public = PublicKey.received(unpack(modulus, bits // 8, 1, self._place)[0], bits, self._place)
                 self._public, self._modulus = public, modulus
                 return self._pairing.introduce(modulus)
-            case m.TellKeys():
-                shared = self._pairing.pair(body, self._modulus)
-                self._shared = shared
+            case m.TellKeys(publics):
+                self._shared = self._pairing.pair(body, self._modulus)
+                self._roll = hashlib.sha256(b"".join(publics)).digest()
                 return m.Paired(self._sealed_seeds() if self._index == 0 else [])
             case m.TellSeed(sealed):
                 seed = self._opened(sealed)
@@ -119,7 +120,8 @@ class PaillierSilo(SiloSide):
             secret = self._shared[0].open(sealed, *self._purpose(0, "seed"), place=self._place)
             if len(secret) != KEY_BYTES:
                 raise MessageRefused(f"a seed of {len(secret)} bytes", place=self._place)
-        return SharedKey(secret, b"common seed", self._secrets.simulated)
+        # Bound to all silos' keys, and they to their records: blinds and slots of one setup never serve another.
+        return SharedKey(secret, b"common seed" + self._roll, self._secrets.simulated)
 
     def _blinds(self, seed: SharedKey) -> list[mpz]:
         """Step 1(d): r_u, the same in all silos, unknown to the server."""

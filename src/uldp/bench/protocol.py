@@ -7,6 +7,11 @@ minutes it is extrapolated from the mean times of its operations, and the case s
 
 A round is what all silos do to their rows plus what the server does to the answers. Without sub-sampling we encrypt and
 raise weights once, at setup; simple code multiplies by the coefficients in every round.
+
+Two kinds of cases have no simple code to compare with. Those about packed ciphertexts compare ours with ours, one
+parameter in a ciphertext. Those about oblivious transfer compare with an encryption, which is paid anyway.
+
+``slots`` of a case says how many parameters share a ciphertext, None where no update is sent.
 """
 
 from __future__ import annotations
@@ -23,21 +28,23 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
+from gmpy2 import mpz
 
 from uldp.aggregation.base import RoundQuestion
 from uldp.aggregation.paillier import SECURE_BITS, PaillierWeighting
 from uldp.aggregation.paillier_server import PaillierServer
-from uldp.aggregation.paillier_silo import PaillierSilo
+from uldp.aggregation.paillier_silo import PaillierSilo, _residue_table
 from uldp.bench.published import Published, full_run, load_phe, sampled_run
-from uldp.crypto import randomisers
 from uldp.crypto.masks import add_masks
+from uldp.crypto.paillier import PrivateKey
 from uldp.data.federation import IntArray
 from uldp.errors import ConfigError
 from uldp.methods.base import Facts
 from uldp.methods.uldp_avg import UldpAvg
+from uldp.methods.weights import GHOST
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Question
-from uldp.rng import Secrets, Streams
+from uldp.rng import Secrets, SecretStream, Streams
 from uldp.sessions.plan import Plan
 from uldp.sessions.silo import signing_key
 from uldp.vectors import Integers, Vector, clip_rows
@@ -55,6 +62,11 @@ WEIGHTING: Final = "silo weighting"
 DECRYPTION: Final = "aggregation and decryption"
 SETUP: Final = (KEYS, HISTOGRAM, ENCRYPTING, RAISING, TABLE)
 ROUND: Final = (WEIGHTING, DECRYPTION)
+
+AT_SERVER: Final = "transfer at the server"
+AT_SILO: Final = "transfer in a silo"
+CHECKS: Final = "checks of choices"
+ENCRYPTION: Final = "encryption"
 
 PHASES: Final[Mapping[Question, tuple[str, str]]] = {
     m.AskKey: (KEYS, KEYS),
@@ -86,7 +98,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Shape:
-    """A federation. ``rounds`` decides whether a table of randomisers pays."""
+    """A federation. ``rounds`` decides whether a table of randomisers pays.
+
+    ``slots``: parameters in one ciphertext, None for what takes less time. ``choices``: P of private sampling, from
+    which a user is sampled with probability 1 / P; 0 for everybody in every round.
+    """
 
     dimension: int
     users: int
@@ -97,6 +113,9 @@ class Shape:
     silos: int = 3
     key_bits: int = SECURE_BITS
     max_records: int = 480
+    ghost: int = GHOST
+    slots: int | None = None
+    choices: int = 0
     noise_multiplier: float = 5.0
     workers: int = 1
 
@@ -105,8 +124,8 @@ class Shape:
         return f"d={self.dimension} U={self.users}" + ("" if self.rounds > 1 else ", one round only")
 
     def with_small_key(self) -> Shape:
-        """For tests. The common multiple of the weights must fit a small key too."""
-        return replace(self, key_bits=QUICK_BITS, max_records=30, target=None, repeats=1, check_memory=False)
+        """For tests. The common multiple of the weights must fit a small key too, and fits it several times then."""
+        return replace(self, key_bits=QUICK_BITS, max_records=30, slots=1, target=None, repeats=1, check_memory=False)
 
 
 SHAPES: Final = (
@@ -123,21 +142,73 @@ SHAPES: Final = (
     Shape(4000, 100, target=Target("ratio", 150.0, "150x"), repeats=1, check_memory=True),
 )
 TWO_CORES: Final = Shape(1000, 100)
+PACKED: Final = Shape(1000, 100, max_records=100, ghost=1, repeats=2)
+TRANSFERS: Final = (
+    Shape(16, 100, rounds=1, choices=10, target=Target("ours", 1.0, "under 1 ms", at_least=False)),
+    Shape(16, 100, rounds=1, choices=100),
+)
 MASKS: Final = Target("ours", 200.0, "200 Mwords/s")
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The best of some rounds with ``slots`` parameters in a ciphertext: seconds, and the bytes of an update."""
+
+    slots: int
+    dimension: int
+    one_silo: float
+    server: float
+    round: float
+    update_bytes: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What one of the cases about packed ciphertexts compares."""
+
+    unit: str
+    amount: Callable[[Packing], float]
+    what: str
+    target: Target | None = None
+
+
+COMPARISONS: Final[Mapping[str, Comparison]] = {
+    "packed decryption": Comparison(
+        "ms per parameter",
+        lambda packing: 1000 * packing.server / packing.dimension,
+        "what the server takes to check, add up and decrypt, for each parameter",
+        Target("ratio", 8.0, "8x cheaper"),
+    ),
+    "packed bytes": Comparison(
+        "bytes", lambda packing: packing.update_bytes, "one silo's update", Target("ratio", 10.0, "10x fewer")
+    ),
+    "packed round": Comparison("s", lambda packing: packing.round, "a round: one silo's weighting, and the server"),
+}
 
 
 @dataclass
 class Bench:
-    """What cases share: the options, and how long tables took. One key serves all cases, so a table is made once."""
+    """What cases share: the options, how long the table took, and what several cases report of.
+
+    One key serves all cases, so the table is made once, by the first case that needs it.
+    """
 
     quick: bool = False
     workers: int = 1
     say: Say = lambda text: None
-    tables: dict[tuple[int, int], float] = field(default_factory=dict)
+    table: float = 0.0
+    packings: dict[Shape, tuple[Packing, Packing]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _residue_table.cache_clear()  # one that is left over would hide what it takes
 
     def cases(self) -> dict[str, Callable[[], Case]]:
         cases: dict[str, Callable[[], Case]] = {shape.name: partial(self.round_case, shape) for shape in SHAPES}
         cases[f"two cores, {TWO_CORES.name}"] = partial(self.two_cores, TWO_CORES)
+        for kind in COMPARISONS:
+            cases[_packed_name(kind, PACKED)] = partial(self.packed, PACKED, kind)
+        for shape in TRANSFERS:
+            cases[_transfer_name(shape)] = partial(self.transfer, shape)
         cases["masks"] = partial(masks_case, words=1 << 16 if self.quick else 1 << 20)
         return cases
 
@@ -150,7 +221,9 @@ class Bench:
         shape = self.fitted(shape)
         self.say(f"{shape.name}: setup")
         run = Run(shape)
-        setup = run.setup() | {TABLE: shape.silos * self.table(run)}
+        setup = run.setup()
+        self.table = max(self.table, setup[TABLE])
+        setup[TABLE] = shape.silos * self.table if run.uses_table else 0.0
         start = time.perf_counter()
         naive = Published(shape.key_bits, run.counts, shape.max_records)
         naive_setup = {KEYS: time.perf_counter() - start}
@@ -172,13 +245,6 @@ class Bench:
             case |= _memory_in_fresh_process(shape.dimension, shape.users)
         return case | {"note": _note(shape, case)}
 
-    def table(self, run: Run) -> float:
-        """Seconds that a silo's table of randomisers takes; 0 where none is used."""
-        key = (run.shape.key_bits, run.shape.workers)
-        if run.uses_table:
-            self.tables[key] = max(run.build_table(), self.tables.get(key, 0.0))
-        return self.tables[key] if run.uses_table else 0.0
-
     def two_cores(self, shape: Shape) -> Case:
         """A round of ours with one worker and with two. A busy machine spoils this one, so processor time is told."""
         shape, wall, busy = self.fitted(shape), {}, {}
@@ -186,7 +252,6 @@ class Bench:
             self.say(f"two cores, {shape.name}: {workers} {'workers' if workers > 1 else 'worker'}")
             run = Run(replace(shape, workers=workers))
             run.setup()
-            self.table(run)
             before = os.times()
             wall[workers] = _round_seconds(run.round(1))
             after = os.times()
@@ -201,11 +266,81 @@ class Bench:
             "unit": "s",
             "target": None,
             "met": None,
+            "slots": run.slots,
             "ours_processor": busy[2],
             "baseline_processor": busy[1],
             "note": (
                 "a round of ours with 2 workers, and as the baseline with 1; processor time of the busiest process "
                 f"{busy[2]:.3g} s against {busy[1]:.3g} s, about what two idle cores would take"
+            ),
+        }
+
+    def packed(self, shape: Shape, kind: str) -> Case:
+        """As many parameters in a ciphertext as fit, against one. One measurement serves all cases of the shape."""
+        fitted = replace(self.fitted(shape), max_records=shape.max_records)
+        if fitted not in self.packings:
+            self.packings[fitted] = self._measured_packings(fitted)
+        ours, single = self.packings[fitted]
+        comparison = COMPARISONS[kind]
+        amount, simple = comparison.amount(ours), comparison.amount(single)
+        case: Case = {
+            "name": _packed_name(kind, shape),
+            "ours": amount,
+            "baseline": simple,
+            "ratio": simple / amount,
+            "unit": comparison.unit,
+        }
+        return case | {
+            **_verdict(None if self.quick else comparison.target, case),
+            "slots": ours.slots,
+            "baseline_slots": single.slots,
+            "ours_parts": {"one silo": ours.one_silo, "server": ours.server},
+            "baseline_parts": {"one silo": single.one_silo, "server": single.server},
+            "note": (
+                f"{comparison.what}; {ours.slots} parameters in a ciphertext, and as the baseline ours with 1; "
+                f"one silo takes {ours.one_silo:.3g} s against {single.one_silo:.3g} s, the server "
+                f"{ours.server:.3g} s against {single.server:.3g} s; {_terms(fitted)}, best of {fitted.repeats}"
+            ),
+        }
+
+    def _measured_packings(self, shape: Shape) -> tuple[Packing, Packing]:
+        """With as many slots as fit and with one, rounds in turn."""
+        runs = [Run(replace(shape, slots=slots)) for slots in (None, 1)]
+        times: list[list[Times]] = [[], []]
+        for run in runs:
+            self.say(f"packed, {_with_limit(shape)}: setup, slots = {run.slots}")
+            run.setup()
+        for repeat in range(shape.repeats):
+            self.say(f"packed, {_with_limit(shape)}: run {repeat + 1} of {shape.repeats}")
+            for run, rounds in zip(runs, times, strict=True):
+                rounds.append(run.round(repeat + 1))
+        ours, single = (_packing(run, rounds) for run, rounds in zip(runs, times, strict=True))
+        return ours, single
+
+    def transfer(self, shape: Shape) -> Case:
+        """What a user's oblivious transfer takes, at the server and in one silo, beyond the encryptions."""
+        name, shape = _transfer_name(shape), self.fitted(shape)
+        self.say(f"{name}: setup")
+        run = Run(shape)
+        run.setup()
+        self.say(f"{name}: {shape.repeats} {'rounds' if shape.repeats > 1 else 'round'}")
+        rounds = [run.transfer(repeat + 1) for repeat in range(shape.repeats)]
+        server, silo, checks, encryption = (
+            1000 * min(times[part] for times in rounds) / shape.users
+            for part in (AT_SERVER, AT_SILO, CHECKS, ENCRYPTION)
+        )
+        ours, baseline = server + silo, encryption / 2  # a real weight and a zero are encrypted
+        case: Case = {"name": name, "ours": ours, "baseline": baseline, "ratio": baseline / ours, "unit": "ms per user"}
+        return case | {
+            **_verdict(shape.target, case),
+            "slots": None,
+            "ours_parts": {"one silo": silo, "server": server},
+            "ours_checks": checks,
+            "note": (
+                f"1 of {shape.choices} chosen for each of {shape.users} users, server ({server:.3g} ms) and one silo "
+                f"({silo:.3g} ms) together, without the encryptions and without the server's checks of {shape.silos} "
+                f"silos' choices ({checks:.3g} ms); the baseline is one encryption by CRT, which a user takes in every "
+                f"sampled round anyway, and two in a private one; {_terms(shape)}, best of {shape.repeats}"
             ),
         }
 
@@ -264,46 +399,47 @@ class Run:
         return np.stack([encoding.encode_rows(rows)[0] for rows in self.rows])
 
     def setup(self) -> Times:
-        """All exchanges before the first round. Opening the sealed seed counts as part of the histogram."""
-        times: Times = {}
+        """All exchanges before the first round. Opening the sealed seed counts as part of the histogram.
+
+        The time of the table is that of one silo, and next to nothing where an earlier run has left the table: all
+        silos of this process share it.
+        """
+        times: Times = {TABLE: 0.0}
         for question in self.plan.setup:
             at_server, at_silos = PHASES[question]
             start = time.perf_counter()
             asked = {name: self.server.ask(question, name) for name in self.silos}
-            sent = time.perf_counter()
-            answers = {name: silo.answer(asked[name]) for name, silo in self.silos.items()}
-            answered = time.perf_counter()
+            asking = time.perf_counter() - start
+            answers, answering = self._answers(asked)
+            if question is m.TellSeed and self.uses_table:
+                # Silos make the table with their first answer. The same answers again take the time of all the rest.
+                answers, again = self._answers(asked)
+                times[TABLE], answering = max(0.0, answering - again), again
+            start = time.perf_counter()
             for name, body in answers.items():
                 self.server.check(name, body)
             self.server.collect(question, answers)
-            _add(times, at_server, sent - start + time.perf_counter() - answered)
-            _add(times, at_silos, answered - sent)
+            _add(times, at_server, asking + time.perf_counter() - start)
+            _add(times, at_silos, answering)
             for name, body in asked.items():
                 self._weigh(name, at_server, body, answers[name])
         return times
 
+    def _answers(self, asked: Mapping[str, m.Body]) -> tuple[dict[str, m.Body], float]:
+        """All silos' answers, and the seconds they took."""
+        start = time.perf_counter()
+        answers = {name: silo.answer(asked[name]) for name, silo in self.silos.items()}
+        return answers, time.perf_counter() - start
+
     @property
-    def _kept(self) -> int:
-        """Coordinates that the first silo re-randomises."""
-        return len(range(0, self.shape.dimension, self.shape.silos))
+    def slots(self) -> int:
+        """Parameters in one ciphertext."""
+        return self.plan.aggregation.costs(self.plan.method, self.plan.facts)["slots"]
 
     @property
     def uses_table(self) -> bool:
-        return randomisers.pays(self._kept * self.shape.rounds, self.shape.key_bits)
-
-    def build_table(self) -> float:
-        """Make the table, which silos make when they need it first, and say how long it took.
-
-        A few randomisers are drawn twice: the first time makes the table, the difference is its time.
-        """
-        silo, bits, rounds = self.silos[self.plan.silos[0]], self.shape.key_bits, self.shape.rounds
-        few = next(count for count in range(1, self._kept + 1) if randomisers.pays(count * rounds, bits))
-        seconds = []
-        for attempt in range(2):
-            start = time.perf_counter()
-            silo._residues(few, self._secrets.child("warm-up", attempt))
-            seconds.append(time.perf_counter() - start)
-        return max(0.0, seconds[0] - seconds[1])
+        """Whether silos take randomisers from a table; they know it once they have the server's modulus."""
+        return self.silos[self.plan.silos[0]]._uses_table
 
     def round(self, number: int) -> Times:
         """One round."""
@@ -332,6 +468,30 @@ class Run:
         side.check_question(question)
         return side.release([(users, self.rows[index])], None, question, covered).vector
 
+    def transfer(self, number: int) -> Times:
+        """The oblivious transfer of one round for all users, where they are sampled in private: what the server takes,
+        what one silo takes, and what is in neither: the checks of all silos' choices, and the encryptions."""
+        server, silo = self.server, self.silos[self.plan.silos[0]]
+        server.key = key = TimedKey(server.key.p, server.key.q)
+        start = time.perf_counter()
+        offer = server.offer(number)
+        offered = time.perf_counter()
+        points = silo.choose(number, offer)
+        chosen = time.perf_counter()
+        for name in self.plan.silos:
+            server.check_choices(name, points)
+        checked = time.perf_counter()
+        question = RoundQuestion(number, "", server.weights_for(number, points), offer)
+        sealed = time.perf_counter()
+        silo._opened_weights(question)
+        opened = time.perf_counter()
+        return {
+            AT_SERVER: offered - start + sealed - checked - key.seconds,
+            AT_SILO: chosen - offered + opened - sealed,
+            CHECKS: checked - chosen,
+            ENCRYPTION: key.seconds,
+        }
+
     def _weigh(self, silo: str, phase: str, question: m.Body, answer: m.Body) -> None:
         """Count the bytes to and from ``silo``."""
         both = [len(m.encode(self.plan.digest, silo, body)) for body in (question, answer)]
@@ -345,8 +505,20 @@ class Run:
         return {"to_silo": max(size[0] for size in sizes), "from_silo": max(size[1] for size in sizes)}
 
 
+class TimedKey(PrivateKey):
+    """Adds up how long its encryptions take."""
+
+    seconds = 0.0
+
+    def encrypt_all(self, ms: Sequence[int], stream: SecretStream, workers: int) -> list[mpz]:
+        start = time.perf_counter()
+        encrypted = super().encrypt_all(ms, stream, workers)
+        object.__setattr__(self, "seconds", self.seconds + time.perf_counter() - start)  # keys are frozen
+        return encrypted
+
+
 def _plan(shape: Shape, secrets: Secrets) -> Plan:
-    aggregation = PaillierWeighting(key_bits=shape.key_bits, workers=shape.workers)
+    aggregation = PaillierWeighting(key_bits=shape.key_bits, slots=shape.slots, workers=shape.workers)
     plan = Plan(
         digest=hashlib.sha256(b"bench protocol").hexdigest(),
         method=UldpAvg(
@@ -354,6 +526,9 @@ def _plan(shape: Shape, secrets: Secrets) -> Plan:
             rounds=shape.rounds,
             noise_multiplier=shape.noise_multiplier,
             max_records=shape.max_records,
+            ghost=shape.ghost,
+            sample_rate=1 / shape.choices if shape.choices else 1.0,
+            sampling="private" if shape.choices else "open",
         ),
         facts=Facts(shape.users, shape.silos, shape.dimension, aggregation.dither),
         silos=tuple(f"silo-{index}" for index in range(shape.silos)),
@@ -378,23 +553,22 @@ def masks_case(words: int) -> Case:
     rate, plain = words / min(ours) / 1e6, words / min(numpys) / 1e6
     case: Case = {"name": "masks", "ours": rate, "baseline": plain, "ratio": rate / plain, "unit": "Mwords/s"}
     note = f"{words} words of 64 bits; more is better; the baseline adds numpy's random integers, which are no secret"
-    return case | _verdict(MASKS, case) | {"note": note}
+    return case | _verdict(MASKS, case) | {"slots": None, "note": note}
 
 
 def memory_growth(dimension: int, users: int) -> dict[str, float]:
-    """Megabytes by which memory rises in a silo's release, and in the making of its table of randomisers before."""
+    """Megabytes by which memory rises in a silo's release, and in the setup before, where the table is made."""
     from uldp.bench.machine import PeakMemory  # brings PyTorch along, which nothing else here needs
 
     run = Run(Shape(dimension, users))
-    run.setup()
-    with PeakMemory() as table:
-        run.build_table()
+    with PeakMemory() as setup:
+        run.setup()
     asked = m.AskUpdate(1, m.pack(np.zeros(dimension)), b"")
     with PeakMemory() as release:
         vector = run.release(0, asked)
     return {
         "growth_mb": release.growth_mb,
-        "table_growth_mb": table.growth_mb,
+        "setup_growth_mb": setup.growth_mb,
         "update_mb": len(vector) / 2**20,
     }
 
@@ -406,6 +580,32 @@ def _memory_in_fresh_process(dimension: int, users: int) -> dict[str, float]:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return {name: float(value) for name, value in json.loads(done.stdout).items()}
+
+
+def _packed_name(kind: str, shape: Shape) -> str:
+    return f"{kind}, {_with_limit(shape)}"
+
+
+def _with_limit(shape: Shape) -> str:
+    return f"N_max={shape.max_records} {shape.name}"
+
+
+def _transfer_name(shape: Shape) -> str:
+    return f"oblivious transfer, P={shape.choices} U={shape.users}"
+
+
+def _packing(run: Run, rounds: Sequence[Times]) -> Packing:
+    """The best of ``rounds``. Silos work at the same time and do the same, so one of them counts."""
+    one_silo = [times[WEIGHTING] / run.shape.silos for times in rounds]
+    server = [times[DECRYPTION] for times in rounds]
+    return Packing(
+        slots=run.slots,
+        dimension=run.shape.dimension,
+        one_silo=min(one_silo),
+        server=min(server),
+        round=min(map(sum, zip(one_silo, server, strict=True))),
+        update_bytes=run.bytes_per_silo(WEIGHTING)["from_silo"],
+    )
 
 
 def _round_seconds(times: Times) -> float:
@@ -446,13 +646,20 @@ def _round_record(run: Run, ours: Times, baseline: Times, whole: bool) -> Case:
         "key_bits": shape.key_bits,
         "workers": shape.workers,
         "silos": shape.silos,
+        "slots": run.slots,
     }
+
+
+def _terms(shape: Shape) -> str:
+    """Silos, key and workers."""
+    insecure = " (insecure)" if shape.key_bits < SECURE_BITS else ""
+    workers = "worker" if shape.workers == 1 else "workers"
+    return f"{shape.silos} silos, {shape.key_bits}-bit key{insecure}, {shape.workers} {workers}"
 
 
 def _note(shape: Shape, case: Case) -> str:
     """What was measured, in a sentence or two."""
-    text = f"{shape.silos} silos, {shape.key_bits}-bit key{' (insecure)' if shape.key_bits < SECURE_BITS else ''}, "
-    text += f"{shape.workers} {'worker' if shape.workers == 1 else 'workers'}; best of {shape.repeats} of ours"
+    text = f"{_terms(shape)}, slots = {case['slots']}; best of {shape.repeats} of ours"
     if case["randomisers"] == "table":
         text += (
             f"; randomisers from a table, which pays with method.rounds = {shape.rounds} and is counted for each silo"
@@ -466,6 +673,6 @@ def _note(shape: Shape, case: Case) -> str:
     if "growth_mb" in case:
         text += (
             f"; one silo's release raises memory by {case['growth_mb']:.0f} MB (its update has "
-            f"{case['update_mb']:.1f} MB), its table by {case['table_growth_mb']:.0f} MB"
+            f"{case['update_mb']:.1f} MB), the setup with its table by {case['setup_growth_mb']:.0f} MB"
         )
     return text

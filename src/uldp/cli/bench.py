@@ -80,8 +80,9 @@ def _print_rounds(cases: Sequence[dict[str, Any]]) -> None:
         about = "~" if item.get("extrapolated") else ""
         target = f"{item['target']}: {'met' if item['met'] else 'MISSED'}" if item["target"] else ""
         ours, baseline = _amount(item["ours"], item["unit"]), about + _amount(item["baseline"], item["unit"])
-        rows.append((item["name"], *parts, ours, baseline, f"{item['ratio']:.1f}x", target))
-    headers = ("case", "all silos", "server", "ours", "baseline", "ratio", "target")
+        slots = str(item["slots"] or "")
+        rows.append((item["name"], slots, *parts, ours, baseline, f"{item['ratio']:.1f}x", target))
+    headers = ("case", "slots", "all silos", "server", "ours", "baseline", "ratio", "target")
     print_table(headers, rows, title="A round (silos and server: ours / baseline)")
 
 

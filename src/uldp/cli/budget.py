@@ -64,5 +64,5 @@ def budget_sentence(found: dict[str, Any], rounds: int) -> str:
     if not changes:
         return f"{ends} No single change fits it; take fewer rounds and more noise."
     listed = ", or ".join(f"{key} = {value:g}" for key, value in changes.items())
-    sampled = " (sampling helps towards the outside world only)" if "method.sample_rate" in changes else ""
+    sampled = " (sampling helps towards those who do not know the sample)" if "method.sample_rate" in changes else ""
     return f"{ends} One change would fit: {listed}{sampled}."

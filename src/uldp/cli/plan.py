@@ -90,9 +90,9 @@ def _traffic(plan: Plan) -> str:
     costs = plan.aggregation.costs(plan.method, plan.facts)
     packed = f" in {costs['ciphertexts']} ciphertexts of {costs['slots']} each" if costs.get("slots", 1) > 1 else ""
     advice = plan.aggregation.advice(plan.method, plan.facts)
-    return f"a silo sends {costs['update_bytes']:,} bytes a round ({plan.aggregation.name}){packed}" + (
-        f"\n{advice}" if advice else ""
-    )
+    sends, gets = costs["update_bytes"], costs["question_bytes"]
+    traffic = f"a silo gets {gets:,} bytes a round and sends {sends:,} ({plan.aggregation.name}){packed}"
+    return f"{traffic}\n{advice}" if advice else traffic
 
 
 def _milestones(rounds: int) -> list[int]:

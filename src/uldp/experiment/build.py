@@ -89,7 +89,7 @@ def planned_events(method: Method, facts: Facts) -> Composition:
 def noised_method(experiment: Experiment, totals: IntArray, facts: Facts) -> Method:
     """The method with its noise: as given, or calibrated to the target epsilon."""
     privacy = experiment.privacy
-    if experiment.method.unit is None:
+    if experiment.method.unit is None or experiment.method.local_noise:
         return experiment.method
     if experiment.run.secrets == "os" and experiment.method.fitted(totals) != experiment.method:
         raise ConfigError(
@@ -150,7 +150,7 @@ def prepare(experiment: Experiment) -> Prepared:
     facts = Facts(federation.users, len(federation.silos), learner.dimension, aggregation.dither)
     silos = tuple(silo.name for silo in federation.silos)
     counts = federation.counts()
-    method = noised_method(experiment, counts.sum(axis=0), facts)
+    method = noised_method(experiment, counts.sum(axis=0), facts).for_model(learner.layer_sizes)
     federation = replace(federation, notes=(*federation.notes, *method.notes(facts, counts)))
     plan = Plan(
         # The calibrated noise is part of what is agreed on: another version of an accountant may find another one.
@@ -272,10 +272,12 @@ def _sampling_and_counts(plan: Plan) -> list[str]:
         who = "The server and the silos know" if plan.tells_sample else "The server (but no silo) knows"
         if not plan.server_samples:
             chosen, slots = method.sampling_slots
+            nor_silos = " nor a silo" if plan.aggregation.secure else ""
             lines.append(
-                f"Users are sampled by oblivious transfer, with probability {chosen}/{slots}: neither the server nor a "
-                "silo knows who was. What they see besides the totals is how long things take. The server and a silo "
-                "that pool know the sample."
+                f"Users are sampled by oblivious transfer, with probability {chosen}/{slots}: "
+                f"{'neither ' if nor_silos else 'not even '}the server{nor_silos} knows who was. Besides the totals "
+                "they see how long things take, and whether somebody refuses. The server and a silo that pool know "
+                "the sample."
             )
             return lines
         limit = (

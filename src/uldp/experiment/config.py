@@ -26,7 +26,7 @@ from uldp.protocol.messages import PROTOCOL_VERSION
 
 SECRETS = ("simulated", "os")
 DTYPES = ("float32", "float64")
-HIDDEN = ("noise_multiplier", "compensate", "fitted_size")
+HIDDEN = ("noise_multiplier", "compensate", "fitted_size", "layers")
 """Fields of a method that do not stand in ``[method]``: they come from ``[privacy]``, or from the data."""
 
 
@@ -308,5 +308,14 @@ def _read_model(tree: Any) -> ModelConfig:
 
 
 def _check_noise(privacy: PrivacyConfig, method: Method) -> None:
+    if method.local_noise:
+        if privacy.noise_multiplier is not None:
+            raise ConfigError(
+                "this method's clients perturb by themselves (method.epsilon_weight); leave it out, or give epsilon "
+                "as a budget of the whole run",
+                place="privacy.noise_multiplier",
+                value=privacy.noise_multiplier,
+            )
+        return
     if method.unit is not None and (privacy.epsilon is None) == (privacy.noise_multiplier is None):
         raise ConfigError("give exactly one of epsilon (the noise is calibrated) and noise_multiplier", place="privacy")

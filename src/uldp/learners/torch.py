@@ -125,6 +125,11 @@ class TorchLearner:
         self._plans: dict[Shape, _Plan] = {}
 
     @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """How many parameters each of the model's tensors has."""
+        return tuple(self._sizes)
+
+    @property
     def dimension(self) -> int:
         return sum(self._sizes)
 

@@ -90,6 +90,8 @@ class Method(ABC):
     """Whether the noise of the total is made of the silos' shares, which may be missing or known to some."""
     covers_replacement: ClassVar[bool] = False
     """Whether the event also bounds what can be seen if a user's records are replaced instead of left out."""
+    local_noise: ClassVar[bool] = False
+    """Whether every client perturbs what it sends by itself, so that the noise is no setting of ``[privacy]``."""
     tells: ClassVar[Mapping[str, str]] = {"server": "everybody's record counts", "silo": "everybody's record totals"}
     """What the exchange of counts shows in the clear, where there is one."""
 
@@ -113,6 +115,19 @@ class Method(ABC):
     def needs_counts(self) -> bool:
         """Whether record counts matter, so that they are exchanged before the first round."""
         return False
+
+    @property
+    def samples_silos(self) -> bool:
+        """Whether the server picks some of the silos for a round, instead of some users."""
+        return False
+
+    def silos_per_round(self, facts: Facts) -> int:
+        """How many silos take part in a round."""
+        return facts.silos
+
+    def for_model(self, layers: tuple[int, ...]) -> Method:
+        """The method for a model whose tensors have these sizes."""
+        return self
 
     @property
     def private_sampling(self) -> bool:

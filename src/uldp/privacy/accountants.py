@@ -7,7 +7,8 @@ analytic-gaussian   unsampled Gaussians                                         
 pld                 these and Poisson-sampled Gaussians                               0.01 %
 mixture-pld         these and groups of Poisson-sampled records                       0.01 %
 rdp                 as pld; the papers' figures                                       5 to 10 %
-lemma5, lemma6      everything, by group privacy; for tables                          a factor, growing with k
+lemma5, lemma6      all of these, by group privacy; for tables                        a factor, growing with k
+local               reports that a client perturbed itself (pure local DP)            nothing, or a factor below 2
 =================== ================================================================= ========================
 
 The neighbouring relation of all is add/remove: all records of a user are there, or none. ``account_replaced`` answers
@@ -25,9 +26,10 @@ from typing import Protocol
 import numpy as np
 
 from uldp.errors import ConfigError, did_you_mean
-from uldp.privacy.events import Composition, Event, NonPrivate, Release, flattened
+from uldp.privacy.events import Composition, Event, LocalReports, NonPrivate, Release, Single, flattened
 from uldp.privacy.gaussian import AnalyticGaussian, gaussian_delta, gaussian_epsilon, unsampled_mu
 from uldp.privacy.groups import Lemma5, Lemma6
+from uldp.privacy.local import LocalAccountant
 from uldp.privacy.pld import ORDERS, MixturePld, Pld, renyi_curves
 from uldp.privacy.rdp import Rdp, converted
 
@@ -39,6 +41,7 @@ __all__ = [
     "Epsilon",
     "Lemma5",
     "Lemma6",
+    "LocalAccountant",
     "MixturePld",
     "Pld",
     "Rdp",
@@ -71,7 +74,15 @@ class Accountant(Protocol):
         """An epsilon that holds for ``composition``, all of whose events it accepts."""
 
 
-ACCOUNTANTS: tuple[Accountant, ...] = (AnalyticGaussian(), Pld(), MixturePld(), Rdp(), Lemma5(), Lemma6())
+ACCOUNTANTS: tuple[Accountant, ...] = (
+    AnalyticGaussian(),
+    Pld(),
+    MixturePld(),
+    Rdp(),
+    Lemma5(),
+    Lemma6(),
+    LocalAccountant(),
+)
 """In the order in which they are asked. What the paper published for GROUP is no bound and not among them."""
 
 
@@ -102,7 +113,7 @@ def account(composition: Composition, delta: float, accountant: str = "auto") ->
 
 
 @functools.lru_cache(maxsize=4096)  # a run asks for the same composition when it plans, charges and reports
-def _account(items: frozenset[tuple[Release | NonPrivate, int]], delta: float, name: str) -> Epsilon:
+def _account(items: frozenset[tuple[Single, int]], delta: float, name: str) -> Epsilon:
     events: dict[Event, int] = {event: count for event, count in items if not isinstance(event, NonPrivate)}
     if len(events) < len(items):
         return Epsilon(math.inf, "none")
@@ -111,7 +122,19 @@ def _account(items: frozenset[tuple[Release | NonPrivate, int]], delta: float, n
             _check_accepted(accountant, events)
         if name == accountant.name or (name == "auto" and all(map(accountant.accepts, events))):
             return Epsilon(accountant.epsilon(events, delta), accountant.name)
-    raise AssertionError("one accountant accepts every event")
+    # Local reports beside noised sums: each has an accountant of its own, they share delta, and epsilons add up.
+    local, others = _parted(items)
+    return _together(account(local, delta / 2), account(others, delta / 2))
+
+
+def _parted(items: frozenset[tuple[Single, int]]) -> tuple[dict[Event, int], dict[Event, int]]:
+    """Local reports, and everything else."""
+    local: dict[Event, int] = {event: count for event, count in items if isinstance(event, LocalReports)}
+    return local, {event: count for event, count in items if event not in local}
+
+
+def _together(one: Epsilon, other: Epsilon) -> Epsilon:
+    return Epsilon(one.value + other.value, f"{one.accountant} and {other.accountant}")
 
 
 def _check_accepted(accountant: Accountant, events: Composition) -> None:
@@ -144,10 +167,17 @@ def account_replaced(composition: Composition, delta: float) -> Epsilon:
 
 
 @functools.lru_cache(maxsize=1024)
-def _account_replaced(items: frozenset[tuple[Release | NonPrivate, int]], delta: float) -> Epsilon:
-    events = frozenset((event, count) for event, count in items if not isinstance(event, NonPrivate))
-    if len(events) < len(items):
+def _account_replaced(items: frozenset[tuple[Single, int]], delta: float) -> Epsilon:
+    if any(isinstance(event, NonPrivate) for event, _ in items):
         return Epsilon(math.inf, "none")
+    local, others = _parted(items)
+    if local:  # local DP is about replaced data from the start
+        return (
+            account(local, delta)
+            if not others
+            else _together(account(local, delta / 2), account_replaced(others, delta / 2))
+        )
+    events = frozenset((event, count) for event, count in items if isinstance(event, Release))
     analytic = AnalyticGaussian()
     unsampled = Epsilon(gaussian_epsilon(2 * unsampled_mu(dict(events)), delta), analytic.name)
     if all(analytic.accepts(event) for event, _ in events):

@@ -70,6 +70,19 @@ class Repeated:
 
 
 @dataclass(frozen=True)
+class LocalReports:
+    """``count`` values that one client perturbed itself, each epsilon-DP whatever its data are (pure local DP)."""
+
+    epsilon: float
+    count: int
+
+    def __post_init__(self) -> None:
+        _check_count(self.count, "count")
+        if not 0 < self.epsilon < math.inf:
+            raise ConfigError(f"a positive number, not {self.epsilon}", place="epsilon", value=self.epsilon)
+
+
+@dataclass(frozen=True)
 class NonPrivate:
     """A release without any bound."""
 
@@ -77,7 +90,10 @@ class NonPrivate:
 Release = Gaussian | PoissonSampled | Group
 """One release of a sum with Gaussian noise."""
 
-Event = Release | Repeated | NonPrivate
+Single = Release | LocalReports | NonPrivate
+"""What is left of an event when repetitions are counted out."""
+
+Event = Single | Repeated
 
 Composition = Mapping[Event, int]
 """Events and how often each happened; equal events are merged before anything is computed."""
@@ -135,13 +151,13 @@ def normal(event: Release) -> Release:
     return inner if of.size == 1 else Group(of.size, inner)
 
 
-def flattened(composition: Composition) -> dict[Release | NonPrivate, int]:
+def flattened(composition: Composition) -> dict[Single, int]:
     """``composition`` without repetitions, in normal form, equal events merged.
 
     >>> flattened({Repeated(3, Group(1, Gaussian(2.0))): 2, Gaussian(2.0): 1})
     {Gaussian(noise_multiplier=2.0): 7}
     """
-    counts: Counter[Release | NonPrivate] = Counter()
+    counts: Counter[Single] = Counter()
     for event, count in composition.items():
         if count < 0:
             raise ConfigError(f"{event} cannot have happened {count} times", place="privacy", value=count)
@@ -149,7 +165,7 @@ def flattened(composition: Composition) -> dict[Release | NonPrivate, int]:
         while isinstance(inner, Repeated):
             times, inner = times * inner.times, inner.event
         if times:
-            counts[inner if isinstance(inner, NonPrivate) else normal(inner)] += times
+            counts[inner if isinstance(inner, NonPrivate | LocalReports) else normal(inner)] += times
     return dict(counts)
 
 
@@ -163,6 +179,8 @@ def event_to_json(event: Event) -> dict[str, Any]:
             return {"event": "group", "size": size, "of": event_to_json(single)}
         case Repeated(times, repeated):
             return {"event": "repeated", "times": times, "of": event_to_json(repeated)}
+        case LocalReports(epsilon, count):
+            return {"event": "local-reports", "epsilon": epsilon, "count": count}
         case NonPrivate():
             return {"event": "non-private"}
 
@@ -182,6 +200,8 @@ def event_from_json(tree: dict[str, Any]) -> Event:
                 return Group(size, event)
         case {"event": "repeated", "times": int(times), "of": dict(inner), **rest} if not rest:
             return Repeated(times, event_from_json(inner))
+        case {"event": "local-reports", "epsilon": float(epsilon), "count": int(count), **rest} if not rest:
+            return LocalReports(epsilon, count)
         case {"event": "non-private", **rest} if not rest:
             return NonPrivate()
     raise ConfigError(f"unknown privacy event {tree!r}", place="ledger", value=repr(tree))

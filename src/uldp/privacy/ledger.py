@@ -17,6 +17,7 @@ from uldp.privacy.events import (
     Event,
     Gaussian,
     Group,
+    LocalReports,
     NonPrivate,
     PoissonSampled,
     Repeated,
@@ -56,7 +57,7 @@ def merge(events: list[Event]) -> list[Event]:
     """
     if any(isinstance(event, NonPrivate) for event in events):
         return [NonPrivate()]
-    fresh: list[Event] = [event for event in events if isinstance(event, Group | Repeated)]
+    fresh: list[Event] = [event for event in events if isinstance(event, Group | Repeated | LocalReports)]
     shared = [parameters(event) for event in events if isinstance(event, Gaussian | PoissonSampled)]
     if not shared:
         return fresh
@@ -77,20 +78,23 @@ class Ledger:
     def entries(self) -> tuple[Entry, ...]:
         return tuple(self._entries.values())
 
-    def composition(self, *further: Event) -> Composition:
-        """What was released, round by round, and ``further`` rounds if given."""
+    def composition(self) -> Composition:
+        """What was released, round by round."""
         rounds: dict[int, list[Event]] = {}
         for entry in self._entries.values():
             rounds.setdefault(entry.round, []).append(entry.event)
-        return Counter([event for events in rounds.values() for event in merge(events)] + list(further))
+        return Counter([event for events in rounds.values() for event in merge(events)])
 
-    def epsilon(self, *further: Event) -> Epsilon:
-        """What has been spent, with ``further`` events if given."""
-        return account(self.composition(*further), self.delta)
+    def epsilon(self) -> Epsilon:
+        """What has been spent."""
+        return account(self.composition(), self.delta)
 
-    def affords(self, event: Event) -> bool:
-        """Whether one more round with ``event`` stays within the budget."""
-        return self.budget is None or self.epsilon(event).value <= self.budget
+    def affords(self, event: Event, round_: int) -> bool:
+        """Whether ``event`` in round ``round_`` stays within the budget, with what that round released before."""
+        if self.budget is None:
+            return True
+        with_it = Ledger(self.delta, None, (*self.entries, Entry(round_, event, "the next release")))
+        return with_it.epsilon().value <= self.budget
 
     def charge(self, entry: Entry) -> bool:
         """Charge ``entry``; False if this very release was charged before. Refusing changes nothing."""

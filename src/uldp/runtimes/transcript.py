@@ -1,7 +1,8 @@
 """What each party received, message by message: for whoever must decide whether to believe us.
 
 A runtime hands every message to a recorder as it is delivered. The recorder of ``uldp run --transcript`` writes one
-file per party, one line per message, with every field in it: what is not in a party's file, that party was not told.
+file per party, one line per message, with every field in it: what is not in a party's file, that party was not told
+while it was written (``uldp resume`` takes the option too).
 """
 
 from __future__ import annotations

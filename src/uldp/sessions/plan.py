@@ -47,6 +47,11 @@ class Plan(Setting):
         return self.method.sample_rate < 1 and not self.aggregation.hides_sample
 
     @property
+    def asks_with_sample(self) -> bool:
+        """Whether a round's question says who takes part: users, or silos."""
+        return self.tells_sample or self.method.samples_silos
+
+    @property
     def server_samples(self) -> bool:
         """Whether the server draws the sample, and so knows it."""
         return self.method.sample_rate < 1 and not self.method.private_sampling

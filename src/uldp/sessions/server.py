@@ -197,7 +197,7 @@ class ServerSession:
         if self._phase is Phase.CLOSED:
             return None
         if self._phase is Phase.CHOSEN:
-            return self._round_question(self._round + 1)
+            return self._round_question(self._round + 1) if self._affords_next() else None
         if self._phase is not Phase.READY:
             # The setup is a path: the table has one question for each of its phases.
             question = next(question for phase, question in self._plan.turns if phase is self._phase)
@@ -225,6 +225,8 @@ class ServerSession:
     def _round_question(self, round_: int) -> m.AskUpdate:
         if self._plan.method.private_sampling:
             return m.AskUpdate(round_, m.pack(self._state.x), b"", self._side.weights_for(round_, self._chosen))
+        if self._plan.method.samples_silos:
+            return m.AskUpdate(round_, m.pack(self._state.x), m.pack_bits(self._picked_silos(round_)))
         sample = self._sample(round_)
         told = b"" if sample is None or not self._plan.tells_sample else m.pack_bits(sample)
         weights = self._side.weights(round_, None if self._plan.tells_sample else sample)
@@ -232,7 +234,8 @@ class ServerSession:
 
     def _affords_next(self) -> bool:
         """The budget is a hard stop: a round that does not fit is not even asked for."""
-        return self._ledger.affords(self._plan.method.event(self._plan.facts, self._plan.facts.silos))
+        event = self._plan.method.event(self._plan.facts, self._plan.facts.silos)
+        return self._ledger.affords(event, self._round + 1)
 
     def _sample(self, round_: int) -> Sample | None:
         """The round's Poisson sample of users (Algorithm 4); None for everybody."""
@@ -247,6 +250,15 @@ class ServerSession:
                 taken += self._drawn(earlier) & (taken < limit)
             sample &= taken < limit
         return sample
+
+    def _picked_silos(self, round_: int) -> Sample:
+        """The silos that take part in a round: so many, every subset alike."""
+        facts = self._plan.facts
+        words = self._secrets.child("silos", "round", round_).stream().words(facts.silos)
+        picked = np.zeros(facts.silos, dtype=np.bool_)
+        # 64-bit words of a few thousand silos do not coincide; if two do, the first one is picked.
+        picked[np.argsort(words, kind="stable")[: self._plan.method.silos_per_round(facts)]] = True
+        return picked
 
     def _drawn(self, round_: int) -> Sample:
         words = self._secrets.child("sample", "round", round_).stream().words(self._plan.facts.users)

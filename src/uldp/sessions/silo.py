@@ -142,7 +142,7 @@ class SiloSession:
         plan, facts = self._plan, self._plan.facts
         round_, model, sample = body.round, body.model, body.sample
         self._check_round(round_)
-        if (sample == b"") == plan.tells_sample:
+        if (sample == b"") == plan.asks_with_sample:
             raise MessageRefused("the sample does not fit method.sample_rate", place=self.name)
         asked = RoundQuestion(round_, self._common_digest(body), body.weights, self._offer)
         self._side.check_question(asked)
@@ -150,14 +150,18 @@ class SiloSession:
         if self._kept is None:
             self._kept = plan.method.kept(self._data, self._told, self._streams.child("kept"))
         data = self._kept
-        if sample:
+        takes_part = True
+        if plan.method.samples_silos:
+            takes_part = bool(m.unpack_bits(sample, facts.silos, self.name)[self._index])
+        elif sample:
             data = data.take(m.unpack_bits(sample, facts.users, self.name)[data.users])
         if self._kept_digest == "":
             self._kept_digest = self._kept.digest()
         inside = (question, self._data_digest, self._kept_digest, repr(plan.method))
         secrets = self._round_secrets("inside", round_, inside)
-        rows = plan.method.silo(x, data, self._learner, self._streams.child("round", round_), secrets)
-
+        streams = self._streams.child("round", round_)
+        # Who is not picked sends nothing but zeros: nobody's records are looked at.
+        rows = plan.method.silo(x, data, self._learner, streams, secrets) if takes_part else iter(())
         setup = hashlib.sha256(b"".join([*self._setup, self._offer])).hexdigest()
 
         def covered(purpose: str, further: Sequence[str]) -> Secrets:

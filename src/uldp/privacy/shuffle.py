@@ -1,0 +1,248 @@
+"""Shuffled local reports: what hiding among N clients is worth, and what a whole run of such reports costs.
+
+A client sends a report for every weight, each eps0-LDP without any delta. A shuffler that nobody else can look into
+permutes the N reports of one weight, afresh for every weight and round. N counts the clients that *take part* in the
+round; those who tell the observer what they sent do not count. Neighbours are runs in which one client's data are
+replaced by others.
+
+The reduction ("Hiding among the clones", Feldman, McMillan and Talwar, FOCS 2021): every other client's report is,
+with some probability, a clone that looks like the report of either of the two neighbours. With C ~ Bin(N - 1, share)
+clones, A ~ Bin(C, 1/2) and D ~ Bernoulli(e^eps0 / (e^eps0 + 1)), an observer has no more than (A + D, C - A + 1 - D) or
+the same with 1 - D in place of D. The share depends on the randomizer:
+
+* ``e^-eps0`` holds for every eps0-LDP randomizer (their Theorem 3.2).
+* ``2 / (e^eps0 + 1)`` is larger. It holds where every third input gives every output at least the probability
+  (q0 + q1) / (e^eps0 + 1), as in generalized randomized response, and for randomizers with two outputs (there the worst
+  pair is binary randomized response, because the divergence is convex in the pair). In the sequel (SODA 2023) it was
+  stated for all randomizers; the authors' errata (arXiv:2208.04591) takes that back. Staircase randomized response and
+  the piecewise mechanism have pairs of inputs that share likely outputs, so it is not proven for them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from uldp.errors import ConfigError
+from uldp.privacy.accountants import check_delta
+from uldp.privacy.mixture import Array
+
+LEAST_GAIN = 1e-3
+"""An epsilon that shuffling lowers by less than this share counts as not amplified."""
+
+LARGEST_EPSILON = 50.0
+"""Beyond, a clone is rarer than 1e-21 and there is nothing to compute."""
+
+TAIL = 1e-6
+"""The share of delta that each cut tail of a binomial distribution may take."""
+
+ROUNDING = 1e-9
+"""What float64 may lose in a sum of binomial probabilities, relatively and generously."""
+
+TOLERANCE = 1e-8
+"""How much larger than the bound itself, relatively, an epsilon found by bisection may be."""
+
+
+def erlingsson(epsilon: float, clients: int, delta: float) -> float:
+    """12 eps sqrt(log(1/delta) / N), by Erlingsson et al. (SODA 2019); refused outside the region of its proof.
+
+    It can lie above ``epsilon`` itself. ``feldman`` is smaller and has no such region.
+
+    >>> round(erlingsson(0.4, 10_000, 1e-5), 4)
+    0.1629
+    """
+    _check(epsilon, delta, clients=clients)
+    region = "the formula is proven for clients >= 1000, epsilon < 1/2 and delta < 1/100 only"
+    remedy = "use the numeric bound of Feldman et al. instead"
+    if clients < 1000:
+        raise ConfigError(f"{clients} is too few: {region}; {remedy}", place="clients", value=clients)
+    if epsilon >= 1 / 2:
+        raise ConfigError(f"{epsilon:g} is too large: {region}; {remedy}", place="epsilon", value=epsilon)
+    if delta >= 1 / 100:
+        raise ConfigError(f"{delta:g} is too large: {region}; {remedy}", place="privacy.delta", value=delta)
+    return 12 * epsilon * math.sqrt(math.log(1 / delta) / clients)
+
+
+def feldman(epsilon: float, clients: int, delta: float, *, extremal: bool = True) -> float | None:
+    """The epsilon of one shuffled report by the numeric bound of Feldman, McMillan and Talwar; None: no gain.
+
+    ``extremal`` takes the share of clones 2 / (e^eps0 + 1), proven for generalized randomized response and randomizers
+    with two outputs; without it the share is e^-eps0, proven for every randomizer.
+
+    >>> round(feldman(1.0, 1000, 1e-5), 3), round(feldman(1.0, 1000, 1e-5, extremal=False), 3)
+    (0.125, 0.154)
+    >>> feldman(3.0, 100, 1e-5) is None
+    True
+    """
+    _check(epsilon, delta, clients=clients)
+    return _feldman(float(epsilon), clients, delta, extremal)
+
+
+@functools.lru_cache(maxsize=1024)
+def _feldman(epsilon: float, clients: int, delta: float, extremal: bool) -> float | None:
+    if clients == 1 or epsilon > LARGEST_EPSILON:
+        return None
+    share = 2 / (math.exp(epsilon) + 1) if extremal else math.exp(-epsilon)
+    clones, weights = _likely(clients - 1, share, TAIL * delta)
+    found = _smallest(lambda target: _clones_delta(target, epsilon, clones, weights) + 2 * TAIL * delta, delta, epsilon)
+    return found if found < (1 - LEAST_GAIN) * epsilon else None
+
+
+def _clones_delta(target: float, epsilon: float, clones: Array, weights: Array) -> float:
+    """The hockey-stick divergence of order e^target between the two neighbours, over the given numbers of clones.
+
+    With c clones the first count a has probability D Bin(a - 1) + (1 - D) Bin(a), the other way round for the
+    neighbour. Their ratio grows with a, so the divergence is a sum from the first a with a ratio above e^target. The
+    tails of both neighbours are equal but for the term at the edge: what remains is a difference of two small numbers,
+    not of two large ones. By symmetry the other direction is the same.
+    """
+    from scipy.stats import binom
+
+    edge = -math.expm1(-(target + epsilon)) / (-math.expm1(-epsilon) * (1 + math.exp(-target)))
+    first = np.minimum(np.floor((clones + 1) * edge) + 1, clones + 1)
+    gained = -math.expm1(target - epsilon) / (1 + math.exp(-epsilon)) * binom.pmf(first - 1, clones, 0.5)
+    lost = math.expm1(target) * binom.sf(first - 1, clones, 0.5)
+    return float(weights @ (gained - lost) + ROUNDING * (weights @ (gained + lost)))
+
+
+def advanced_composition(epsilon: float, times: int, slack: float) -> float:
+    """The epsilon of ``times`` adaptive eps-DP releases at a delta of ``slack``: the smallest there is.
+
+    Kairouz, Oh and Viswanath (ICML 2015): nothing is worse than ``times`` randomized responses, whose loss is
+    (2 l - times) eps with l ~ Bin(times, e^eps / (e^eps + 1)). Where every release has a delta of its own, these add
+    to ``slack``.
+
+    >>> round(advanced_composition(0.1, 1000, 1e-5), 2)
+    17.79
+    """
+    _check(epsilon, slack, times=times)
+    hits, weights = _likely(times, 1 / (1 + math.exp(-epsilon)), TAIL * slack)
+    losses = (2 * hits - times) * epsilon
+
+    def delta(target: float) -> float:
+        above = float(weights @ -np.expm1(np.minimum(target - losses, 0.0)))
+        return above * (1 + ROUNDING) + 2 * TAIL * slack
+
+    return _smallest(delta, slack, times * epsilon)
+
+
+def _likely(trials: int, probability: float, tail: float) -> tuple[Array, Array]:
+    """The outcomes of a binomial distribution and their probabilities, but for at most ``tail`` on either side.
+
+    The cut is Hoeffding's, so that it needs no numeric quantile.
+    """
+    from scipy.stats import binom
+
+    mean, reach = trials * probability, math.sqrt(trials * math.log(1 / tail) / 2)
+    low, high = max(0, math.floor(mean - reach)), min(trials, math.ceil(mean + reach))
+    outcomes = np.arange(low, high + 1, dtype=np.float64)
+    return outcomes, np.asarray(binom.pmf(outcomes, trials, probability), dtype=np.float64)
+
+
+def _smallest(delta_of: Callable[[float], float], delta: float, highest: float) -> float:
+    """The smallest epsilon with ``delta_of`` at most ``delta``, rounded up; ``highest`` counts as holding."""
+    if delta_of(0.0) <= delta:
+        return 0.0
+    low, high = 0.0, highest
+    while high - low > TOLERANCE * high:
+        middle = (low + high) / 2
+        if delta_of(middle) <= delta:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """The epsilons of local reports at one delta: of one weight of a round, of a client's round, of all its rounds."""
+
+    per_weight_round: float
+    per_client_round: float
+    per_run: float
+    delta: float
+    how: str
+    """How the numbers were obtained."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "per_weight_round": self.per_weight_round,
+            "per_client_round": self.per_client_round,
+            "per_run": self.per_run,
+            "delta": self.delta,
+            "how": self.how,
+        }
+
+
+def local_run(epsilon: float, weights: int, rounds: int) -> RunCost:
+    """Without shuffling: epsilons add up over weights and rounds, without any delta.
+
+    >>> local_run(5.0, 20_490, 10).per_run
+    1024500.0
+    """
+    _check(epsilon, None, weights=weights, rounds=rounds)
+    return RunCost(
+        per_weight_round=epsilon,
+        per_client_round=epsilon * weights,
+        per_run=epsilon * weights * rounds,
+        delta=0.0,
+        how=f"Local reports, not shuffled: epsilon {epsilon:g} adds up over {weights} weights and {rounds} rounds.",
+    )
+
+
+def shuffled_run(
+    epsilon: float, clients: int, weights: int, rounds: int, delta: float, *, extremal: bool = False
+) -> RunCost:
+    """With shuffling among the ``clients`` that take part in a round: ``weights`` releases a round about one client.
+
+    A weight carries its position, so shuffling does not end composition over the weights. Each of the three numbers
+    holds at ``delta`` by itself and is the best of what is proven: the local epsilons added up or composed, the
+    shuffled ones added up (each with an equal part of delta) or composed (half of delta shared among the releases,
+    half for the composition). It is never above the local bound. ``extremal`` as in ``feldman``; the default holds for
+    every randomizer.
+    """
+    _check(epsilon, delta, clients=clients, weights=weights, rounds=rounds)
+    one, of_one = _composed(epsilon, clients, 1, delta, extremal)
+    a_round, of_round = _composed(epsilon, clients, weights, delta, extremal)
+    run, of_run = _composed(epsilon, clients, weights * rounds, delta, extremal)
+    how = f"One weight of a round: {of_one}. A client's round: {of_round}. All rounds: {of_run}."
+    return RunCost(one, a_round, run, delta, how)
+
+
+def _composed(epsilon: float, clients: int, times: int, delta: float, extremal: bool) -> tuple[float, str]:
+    """The smallest epsilon of ``times`` shuffled releases, and where it comes from."""
+
+    def shuffled(delta_each: float) -> float | None:
+        return feldman(epsilon, clients, delta_each, extremal=extremal)
+
+    among = f"shuffled among {clients} clients (Feldman et al.)"
+    if times == 1:
+        alone = shuffled(delta)
+        return (epsilon, "the local epsilon, shuffling gains nothing") if alone is None else (alone, among)
+    ways = [
+        (times * epsilon, f"{times} local epsilons added up"),
+        (advanced_composition(epsilon, times, delta), f"{times} local epsilons composed (Kairouz et al.)"),
+    ]
+    if (each := shuffled(delta / times)) is not None:
+        ways.append((times * each, f"{times} times epsilon {each:.4g} at delta {delta / times:.3g}, {among}, added up"))
+    half = delta / (2 * times)
+    if each := shuffled(half):
+        split = f"composed (Kairouz et al.) at delta {delta / 2:.3g} besides"
+        text = f"{times} times epsilon {each:.4g} at delta {half:.3g}, {among}, {split}"
+        ways.append((advanced_composition(each, times, delta / 2), text))
+    return min(ways)
+
+
+def _check(epsilon: float, delta: float | None, **counts: int) -> None:
+    if not 0 < epsilon < math.inf:
+        raise ConfigError(f"a positive number, not {epsilon}", place="epsilon", value=epsilon)
+    if delta is not None:
+        check_delta(delta)
+    for place, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ConfigError(f"a whole number of at least 1, not {count!r}", place=place, value=count)

@@ -1,0 +1,75 @@
+"""Local reports: what many perturbed weights of one client amount to."""
+
+import itertools
+import math
+
+import pytest
+
+from uldp.errors import ConfigError
+from uldp.privacy.accountants import account, account_replaced
+from uldp.privacy.events import Gaussian, LocalReports, NonPrivate, Repeated, event_from_json, event_to_json
+from uldp.privacy.local import composed
+
+
+def exact_delta(epsilon, count, total):
+    """The hockey-stick divergence of ``count`` randomised responses, the worst case of pure DP, by enumeration."""
+    high = math.exp(epsilon) / (1 + math.exp(epsilon))
+    found = 0.0
+    for ones in range(count + 1):
+        ways = math.comb(count, ones)
+        loss = (2 * ones - count) * epsilon
+        if loss > total:
+            log_p = math.log(ways) + ones * math.log(high) + (count - ones) * math.log1p(-high)
+            found += math.exp(log_p) * -math.expm1(total - loss)
+    return found
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0, 5.0])
+@pytest.mark.parametrize("count", [1, 2, 10, 100, 600])
+@pytest.mark.parametrize("delta", [1e-2, 1e-5])
+def test_never_below_the_truth(epsilon, count, delta):
+    total = composed(epsilon, count, delta)
+    assert exact_delta(epsilon, count, total * (1 - 1e-12)) <= delta * (1 + 1e-6)
+    assert total <= count * epsilon
+
+
+def test_many_small_reports_cost_less_than_their_sum_and_few_large_ones_add_up():
+    assert account({LocalReports(0.01, 1000): 1}, 1e-5).value < 2
+    assert account({LocalReports(5.0, 20_490): 1}, 1e-5).value <= 5 * 20_490
+    assert account({LocalReports(5.0, 2): 3}, 1e-5).value == 30.0
+
+
+def test_rounds_and_weights_are_the_same_thing():
+    values = [
+        account(composition, 1e-5).value
+        for composition in (
+            {LocalReports(0.5, 60): 1},
+            {LocalReports(0.5, 6): 10},
+            {Repeated(10, LocalReports(0.5, 6)): 1},
+        )
+    ]
+    assert values[0] == values[1] == values[2]
+
+
+def test_it_is_about_replaced_data_and_goes_beside_other_events():
+    local, noised = {LocalReports(1.0, 10): 2}, {Gaussian(5.0): 100}
+    assert account_replaced(local, 1e-5) == account(local, 1e-5)
+    both = {**local, **noised}
+    assert account(both, 1e-5).value == pytest.approx(
+        account(local, 5e-6).value + account(noised, 5e-6).value, rel=1e-12
+    )
+    assert account_replaced(both, 1e-5).value > account(both, 1e-5).value
+    assert math.isinf(account({**local, NonPrivate(): 1}, 1e-5).value)
+
+
+@pytest.mark.parametrize(("epsilon", "count"), itertools.product([0.0, -1.0, math.inf], [3]))
+def test_impossible_reports_are_refused(epsilon, count):
+    with pytest.raises(ConfigError):
+        LocalReports(epsilon, count)
+    with pytest.raises(ConfigError):
+        LocalReports(1.0, 0)
+
+
+def test_it_survives_the_ledger():
+    event = LocalReports(2.5, 7)
+    assert event_from_json(event_to_json(event)) == event
