@@ -27,11 +27,13 @@ def method_for(name, **fields):
 
 
 def fits(aggregation, method) -> bool:
+    if aggregation == "shuffled":
+        return METHODS[method].method.local_noise
     return aggregation not in ("paillier", "packed") or issubclass(METHODS[method].method, UserSum)
 
 
-KINDS = [*AGGREGATIONS, "packed"]
-PAIRS = [(a, name) for a in KINDS for name in METHODS if fits(a, name)]
+KINDS = ["plain", "masked", "paillier", "packed"]
+PAIRS = [(a, name) for a in [*KINDS, "shuffled"] for name in METHODS if fits(a, name)]
 
 
 def trained(aggregation, method, **options):
@@ -72,7 +74,17 @@ def test_saving_and_restoring_after_every_exchange_changes_nothing(aggregation, 
     assert server.model.tobytes() == expected
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_all_aggregations_are_tested():
+    assert {kind for kind, _ in PAIRS} == {*AGGREGATIONS, "packed"}
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if not fits("shuffled", name)])
+def test_a_shuffler_takes_only_what_clients_perturbed_themselves(name):
+    with pytest.raises(ConfigError, match="perturb by themselves"):
+        make_plan(method_for(name), small_federation(), aggregation="shuffled")
+
+
+@pytest.mark.parametrize("aggregation", KINDS)
 def test_the_same_secrets_give_the_same_run_and_others_another(aggregation):
     method = method_for("uldp-avg-w")
     models = [
@@ -156,7 +168,7 @@ def test_the_planner_packs_where_it_pays():
 
 
 def test_an_unknown_aggregation_is_named_with_the_known_ones():
-    with pytest.raises(ConfigError, match="Known: plain, masked, paillier"):
+    with pytest.raises(ConfigError, match="Known: plain, masked, paillier, shuffled"):
         lookup_aggregation("maskd")
 
 

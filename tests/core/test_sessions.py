@@ -21,7 +21,7 @@ DIGEST = "d" * 64
 def build(name="uldp-avg-w", **fields):
     named = lookup(name)
     defaults = {"rounds": 3}
-    if named.method.unit is not None:
+    if named.method.unit is not None and not named.method.local_noise:
         defaults["noise_multiplier"] = 5.0
     return named.method(**{**defaults, **dict(named.fixed), **fields})
 

@@ -9,9 +9,12 @@ from uldp.aggregation.base import Aggregation
 from uldp.aggregation.masked import Masked
 from uldp.aggregation.paillier import PaillierWeighting
 from uldp.aggregation.plain import Plain
+from uldp.aggregation.shuffled import Shuffled
 from uldp.errors import ConfigError, did_you_mean
 
-AGGREGATIONS: Final[Mapping[str, type[Aggregation]]] = {kind.name: kind for kind in (Plain, Masked, PaillierWeighting)}
+AGGREGATIONS: Final[Mapping[str, type[Aggregation]]] = {
+    kind.name: kind for kind in (Plain, Masked, PaillierWeighting, Shuffled)
+}
 
 
 def lookup_aggregation(name: str) -> type[Aggregation]:

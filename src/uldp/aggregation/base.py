@@ -160,6 +160,8 @@ class Aggregation(ABC):
     """Whether silos do not learn which users were sampled."""
     dither: ClassVar[int] = 0
     """See :class:`uldp.methods.base.Facts`."""
+    shuffles: ClassVar[bool] = False
+    """Whether a shuffler stands between the silos and the server."""
 
     def route(self, method: Method) -> Route:
         """The exchanges after the greeting."""

@@ -140,10 +140,14 @@ class PaillierWeighting(Aggregation):
 
         Silos work at the same time, so one of them counts, and the server.
         """
-        table = randomisers.pays(facts.dimension * method.rounds, self.key_bits)
-        residue = randomisers.lookup_cost(self.key_bits) if table else randomisers.direct_cost(self.key_bits)
-        alone = DECRYPTION_PER_BIT * self.key_bits + residue
-        return width * SQUARING + alone / slots < alone
+
+        def per_coordinate(slots: int) -> float:
+            table = randomisers.pays(-(-facts.dimension // slots) * method.rounds, self.key_bits)
+            residue = randomisers.lookup_cost(self.key_bits) if table else randomisers.direct_cost(self.key_bits)
+            packing = width * SQUARING if slots > 1 else 0.0
+            return packing + (DECRYPTION_PER_BIT * self.key_bits + residue) / slots
+
+        return per_coordinate(slots) < per_coordinate(1)
 
     def caveats(self, method: Method, facts: Facts) -> tuple[str, ...]:
         lines = [ONE_SILO] if facts.silos == 1 else []

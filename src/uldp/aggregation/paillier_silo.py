@@ -62,6 +62,7 @@ class PaillierSilo(SiloSide):
         self._public: PublicKey | None = None
         self._shared: dict[int, SharedKey] = {}
         self._roll = b""
+        self._chosen: tuple[tuple[int, bytes], list[tuple[bytes, bytes, int]]] | None = None
         self._seed: SharedKey | None = None
         self._fixed: Weights | None = None
 
@@ -153,7 +154,13 @@ class PaillierSilo(SiloSide):
     def choose(self, round_: int, offer: bytes) -> bytes:
         return b"".join(point for point, _, _ in self._choices(round_, offer))
 
-    def _choices(self, round_: int, offer: bytes) -> Iterator[tuple[bytes, bytes, int]]:
+    def _choices(self, round_: int, offer: bytes) -> list[tuple[bytes, bytes, int]]:
+        """What was chosen; computed once, for it is needed when the weights come."""
+        if self._chosen is None or self._chosen[0] != (round_, offer):
+            self._chosen = ((round_, offer), list(self._chosen_slots(round_, offer)))
+        return self._chosen[1]
+
+    def _chosen_slots(self, round_: int, offer: bytes) -> Iterator[tuple[bytes, bytes, int]]:
         """For every user the point that goes to the server, the key that opens, and the slot: alike in all silos.
 
         All of it is bound to the offer. The same slot hidden twice, against two offers, would show.

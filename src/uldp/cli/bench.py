@@ -72,6 +72,35 @@ def protocol(
         typer.echo(f"{item['name']}: {item['note']}")
 
 
+@bench.command()
+@reporting
+def srr(
+    case: Annotated[list[str], typer.Option("--case", help="Only this case; may be repeated.")] = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Local mechanisms on the weights of a large model, against a loop over weights and against random bytes."""
+    from uldp.bench.srr import run_cases
+
+    cases = run_cases(case or None, say=lambda text: typer.echo(text, err=True))
+    if as_json:
+        print_json(cases)
+        return
+    rows = [
+        (
+            item["name"],
+            _amount(item["ours"], "s"),
+            ("~" if item["extrapolated"] else "") + _amount(item["baseline"], "s"),
+            f"{item['ratio']:.1f}x",
+            f"{item['ns_per_weight']:.1f} ns",
+            f"{item['target']}: {'met' if item['met'] else 'MISSED'}" if item["target"] else "",
+        )
+        for item in cases
+    ]
+    print_table(("case", "ours", "baseline", "ratio", "a weight", "target"), rows)
+    for item in cases:
+        typer.echo(f"{item['name']}: {item['note']}")
+
+
 def _print_rounds(cases: Sequence[dict[str, Any]]) -> None:
     """One line for each case. What silos and server take is given where a case has phases."""
     rows = []

@@ -87,7 +87,8 @@ def warnings_before(prepared: Prepared) -> list[str]:
         found.append(f"privacy.delta {delta:g} is not below 1/|U| = {1 / users:g}: it allows to give away a person.")
     if prepared.plan.method.unit is not None and prepared.federation.void:
         found.append(f"NO GUARANTEE: {prepared.federation.void}.")
-    if prepared.plan.method.unit is not None and prepared.plan.method.noise_multiplier == 0:
+    method = prepared.plan.method
+    if method.unit is not None and not method.local_noise and method.noise_multiplier == 0:
         found.append("noise_multiplier = 0: NO PRIVACY, epsilon is infinite.")
     return found
 

@@ -80,7 +80,6 @@ def _small_orders() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     return np.log2(orders**2 - 1.0), np.log2(pairs) - 2 * DIGIT_BITS
 
 
-@lru_cache
 @lru_cache(maxsize=64)
 def bases_needed(bits: int) -> int:
     """The fewest bases with which the distance is at most 2^-128.

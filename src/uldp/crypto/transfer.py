@@ -16,6 +16,7 @@ random oracle over the whole exchange and its ``context``, so that keys of other
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -56,10 +57,16 @@ def check_point(point: bytes, place: str) -> None:
         raise MessageRefused("a point of the oblivious transfer is none", place=place)
 
 
-def _key(context: Context, offer: bytes, choice: bytes, point: bytes) -> bytes:
-    """H of the whole exchange. The slot's number is in the point: another slot has another point."""
-    content = path_bytes((*context, offer, choice, point))
-    return hashlib.blake2b(content, digest_size=32, person=b"uldp.transfer").digest()
+def _oracle(context: Context, offer: bytes, choice: bytes) -> Callable[[bytes], bytes]:
+    """H of the whole exchange, but for the point. The slot's number is in that: another slot has another point."""
+    begun = hashlib.blake2b(path_bytes((*context, offer, choice)), digest_size=32, person=b"uldp.transfer")
+
+    def key(point: bytes) -> bytes:
+        state = begun.copy()
+        state.update(path_bytes((point,)))
+        return state.digest()
+
+    return key
 
 
 @dataclass(frozen=True)
@@ -91,9 +98,9 @@ class Sender:
             point = bytes(crypto_scalarmult_ed25519_noclamp(self.scalar, choice))  # refuses what is not in the group
         except (nacl_errors.CryptoError, TypeError, ValueError) as error:
             raise MessageRefused("a point of the oblivious transfer is none", place=place) from error
-        keys = []
+        keys, key = [], _oracle(context, self.offer, choice)
         for _ in range(self.slots):
-            keys.append(_key(context, self.offer, choice, point))
+            keys.append(key(point))
             point = bytes(crypto_core_ed25519_sub(point, self._step))
         return keys
 
@@ -125,7 +132,8 @@ class Chooser:
         choice = bytes(crypto_scalarmult_ed25519_base_noclamp(scalar))
         if index:
             choice = bytes(crypto_core_ed25519_add(choice, self._multiples[index - 1]))
-        return choice, _key(context, self.offer, choice, bytes(crypto_scalarmult_ed25519_noclamp(scalar, self.offer)))
+        point = bytes(crypto_scalarmult_ed25519_noclamp(scalar, self.offer))
+        return choice, _oracle(context, self.offer, choice)(point)
 
 
 def seal(key: bytes, message: bytes) -> bytes:

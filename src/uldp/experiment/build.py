@@ -15,7 +15,9 @@ from uldp.experiment.config import Experiment
 from uldp.methods.base import Facts, Method, Observer
 from uldp.privacy.accountants import Composition, Epsilon, account, account_replaced
 from uldp.privacy.calibrate import calibrate
+from uldp.privacy.events import LocalReports
 from uldp.privacy.ledger import Entry, Ledger
+from uldp.privacy.shuffle import shuffled_run
 from uldp.privacy.statement import Exposure, Statement
 from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
@@ -221,6 +223,8 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
 def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[Exposure, ...]:
     """Who faces which epsilon after rounds with so many releases each."""
     method, facts, aggregation = plan.method, plan.facts, plan.aggregation
+    if method.local_noise:
+        return _local_exposures(plan, ledger, sum(releases))
     each = f"each silo's noised {'sum' if method.shared_noise else 'model'} (plain aggregation)"
     server_sees = each if aggregation.server_sees_each_silo else f"the noised total ({aggregation.name} aggregation)"
     silo_sees = "the model of every round" + (" and its own share of the noise" if method.shared_noise else "")
@@ -250,6 +254,24 @@ def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[E
         found = account(seen, ledger.delta).value
         replaced = found if method.covers_replacement else account_replaced(seen, ledger.delta).value
         rows.append(Exposure(who, sees, found, replaced, plan.shows_counts and observer.who != "world"))
+    return tuple(rows)
+
+
+def _local_exposures(plan: Plan, ledger: Ledger, releases: int) -> tuple[Exposure, ...]:
+    """Whoever sees single values, and, behind a shuffler, the server."""
+    found = ledger.epsilon().value
+    rows = [Exposure("anybody, the server included", "every client's perturbed values", found, found)]
+    if plan.aggregation.shuffles and releases:
+        method, facts = plan.method, plan.facts
+        event = method.event(facts, facts.silos)
+        assert isinstance(event, LocalReports)
+        mixed = shuffled_run(
+            event.epsilon, method.silos_per_round(facts), event.count, releases, ledger.delta, extremal=method.extremal
+        ).per_run
+        rows = [
+            Exposure("the shuffler", "every client's perturbed values", found, found),
+            Exposure("the server", "the clients' perturbed values, mixed", mixed, mixed),
+        ]
     return tuple(rows)
 
 
@@ -293,7 +315,7 @@ def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
     if plan.method.unit is None:
         return ()
     lines = []
-    if plan.method.noise_multiplier and simulated:
+    if (plan.method.noise_multiplier or plan.method.local_noise) and simulated:
         lines.append(
             "The noise is simulated from the seed: whoever knows run.seed can take it off. "
             'Set run.secrets = "os" before a model of real data leaves the house.'
@@ -306,11 +328,14 @@ def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
             + (" from the seed" if simulated else "")
             + ": what is said of the server and of single silos holds where each of them runs on its own."
         )
-    noise = "adds its share of the noise" if plan.method.shared_noise else "adds its noise"
-    lines.append(
-        f"Assumed: the server and the silos follow the protocol, every silo {noise}, and the server and silos do not "
-        "pool what they see."
-    )
+    if plan.method.local_noise:
+        lines.append("Assumed: the client itself perturbs as it should. Nobody else need be trusted.")
+    else:
+        noise = "adds its share of the noise" if plan.method.shared_noise else "adds its noise"
+        lines.append(
+            f"Assumed: the server and the silos follow the protocol, every silo {noise}, and the server and silos do "
+            "not pool what they see."
+        )
     lines.append(
         "Not covered: test metrics (computed on the test records without noise) and times, choices made after looking "
         "at them, a silo's refusal to start, and further runs on the same data, which add up."

@@ -9,6 +9,7 @@ from uldp.errors import ConfigError
 from uldp.experiment.sections import Tree
 from uldp.methods.dp_sgd import DpSgd
 from uldp.methods.fedavg import FedAvg
+from uldp.methods.ldp_fedavg import LdpFedAvg
 from uldp.methods.registry import lookup
 from uldp.methods.uldp_avg import UldpAvg
 from uldp.methods.uldp_naive import UldpNaive
@@ -28,6 +29,7 @@ _ANY: Final[Settings] = {
     UldpAvg: {"rounds": 20, "local_epochs": 10, "local_lr": 0.5, "clip": 1.0, "global_lr": 10.0},
     UldpSgd: {"rounds": 20, "clip": 0.3, "global_lr": 30.0},
     UldpNaive: {"rounds": 20, "local_epochs": 5, "local_lr": 0.5, "clip": 0.3, "global_lr": 1.0},
+    LdpFedAvg: {"rounds": 10, "local_epochs": 1, "local_lr": 0.1},
     DpSgd: {"rounds": 20, "local_steps": 50, "local_lr": 0.5, "record_rate": 0.1, "batch_size": 10.0, "clip": 1.0},
 }
 _OURS: Final[dict[str, Settings]] = {
@@ -87,6 +89,6 @@ def preset(dataset: str, method: str, name: str = "") -> Tree:
     tree: Tree = {
         "data": {"dataset": dataset},
         "method": {"name": method, **next((settings[cls] for cls in lineage if cls in settings), {})},
-        "privacy": {"delta": 1e-5, "noise_multiplier": 5.0},
+        "privacy": {"delta": 1e-5} | ({} if lookup(method).method.local_noise else {"noise_multiplier": 5.0}),
     }
     return {**tree, "model": _MODELS[dataset]} if dataset in _MODELS else tree

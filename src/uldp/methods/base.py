@@ -117,6 +117,11 @@ class Method(ABC):
         return False
 
     @property
+    def extremal(self) -> bool:
+        """Of local noise: whether the outputs of any two inputs overlap only where all inputs' do (privacy/shuffle)."""
+        return False
+
+    @property
     def samples_silos(self) -> bool:
         """Whether the server picks some of the silos for a round, instead of some users."""
         return False

@@ -10,6 +10,7 @@ from typing import Any, Final
 from uldp.errors import ConfigError, did_you_mean
 from uldp.methods.base import Method
 from uldp.methods.fedavg import FedAvg
+from uldp.methods.ldp_fedavg import LdpFedAvg
 from uldp.methods.record_dp import RecordDp
 from uldp.methods.uldp_avg import UldpAvg
 from uldp.methods.uldp_group import UldpGroup
@@ -32,6 +33,9 @@ class Named:
 
 METHODS: Final[Mapping[str, Named]] = {
     "default": Named(FedAvg),
+    "ldp-fedavg": Named(LdpFedAvg),
+    "srr-fl": Named(LdpFedAvg, {"mechanism": "srr", "sends": "weights"}, "staircase randomized response, as published"),
+    "ldp-fl": Named(LdpFedAvg, {"mechanism": "two-point", "sends": "weights"}, "two outputs per weight"),
     "record-dp": Named(RecordDp),
     "uldp-naive": Named(UldpNaive),
     "uldp-group": Named(UldpGroup),

@@ -73,6 +73,12 @@ class Statement:
         if math.isinf(self.epsilon):
             return "NO PRIVACY: the noise is zero, so epsilon is infinite."
         secret = "" if not self.simulated else ", had its noise been secret (it is simulated here)"
+        if self.unit == "client":
+            return (
+                f"Client-level local DP with epsilon {self.epsilon:.4g} at delta {self.delta:g} against everybody, the "
+                f"server included: all records of any one client could have been others ({self.rounds} rounds, "
+                f"{self.accountant}){secret}."
+            )
         what = "all records of any one user, in all silos together," if self.unit == "user" else "any one record"
         return (
             f"{self.unit.capitalize()}-level DP with epsilon {self.epsilon:.4g} at delta {self.delta:g} against "
@@ -147,8 +153,7 @@ class Statement:
         return {
             "headline": self.headline(),
             "unit": self.unit,
-            "neighbours": f"add or remove {'one record' if self.unit == 'record' else 'all records of one user'}, "
-            "|U| public",
+            "neighbours": _NEIGHBOURS.get(self.unit or "", "add or remove all records of one user, |U| public"),
             "epsilon": finite_or_none(self.epsilon),
             "delta": self.delta,
             "accountant": self.accountant,
@@ -160,6 +165,11 @@ class Statement:
             "corrections": list(self.corrections),
         }
 
+
+_NEIGHBOURS = {
+    "record": "add or remove one record, |U| public",
+    "client": "replace all records of one client",
+}
 
 _PAGE = """<!doctype html>
 <html lang="en">

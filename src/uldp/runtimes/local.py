@@ -22,6 +22,7 @@ from uldp.rng import Secrets
 from uldp.runs.directory import Checkpoint, RunDirectory
 from uldp.runtimes.transcript import SERVER, Record
 from uldp.sessions.server import ServerSession
+from uldp.sessions.shuffler import Shuffler
 from uldp.sessions.silo import SiloSession, signing_key
 from uldp.vectors import Vector
 
@@ -149,6 +150,7 @@ class _LocalRun:
         self._history: list[RoundReport] = []
         self._seconds = 0.0
         self._left_out_before = 0
+        self._shuffler: Shuffler | None = None
         self._data = fingerprint(prepared.federation)
         shape = (PROBES, *prepared.federation.feature_shape)
         self._probe = prepared.streams.child("probe").generator().uniform(-1, 1, shape).astype(np.float32)
@@ -191,6 +193,8 @@ class _LocalRun:
             )
             for silo, key in zip(prepared.federation, keys, strict=True)
         }
+        if plan.aggregation.shuffles:
+            self._shuffler = Shuffler(plan.digest, plan.silos, plan.facts.dimension, self._secrets)
         if directory is None:
             return
         checkpoint = directory.load_checkpoint()
@@ -219,18 +223,29 @@ class _LocalRun:
     def _exchange(self) -> bool:
         """One question to all silos; False when the experiment is over."""
         requests = self._server.requests()
+        if not requests:
+            return False
+        replies: dict[str, bytes] = {}
         for name, request in requests.items():
             self._record(f"silo {name}", SERVER, request)
             reply = self._silos[name].reply(request)
-            self._record(SERVER, f"silo {name}", reply)
-            self._server.receive(name, reply)
-        if not requests:
-            return False
+            if self._shuffler is None or not self._server.in_round:
+                self._deliver(name, reply)
+            else:
+                replies[name] = reply
+        if self._shuffler is not None and replies:
+            limit = self._prepared.plan.message_limit
+            for slot, mixed in self._shuffler.mixed(self._server.round + 1, replies, limit).items():
+                self._deliver(slot, mixed)
         self._server.collect()
         if self._server.collected:
             # From here on the round needs no silo any more: after a crash it is finished from these very answers.
             self._checkpoint()
         return True
+
+    def _deliver(self, name: str, reply: bytes) -> None:
+        self._record(SERVER, f"silo {name}", reply)
+        self._server.receive(name, reply)
 
     def _checkpoint(self) -> None:
         if self._directory is None:

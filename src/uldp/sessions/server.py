@@ -85,6 +85,11 @@ class ServerSession:
         return self._round
 
     @property
+    def in_round(self) -> bool:
+        """Whether updates of a round are awaited."""
+        return self._turn is not None and isinstance(self._turn.question, m.AskUpdate)
+
+    @property
     def ledger(self) -> Ledger:
         return self._ledger
 

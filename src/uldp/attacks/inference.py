@@ -1,0 +1,125 @@
+"""The inference attack of SRR-FL (CODASPY 2024, Section 3 and Appendix), by simulation.
+
+In each round all clients perturb one weight and send it. The server keeps everything and guesses the clients' mean
+weight. Clients differ by a normal offset that they keep, and in each round the mean is moved by an independent uniform
+shift within the tolerance. The error is the distance to the mean of the last round, as a part of the range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from uldp.attacks.estimators import Adversary, Channel, Evidence
+from uldp.errors import ConfigError
+from uldp.mechanisms.local import LocalMechanism
+from uldp.rng import Secrets, Streams
+from uldp.vectors import Vector
+
+LARGEST_TRIAL = 10**7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """Who sends what, and how often it is played.
+
+    ``offset`` is the clients' mean weight less the centre, ``spread`` the standard deviation between clients,
+    ``tolerance`` the most by which a round moves the mean: all in units of the weights.
+    """
+
+    clients: int = 1000
+    rounds: int = 50
+    offset: float = 0.3
+    spread: float = 0.00548
+    tolerance: float = 0.01
+    trials: int = 500
+
+    def __post_init__(self) -> None:
+        for place, count in (("--clients", self.clients), ("--rounds", self.rounds), ("--trials", self.trials)):
+            if count < 1:
+                raise ConfigError(f"a whole number from 1 up, not {count}", place=place, value=count)
+        if self.clients * self.rounds > LARGEST_TRIAL:
+            raise ConfigError(
+                f"{self.clients:,} clients in {self.rounds:,} rounds send more than {LARGEST_TRIAL:,} values; use fewer",
+                place="--clients",
+                value=self.clients,
+            )
+        for place, value in (("--spread", self.spread), ("--tolerance", self.tolerance)):
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"a number from 0 up, not {value!r}", place=place, value=value)
+
+    def weights(self, mechanism: LocalMechanism, streams: Streams) -> Vector:
+        """One row for each round, one column for each client, within the range."""
+        draw = streams.generator()
+        clients = self.spread * draw.standard_normal(self.clients)
+        shifts = self.tolerance * draw.uniform(-1, 1, self.rounds)
+        mean = mechanism.center + self.offset
+        return np.clip(mean + clients[None, :] + shifts[:, None], mechanism.low, mechanism.high)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far off an adversary is: ``errors`` of each trial, as parts of the range."""
+
+    mechanism: str
+    adversary: str
+    epsilon: float
+    errors: Vector
+    confidence: float | None
+
+    @property
+    def error(self) -> float:
+        return float(self.errors.mean())
+
+    @property
+    def standard_error(self) -> float | None:
+        """None if one trial is all there is."""
+        trials = len(self.errors)
+        return float(self.errors.std(ddof=1)) / math.sqrt(trials) if trials > 1 else None
+
+
+def attack(
+    mechanism: LocalMechanism, adversaries: Iterable[Adversary], scene: Scene, streams: Streams, secrets: Secrets
+) -> list[Outcome]:
+    """One outcome for each adversary that fits the mechanism. All see the same reports."""
+    if abs(scene.offset) > mechanism.radius:
+        raise ConfigError(
+            f"a weight within {mechanism.low:g} and {mechanism.high:g}, not {mechanism.center + scene.offset:g}",
+            place="--weight",
+            value=mechanism.center + scene.offset,
+        )
+    fitting = [adversary for adversary in adversaries if adversary.fits(mechanism)]
+    if not fitting:
+        return []
+    evidence, truths = _collect(mechanism, fitting, scene, streams, secrets)
+    outcomes = []
+    for adversary in fitting:
+        guess = adversary.predict(mechanism, evidence)
+        errors = np.abs(guess.weights - truths) / (mechanism.high - mechanism.low)
+        confidence = None if guess.confidence is None else float(guess.confidence.mean())
+        outcomes.append(Outcome(mechanism.name, adversary.name, mechanism.epsilon, errors, confidence))
+    return outcomes
+
+
+def _collect(
+    mechanism: LocalMechanism, adversaries: Sequence[Adversary], scene: Scene, streams: Streams, secrets: Secrets
+) -> tuple[Evidence, Vector]:
+    """What the server sees in all trials, and the true means of the last rounds."""
+    counted = any(adversary.uses_counts for adversary in adversaries)
+    channel = Channel.of(mechanism, secrets.child("probes")) if counted else None
+    shape = (scene.trials, scene.rounds)
+    averages, uppers, truths = np.empty(shape), np.empty(shape), np.empty(scene.trials)
+    counts = np.empty((scene.trials, len(channel.edges) + 1 if channel else 0))
+    halves = np.empty(shape, dtype=np.intp)
+    for trial in range(scene.trials):
+        weights = scene.weights(mechanism, streams.child("trial", trial, "weights"))
+        outputs = mechanism.perturb(weights, secrets.child("trial", trial).stream())
+        averages[trial], uppers[trial] = outputs.mean(axis=1), (outputs > mechanism.center).mean(axis=1)
+        halves[trial] = streams.child("trial", trial, "halves").generator().permutation(scene.rounds)
+        truths[trial] = weights[-1].mean()
+        if channel:
+            counts[trial] = channel.counts(outputs) / outputs.size
+    return Evidence(averages, uppers, counts, channel, halves), truths

@@ -1,0 +1,111 @@
+"""The best staircase: m and Delta(d) of SRR with the smallest error of the mean over clients.
+
+Only public quantities enter: epsilon, the grid, the number of clients and, if it is known, how far weights spread
+around the middle of the range. So the choice costs no privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from uldp.errors import ConfigError
+from uldp.mechanisms.grid import Grid, offset_moments
+from uldp.mechanisms.local import check_whole
+from uldp.mechanisms.ranks import RankLaw
+from uldp.mechanisms.staircase import StaircaseResponse, largest_delta, staircase_sizes
+from uldp.vectors import Vector
+
+MOST_GROUPS: Final = 20
+_SEARCH_GRID: Final = 2001  # values at most while searching: the best shape hardly depends on the step
+_SHARES: Final = 24
+
+
+@dataclass(frozen=True)
+class BestStaircase:
+    """The choice, and the root mean square error of the mean over clients that it gives, in units of weights."""
+
+    groups: int
+    delta: float
+    rmse: float
+
+
+@dataclass(frozen=True)
+class _Problem:
+    epsilon: float
+    grid: Grid
+    spread: float | None
+    clients: int
+
+    def rmse(self, groups: int, delta: float) -> float:
+        """Exact sums over ranks and over the weights of the grid, for clients who share one weight."""
+        law = RankLaw.linear(staircase_sizes(self.grid.size, groups, delta), self.epsilon)
+        bias, second = offset_moments(law)
+        errors = bias**2 + (second - bias**2) / self.clients
+        return math.sqrt(float(errors @ self.prior())) / self.grid.scale
+
+    def prior(self) -> Vector:
+        """How likely each value of the grid is: all alike, or normal around the middle with deviation ``spread``."""
+        if self.spread is None:
+            return np.full(self.grid.size, 1.0 / self.grid.size)
+        half = (self.grid.size - 1) // 2
+        offset = np.arange(-half, half + 1) / (self.grid.scale * self.spread)
+        density = np.exp(-0.5 * offset**2)
+        return np.asarray(density / density.sum())
+
+    def best(self) -> tuple[int, float]:
+        """The groups and the share of the largest Delta with the smallest error."""
+        most = min(MOST_GROUPS, self.grid.size - 1)
+        return min((self._best_share(groups) for groups in range(2, most + 1)), key=lambda found: found[0])[1:]
+
+    def _best_share(self, groups: int) -> tuple[float, int, float]:
+        """Shares on an even grid first, then twice on a finer one around the best."""
+        shares: Iterable[float] = [k / _SHARES for k in range(_SHARES + 1)]
+        width = 1.0 / _SHARES
+        for _ in range(3):
+            error, best = min((self.rmse(groups, self.delta(groups, share)), share) for share in shares)
+            shares = [min(1.0, max(0.0, best + width * k / 5)) for k in range(-4, 5)]
+            width /= 5
+        return error, groups, best
+
+    def delta(self, groups: int, share: float) -> float:
+        """A share of the largest Delta, rounded so that it is allowed."""
+        largest = largest_delta(self.grid.size, groups)
+        delta = share * float(largest)
+        return delta if delta <= largest else math.nextafter(delta, 0.0)
+
+
+def best_staircase(
+    epsilon: float, radius: float = 0.075, precision: int = 4, *, spread: float | None = None, clients: int = 100
+) -> BestStaircase:
+    """m and Delta(d) for the mean of ``clients`` clients who share one weight.
+
+    That weight is uniform over the range, or normal around the middle with standard deviation ``spread``.
+
+    >>> best_staircase(5.0).groups
+    2
+    """
+    check_whole("clients", clients, 1, "over how many clients is averaged")
+    if spread is not None and not (math.isfinite(spread) and spread > 0):
+        raise ConfigError(
+            f"the standard deviation of weights, a positive number or none, not {spread!r}",
+            place="spread",
+            value=spread,
+        )
+    StaircaseResponse(epsilon=epsilon, radius=radius, precision=precision, groups=1)  # refuses bad settings
+    wanted = _Problem(epsilon, Grid.of(0.0, radius, precision), spread, clients)
+    groups, share = _Problem(epsilon, _coarser(wanted.grid), spread, clients).best()
+    delta = wanted.delta(groups, share)
+    return BestStaircase(groups, delta, wanted.rmse(groups, delta))
+
+
+def _coarser(grid: Grid) -> Grid:
+    """The grid over the same range with fewer decimals, as long as it has more values than the search needs."""
+    size, scale = grid.size, grid.scale
+    while size > _SEARCH_GRID and scale > 1:
+        size, scale = 2 * round((size - 1) / 20) + 1, scale // 10
+    return Grid(-(size - 1) // 2, size, scale)

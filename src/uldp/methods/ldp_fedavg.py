@@ -1,0 +1,214 @@
+"""FedAvg under client-level local DP: every client perturbs every weight itself (SRR-FL and its rivals).
+
+Varun, Feng, Wang, Sural, Hong: "Towards Accurate and Stronger Local Differential Privacy for Federated Learning with
+Staircase Randomized Response", CODASPY 2024. The rival with two outputs is LDP-FL (Sun, Qian, Chen, IJCAI 2021).
+
+A client is a silo, and the privacy unit. In a round the server picks a fraction f_r of the clients; each of them::
+
+    x_k = x_t;  Q epochs of SGD on its records
+    send  y_j = M(w_j)  for every weight j:   w = x_k (as published), or w = x_k - x_t (``sends = "deltas"``)
+
+Server: x_(t+1) = x_t + eta_g (mean_k y - x_t), or x_t + eta_g mean_k y. With ``debias`` the mean is first mapped back
+by the inverse of w -> E[M(w)], which is right where clients are alike.
+
+Guarantee. M is epsilon-DP for one weight. A client's data move all n_w of its weights, so a round costs n_w epsilon
+towards whoever can tell whose values they are, the server included, and rounds add up. Nobody need be trusted.
+
+Symbols: epsilon ``epsilon_weight``, f_r ``fraction``, c ``center``, r ``radius``, p ``precision``, m ``groups``,
+Delta(d) ``delta_sizes``. Those of the range may be lists, one entry per layer (tensor of the model).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from uldp.data.federation import SiloData
+from uldp.errors import ConfigError, UldpError
+from uldp.learners.base import Learner
+from uldp.mechanisms.local import LocalMechanism
+from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
+from uldp.methods.base import Contribution, Facts, Method, Observer, State, require
+from uldp.methods.local import TrainsLocally
+from uldp.privacy.events import Event, LocalReports
+from uldp.rng import Secrets, Streams
+from uldp.vectors import FixedPoint, Vector
+
+SENDS: Final = ("weights", "deltas")
+RANGES: Final = ("fixed", "model")
+PerLayer = float | tuple[float, ...]
+CountPerLayer = int | tuple[int, ...]
+_BITS: Final = 40  # a perturbed value in 2^-40 of its largest size: rounding what is already private costs nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class LdpFedAvg(TrainsLocally, Method):
+    """Federated averaging of values that the clients perturbed."""
+
+    epsilon_weight: float = 5.0
+    mechanism: str = "piecewise"
+    sends: str = "deltas"
+    fraction: float = 1.0
+    global_lr: float = 1.0
+    center: PerLayer = 0.0
+    radius: PerLayer = 0.075
+    precision: CountPerLayer = 4
+    groups: CountPerLayer = 10
+    delta_sizes: PerLayer = 20.0
+    ranges: str = "fixed"
+    """``model``: before every round, center and radius of a layer are those of the global model's weights in it."""
+    debias: bool = False
+    layers: tuple[int, ...] = ()
+    """Sizes of the model's tensors; filled in when the model is known."""
+
+    summary: ClassVar[str] = "every client perturbs every weight itself; nobody need be trusted, epsilon is enormous"
+    paper: ClassVar[str] = "SRR-FL (CODASPY 2024)"
+    unit: ClassVar[str | None] = "client"
+    shared_noise: ClassVar[bool] = False
+    covers_replacement: ClassVar[bool] = True
+    local_noise: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.noise_multiplier == 0, "noise_multiplier", self.noise_multiplier, "0 (clients perturb)", "privacy")
+        require(self.sample_rate == 1, "sample_rate", self.sample_rate, "1 (clients are picked by method.fraction)")
+        require(self.compensate == 0, "compensate", self.compensate, "0 (no noise is shared)", "privacy")
+        require(0 < self.fraction <= 1, "fraction", self.fraction, "above 0 and at most 1")
+        require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
+        for key, known in (("sends", SENDS), ("ranges", RANGES), ("mechanism", tuple(LOCAL_MECHANISMS))):
+            require(getattr(self, key) in known, key, getattr(self, key), f"one of {', '.join(known)}")
+        for layer in range(len(self.layers) or 1):
+            self._mechanism(layer)
+
+    def for_model(self, layers: tuple[int, ...]) -> LdpFedAvg:
+        for key in ("center", "radius", "precision", "groups", "delta_sizes"):
+            value = getattr(self, key)
+            require(
+                not isinstance(value, tuple) or len(value) == len(layers),
+                key,
+                value,
+                f"one number, or one for each of the model's {len(layers)} tensors",
+            )
+        return replace(self, layers=layers)
+
+    def _setting(self, key: str, layer: int) -> Any:
+        value = getattr(self, key)
+        if not isinstance(value, tuple):
+            return value
+        if not value:
+            raise ConfigError("an empty list; give one number, or one per tensor", place=f"method.{key}")
+        return value[min(layer, len(value) - 1)]
+
+    def _mechanism(self, layer: int, x: Vector | None = None) -> LocalMechanism:
+        """The mechanism of a layer; with ranges from the model, around its present weights ``x``."""
+        center, radius = float(self._setting("center", layer)), float(self._setting("radius", layer))
+        if self.ranges == "model" and x is not None and len(x):
+            # The global model is public, so this tells nothing. Twice the spread, for clients go beyond it.
+            center = 0.0 if self.sends == "deltas" else float((x.max() + x.min()) / 2)
+            radius = max(radius, float(x.max() - x.min())) if self.sends == "weights" else radius
+        settings = {"epsilon": self.epsilon_weight, "center": center, "radius": radius}
+        if self.mechanism in ("srr", "grr"):
+            settings["precision"] = self._setting("precision", layer)
+        if self.mechanism == "srr":
+            settings |= {"groups": self._setting("groups", layer), "delta": self._setting("delta_sizes", layer)}
+        return local_mechanism(self.mechanism, **settings)
+
+    def _parts(self, x: Vector) -> Iterator[tuple[slice, LocalMechanism]]:
+        """The layers of a vector, each with its mechanism for the model ``x`` of this round."""
+        start = 0
+        for layer, size in enumerate(self.layers or (len(x),)):
+            part = slice(start, start + size)
+            yield part, self._mechanism(layer, x[part])
+            start += size
+
+    @property
+    def extremal(self) -> bool:
+        return self.mechanism in ("two-point", "grr")
+
+    @property
+    def samples_silos(self) -> bool:
+        return self.fraction < 1
+
+    def silos_per_round(self, facts: Facts) -> int:
+        return round(self.fraction * facts.silos)
+
+    def silo(
+        self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
+    ) -> Iterator[Contribution]:
+        try:
+            delta = learner.silo_delta(x, data, self.local, streams)
+        except (MemoryError, UldpError):
+            raise
+        except Exception:
+            # A model may raise on one client's records. An error would tell about them: no change counts instead.
+            delta = np.zeros_like(x)
+        values = x + delta if self.sends == "weights" else delta
+        row, stream = np.empty_like(x), secrets.child("perturb").stream()
+        for part, mechanism in self._parts(x):
+            # What is not a number becomes the middle of the range: it has to become something in it.
+            finite = np.nan_to_num(values[part], nan=mechanism.center, posinf=mechanism.center, neginf=mechanism.center)
+            perturbed = mechanism.perturb(finite, stream)
+            row[part] = (perturbed - mechanism.center) / mechanism.largest_output
+        yield None, row[None, :]
+
+    def server(self, state: State, total: Vector, facts: Facts) -> State:
+        mean = np.empty_like(total)
+        for part, mechanism in self._parts(state.x):
+            mean[part] = mechanism.center + mechanism.largest_output * total[part] / self.silos_per_round(facts)
+            if self.debias:
+                mean[part] = mechanism.invert_mean(mean[part])
+        step = mean - state.x if self.sends == "weights" else mean
+        return State(state.x + self.global_lr * step)
+
+    def encoding(self, facts: Facts) -> FixedPoint:
+        return FixedPoint(limit=1.0, bits=_BITS, saturate=True)
+
+    def terms(self, facts: Facts) -> int:
+        return facts.silos
+
+    def event(self, facts: Facts, silos_heard: int) -> Event:
+        return LocalReports(self.epsilon_weight, facts.dimension)
+
+    def seen_by(self, facts: Facts, observer: Observer) -> Event:
+        # A client's own perturbation protects it from everybody alike; others can take nothing off.
+        return self.event(facts, facts.silos)
+
+    def check(self, facts: Facts) -> None:
+        super().check(facts)
+        require(
+            self.silos_per_round(facts) >= 1,
+            "fraction",
+            self.fraction,
+            f"at least {1 / facts.silos:.3g}, so that one of {facts.silos} clients takes part",
+        )
+        require(
+            not self.layers or sum(self.layers) == facts.dimension,
+            "layers",
+            self.layers,
+            f"sizes that add up to the model's {facts.dimension} parameters",
+        )
+
+    def caveats(self, facts: Facts) -> tuple[str, ...]:
+        lines = [
+            f"Per weight and round: epsilon {self.epsilon_weight:g} (pure local DP, {self.mechanism}). Per client and "
+            f"round: {self.epsilon_weight * facts.dimension:g}, for its data move all {facts.dimension} weights.",
+            "A client is protected as a whole, and so is a person whose records are all with one client. A person with "
+            "records at s clients faces s times the epsilon.",
+        ]
+        if self.samples_silos:
+            lines.append(
+                f"The server picks {self.silos_per_round(facts)} of {facts.silos} clients a round and knows whom; the "
+                "numbers are for a client that is picked in every round."
+            )
+        if self.ranges == "model":
+            lines.append("Ranges follow the global model, which is public; they tell nothing about single clients.")
+        return tuple(lines)
+
+    def corrections(self) -> tuple[str, ...]:
+        return (
+            "The paper states epsilon per weight. A client's weights are all about the same data and compose (S5).",
+        )
