@@ -138,7 +138,7 @@ def _show(comparison: Comparison, metrics: list[str]) -> None:
             method.method,
             *(_cell(method.metrics.get(name)) for name in metrics),
             *(
-                show_epsilon(epsilon) + mark + (" (record)" if method.unit == "record" else "")
+                show_epsilon(epsilon) + mark + (f" ({method.unit})" if method.unit in ("record", "client") else "")
                 for epsilon, mark in ((method.epsilon, ""), (method.server_epsilon, method.server_mark))
             ),
             f"{method.seconds:.1f} s",

@@ -27,6 +27,7 @@ from uldp.methods.registry import lookup
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Event
 from uldp.privacy.ledger import Ledger
+from uldp.privacy.statement import Statement
 from uldp.privacy.statement import finite_or_none
 from uldp.protocol.messages import PROTOCOL_VERSION
 from uldp.runs.directory import RunDirectory
@@ -36,10 +37,19 @@ SETTINGS = "comparison.json"
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True):
-    """What a folder was begun with: a fingerprint of all that the methods share, and one per method and seed."""
+    """What a folder was begun with: a fingerprint of all that the methods share, and one per method and seed.
+
+    ``noise`` is the noise multiplier of the methods that have one.
+    """
 
     shared: str
     methods: dict[str, list[str]]
+    noise: float | None = None
+
+
+def _of_server(statement: Statement) -> float:
+    """The epsilon of the line that names the server."""
+    return next((exposure.epsilon for exposure in statement.exposures if "the server" in exposure.who), math.inf)
 
 
 @dataclass(frozen=True)
@@ -61,9 +71,8 @@ class Compared:
 
     @property
     def server_epsilon(self) -> float:
-        """Of one run, for the server: the second line of a statement."""
-        seen = (result.statement.exposures[1:2] for result in self.results)
-        return max(exposures[0].epsilon if exposures else math.inf for exposures in seen)
+        """Of one run, for the server."""
+        return max(_of_server(result.statement) for result in self.results)
 
     @property
     def server_mark(self) -> str:
@@ -194,19 +203,22 @@ def _path(folder: RunDirectory, method: str, seed: int) -> Path:
 def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]) -> Settings:
     """Take an empty folder, or one that was begun with the same settings; methods and seeds may be added to it."""
     shared = {_shared_digest(group[0]) for group in experiments.values()}
-    if len(shared) != 1:
+    noises = {group[0].privacy.noise_multiplier for group in experiments.values() if _adds_noise(group[0])}
+    if len(shared) != 1 or len(noises) > 1:
         raise ConfigError("the methods of a comparison may differ in [method] only", place="comparison")
-    wanted = Settings(
-        shared.pop(), {name: [experiment.digest() for experiment in group] for name, group in experiments.items()}
-    )
+    digests = {name: [experiment.digest() for experiment in group] for name, group in experiments.items()}
+    wanted = Settings(shared.pop(), digests, next(iter(noises), None))
     if not folder.has(SETTINGS):
         RunDirectory.check_free(folder.path)
         folder.make()
         folder.write_json(SETTINGS, msgspec.to_builtins(wanted))
         return wanted
     begun = _read_settings(folder)
-    if begun.shared != wanted.shared or any(
-        _differ(begun.methods.get(name, []), digests) for name, digests in wanted.methods.items()
+    other_noise = bool(noises) and begun.noise is not None and begun.noise != wanted.noise
+    if (
+        begun.shared != wanted.shared
+        or other_noise
+        or any(_differ(begun.methods.get(name, []), digests) for name, digests in wanted.methods.items())
     ):
         raise RunError(
             "holds another comparison; choose another directory, or repeat its settings to go on with it",
@@ -215,17 +227,27 @@ def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]
         )
     methods = {**wanted.methods, **begun.methods}
     grown = Settings(
-        begun.shared, {name: max(known, wanted.methods.get(name, []), key=len) for name, known in methods.items()}
+        begun.shared,
+        {name: max(known, wanted.methods.get(name, []), key=len) for name, known in methods.items()},
+        begun.noise if begun.noise is not None else wanted.noise,
     )
     if grown != begun:
         folder.write_json(SETTINGS, msgspec.to_builtins(grown))
     return grown
 
 
+def _adds_noise(experiment: Experiment) -> bool:
+    return experiment.method.unit is not None and not experiment.method.local_noise
+
+
 def _shared_digest(experiment: Experiment) -> str:
-    """A fingerprint of what all methods of a comparison share: everything but ``[method]``, with the first seed."""
+    """A fingerprint of what all methods of a comparison share: everything but ``[method]``, with the first seed.
+
+    The noise multiplier is compared apart, for some methods have none.
+    """
     tree = {"protocol": PROTOCOL_VERSION, **experiment.to_tree()}
     del tree["method"]
+    tree["privacy"].pop("noise_multiplier", None)
     tree["data"].pop("data_dir", None)  # where the files lie says nothing about what is in them
     return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
 
