@@ -132,6 +132,21 @@ def step(server, silos) -> bool:
     return True
 
 
+def drive_with_restarts(make):
+    """Run ``make()``'s sessions to the end, and after every exchange go on with new ones from the saved states."""
+    server, silos = make()
+    while step(server, silos):
+        saved, states = server.save(), {name: silo.save() for name, silo in silos.items()}
+        entries = server.ledger.entries
+        server, silos = make()
+        server.restore(saved)
+        for entry in entries:
+            server.ledger.charge(entry)
+        for name, state in states.items():
+            silos[name].restore(state)
+    return server
+
+
 def drive(server, silos) -> None:
     while step(server, silos):
         pass

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gmpy2 import mpz
 from tests.core.test_sessions import build
-from tests.support import drive, make_aggregation, make_plan, make_sessions, small_federation, step
+from tests.support import drive, drive_with_restarts, make_aggregation, make_plan, make_sessions, small_federation
 
 from uldp.aggregation import AGGREGATIONS, lookup_aggregation
 from uldp.aggregation.base import largest_total
@@ -61,16 +61,7 @@ def test_masked_gives_the_model_of_plain_bit_by_bit(name):
 def test_saving_and_restoring_after_every_exchange_changes_nothing(aggregation, rate):
     method = method_for("uldp-avg-w", sample_rate=rate)
     expected = trained(aggregation, method).model.tobytes()
-    server, silos = make_sessions(method, small_federation(), aggregation=aggregation)
-    while step(server, silos):
-        saved, states = server.save(), {name: silo.save() for name, silo in silos.items()}
-        entries = server.ledger.entries
-        server, silos = make_sessions(method, small_federation(), aggregation=aggregation)
-        server.restore(saved)
-        for entry in entries:
-            server.ledger.charge(entry)
-        for name, state in states.items():
-            silos[name].restore(state)
+    server = drive_with_restarts(lambda: make_sessions(method, small_federation(), aggregation=aggregation))
     assert server.model.tobytes() == expected
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support import drive, make_aggregation, make_plan, make_sessions, small_federation, step
+from tests.support import drive, drive_with_restarts, make_aggregation, make_plan, make_sessions, small_federation, step
 
 from uldp.errors import MessageRefused, RunError
 from uldp.methods.registry import METHODS, lookup
@@ -70,16 +70,7 @@ def test_saving_and_restoring_after_every_exchange_changes_nothing(name):
     server, silos = make_sessions(method, small_federation())
     drive(server, silos)
     expected = server.model.tobytes()
-    server, silos = make_sessions(method, small_federation())
-    while step(server, silos):
-        saved, states = server.save(), {name: silo.save() for name, silo in silos.items()}
-        entries = server.ledger.entries
-        server, silos = make_sessions(method, small_federation())
-        server.restore(saved)
-        for entry in entries:
-            server.ledger.charge(entry)
-        for silo_name, state in states.items():
-            silos[silo_name].restore(state)
+    server = drive_with_restarts(lambda: make_sessions(method, small_federation()))
     assert server.model.tobytes() == expected
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from tests.core.test_sessions import DIGEST, ask, build
-from tests.support import SMALL_KEY, drive, make_plan, make_sessions, small_federation, step
+from tests.support import SMALL_KEY, drive, drive_with_restarts, make_plan, make_sessions, small_federation, step
 
 from uldp.aggregation import offers, paillier_silo
 from uldp.aggregation.base import RoundQuestion
@@ -62,16 +62,7 @@ def test_it_runs_to_the_end_and_saving_changes_nothing(rate, aggregation):
     drive(server, silos)
     assert server.round == 3 and len(server.ledger.entries) == 3
     expected = server.model.tobytes()
-    server, silos = sessions(rate, aggregation=aggregation)
-    while step(server, silos):
-        saved, states = server.save(), {name: silo.save() for name, silo in silos.items()}
-        entries = server.ledger.entries
-        server, silos = sessions(rate, aggregation=aggregation)
-        server.restore(saved)
-        for entry in entries:
-            server.ledger.charge(entry)
-        for name, state in states.items():
-            silos[name].restore(state)
+    server = drive_with_restarts(lambda: sessions(rate, aggregation=aggregation))
     assert server.model.tobytes() == expected
 
 

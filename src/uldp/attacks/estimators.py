@@ -23,19 +23,21 @@ WEIGHTS: Final = 401
 """Candidate weights, evenly over the range."""
 
 _BINS: Final = 400
+_DRAWN: Final = 1 << 20
 _PROBES: Final = 1 << 15
 _PROBES_AT_ONCE: Final = 1 << 11
-_EM_STEPS: Final = 3000
+_EM_EVERY: Final = 4  # EM takes every fourth candidate: finer laws cannot be told apart
+_EM_STEPS: Final = 2000
 _EM_CHECK: Final = 50
-_EM_STILL: Final = 1e-6  # of the range: so little that the mean may move in one step of those at rest
+_EM_TRIALS: Final = 6
+_EM_STILL: Final = 1e-5  # of the range: when so many steps move no mean by more, EM has arrived
 
 
 @dataclass(frozen=True)
 class Channel:
     """How outputs, put into bins, depend on the weight.
 
-    ``ratios[b, j]`` is P(bin b | weight j) / Q(bin b), where Q is the law of outputs of weights spread evenly over the
-    range. Q does not depend on the weight, so ratios are all that likelihoods are about.
+    ``ratios[b, j]`` is P(bin b | weight j) up to a factor of the bin alone, which no likelihood depends on.
     """
 
     edges: Vector
@@ -44,29 +46,40 @@ class Channel:
 
     @classmethod
     def of(cls, mechanism: LocalMechanism, secrets: Secrets) -> Channel:
-        """By outputs of the mechanism itself, so that it works for any set of outputs.
+        """Made of outputs of the mechanism itself, so that it works for any set of outputs.
 
-        For outputs y drawn from Q, the mean of P(y | w) / Q(y) over those in a bin is P(bin | w) / Q(bin). Bins are
-        cut at quantiles: a value that comes often has a bin of its own, so two outputs make two bins.
+        Bins are cut at quantiles: a value that comes often has a bin of its own, so two outputs make two bins.
         """
         weights = np.linspace(mechanism.low, mechanism.high, WEIGHTS)
-        probes = np.sort(mechanism.perturb(np.linspace(mechanism.low, mechanism.high, _PROBES), secrets.stream()))
-        edges = np.unique(np.quantile(probes, np.arange(1, _BINS) / _BINS, method="lower"))
-        edges = edges[edges < probes[-1]]
-        bins = np.searchsorted(edges, probes)
-        sums = np.zeros((len(edges) + 1, WEIGHTS))
-        for start in range(0, _PROBES, _PROBES_AT_ONCE):
+        drawn = np.sort(mechanism.perturb(np.linspace(mechanism.low, mechanism.high, _DRAWN), secrets.stream()))
+        edges = np.unique(np.quantile(drawn, np.arange(1, _BINS) / _BINS, method="lower"))
+        edges = edges[edges < drawn[-1]]
+        ratios = np.zeros((len(edges) + 1, WEIGHTS))
+        values, times = _probes(drawn)
+        for start in range(0, len(values), _PROBES_AT_ONCE):
             part = slice(start, start + _PROBES_AT_ONCE)
-            values, first, times = np.unique(probes[part], return_index=True, return_counts=True)
-            chances = np.exp(mechanism.log_likelihood(values, weights))
-            chances *= (times / chances.mean(axis=1))[:, None]
-            np.add.at(sums, bins[part][first], chances)
-        return cls(edges, weights, sums / np.bincount(bins)[:, None])
+            chances = np.exp(mechanism.log_likelihood(values[part], weights))
+            if times is not None:
+                chances *= (times[part] / chances.mean(axis=1))[:, None]
+            np.add.at(ratios, np.searchsorted(edges, values[part]), chances)
+        return cls(edges, weights, ratios / ratios.mean(axis=1, keepdims=True))
 
     def counts(self, outputs: Vector) -> npt.NDArray[np.int64]:
         """How many of the outputs fall into each bin."""
         found = np.searchsorted(self.edges, outputs.reshape(-1))
         return np.bincount(found, minlength=len(self.edges) + 1)
+
+
+def _probes(drawn: Vector) -> tuple[Vector, npt.NDArray[np.int64] | None]:
+    """Outputs to sum P(y | w) over, and how often each stands for others: None if they are all that there are.
+
+    Where there are too many, evenly chosen ones of those drawn take their place. They follow the law Q of outputs of
+    evenly spread weights, so the sum of P(y | w) / Q(y) over those in a bin is P(bin | w), up to a factor.
+    """
+    values = np.unique(drawn)
+    if len(values) <= _PROBES:
+        return values, None
+    return np.unique(drawn[:: len(drawn) // _PROBES], return_counts=True)
 
 
 @dataclass(frozen=True)
@@ -110,9 +123,9 @@ def _any(mechanism: LocalMechanism) -> bool:
     return True
 
 
-def _candidates_are_enough(mechanism: LocalMechanism) -> bool:
-    """GRR singles out one value of its grid: candidates between which values lie would miss it."""
-    return not (isinstance(mechanism, RandomizedResponse) and mechanism.grid.size > WEIGHTS)
+def _tells_apart(candidates: int) -> Callable[[LocalMechanism], bool]:
+    """GRR singles out one value of its grid: fewer candidates than values would miss most of them."""
+    return lambda mechanism: not isinstance(mechanism, RandomizedResponse) or mechanism.grid.size <= candidates
 
 
 def by_frequency(mechanism: LocalMechanism, evidence: Evidence) -> Guess:
@@ -156,17 +169,24 @@ def by_likelihood(mechanism: LocalMechanism, evidence: Evidence) -> Guess:
 def by_deconvolution(mechanism: LocalMechanism, evidence: Evidence) -> Guess:
     """EM for the law of the clients' weights, without any assumption about it, from the uniform law; then its mean."""
     channel = _needed(evidence.channel)
-    law = np.full((len(evidence.counts), len(channel.weights)), 1 / len(channel.weights))
+    weights, ratios = channel.weights[::_EM_EVERY], np.ascontiguousarray(channel.ratios[:, ::_EM_EVERY])
+    # A few trials at a time: each block stops when it may, and products so small are not spread over threads.
+    blocks = np.array_split(evidence.counts, -(-len(evidence.counts) // _EM_TRIALS))
     still = _EM_STILL * (mechanism.high - mechanism.low)
-    mean = law @ channel.weights
-    for step in range(1, _EM_STEPS + 1):
-        law *= (evidence.counts / (law @ channel.ratios.T)) @ channel.ratios
-        law /= law.sum(axis=1, keepdims=True)
-        if step % _EM_CHECK == 0:
-            before, mean = mean, law @ channel.weights
-            if np.abs(mean - before).max() < still:
-                break
-    return Guess(law @ channel.weights)
+    return Guess(np.concatenate([_mean_by_em(shares, weights, ratios, still) for shares in blocks]))
+
+
+def _mean_by_em(shares: Vector, weights: Vector, ratios: Vector, still: float) -> Vector:
+    """The mean of the likeliest law of weights, for each row of shares of bins."""
+    law = np.full((len(shares), len(weights)), 1 / len(weights))
+    mean = law @ weights
+    for _ in range(_EM_STEPS // _EM_CHECK):
+        for _ in range(_EM_CHECK):
+            law *= (shares / (law @ ratios.T)) @ ratios
+        before, mean = mean, law @ weights
+        if np.abs(mean - before).max() < still:
+            break
+    return mean
 
 
 def _needed(channel: Channel | None) -> Channel:
@@ -180,7 +200,9 @@ ADVERSARIES: Final[Mapping[str, Adversary]] = {
     for adversary in (
         Adversary("frequency", "the paper's: how often each of two outputs comes", by_frequency, False, _two_outputs),
         Adversary("mean", "inverts the mean output", by_mean, False, _any),
-        Adversary("likelihood", "one likeliest weight of all clients", by_likelihood, True, _candidates_are_enough),
-        Adversary("em", "the law of clients' weights by EM", by_deconvolution, True, _candidates_are_enough),
+        Adversary("likelihood", "one likeliest weight of all clients", by_likelihood, True, _tells_apart(WEIGHTS)),
+        Adversary(
+            "em", "the law of clients' weights by EM", by_deconvolution, True, _tells_apart(WEIGHTS // _EM_EVERY)
+        ),
     )
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from uldp.mechanisms.local import LocalMechanism
 from uldp.rng import Secrets, Streams
 from uldp.vectors import Vector
 
-LARGEST_TRIAL = 10**7
+LARGEST_TRIAL: Final = 10**7
+MOST_TRIALS: Final = 10**5
+_MOST_ROUNDS_OF_ALL: Final = 5 * 10**7  # each is kept: some numbers for each round of each trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +46,16 @@ class Scene:
                 raise ConfigError(f"a whole number from 1 up, not {count}", place=place, value=count)
         if self.clients * self.rounds > LARGEST_TRIAL:
             raise ConfigError(
-                f"{self.clients:,} clients in {self.rounds:,} rounds send more than {LARGEST_TRIAL:,} values; use fewer",
+                f"{self.clients:,} clients in {self.rounds:,} rounds send more than {LARGEST_TRIAL:,} values",
                 place="--clients",
                 value=self.clients,
+            )
+        most = min(MOST_TRIALS, _MOST_ROUNDS_OF_ALL // self.rounds)
+        if self.trials > most:
+            raise ConfigError(
+                f"at most {most:,} trials of {self.rounds:,} rounds, not {self.trials:,}",
+                place="--trials",
+                value=self.trials,
             )
         for place, value in (("--spread", self.spread), ("--tolerance", self.tolerance)):
             if not (math.isfinite(value) and value >= 0):
@@ -85,7 +95,7 @@ def attack(
     mechanism: LocalMechanism, adversaries: Iterable[Adversary], scene: Scene, streams: Streams, secrets: Secrets
 ) -> list[Outcome]:
     """One outcome for each adversary that fits the mechanism. All see the same reports."""
-    if abs(scene.offset) > mechanism.radius:
+    if not abs(scene.offset) <= mechanism.radius:
         raise ConfigError(
             f"a weight within {mechanism.low:g} and {mechanism.high:g}, not {mechanism.center + scene.offset:g}",
             place="--weight",

@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from uldp._version import __version__
+from uldp.cli.attack import attack
 from uldp.cli.bench import bench
 from uldp.cli.calculators import epsilon, sigma
 from uldp.cli.catalog import datasets, methods
 from uldp.cli.compare import compare
 from uldp.cli.data import data
 from uldp.cli.demo import demo
+from uldp.cli.local import local
 from uldp.cli.models import export, predict
 from uldp.cli.new import new
 from uldp.cli.plan import plan
@@ -26,9 +28,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, new, methods, datasets, plan, run, resume, compare, predict, export, epsilon, sigma, total):
+for command in (
+    demo,
+    new,
+    methods,
+    datasets,
+    plan,
+    run,
+    resume,
+    compare,
+    predict,
+    export,
+    epsilon,
+    sigma,
+    local,
+    total,
+):
     app.command()(command)
 app.add_typer(data, name="data")
+app.add_typer(attack, name="attack")
 app.add_typer(bench, name="bench")
 
 

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from uldp.data.federation import SiloData
-from uldp.errors import ConfigError, UldpError
+from uldp.errors import ConfigError
 from uldp.learners.base import Learner
 from uldp.mechanisms.local import LocalMechanism
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
@@ -40,6 +40,8 @@ from uldp.vectors import FixedPoint, Vector
 
 SENDS: Final = ("weights", "deltas")
 RANGES: Final = ("fixed", "model")
+EXTREMAL: Final = ("two-point", "grr")
+"""Mechanisms for which the larger share of clones is proven (:mod:`uldp.privacy.shuffle`)."""
 PerLayer = float | tuple[float, ...]
 CountPerLayer = int | tuple[int, ...]
 _BITS: Final = 40  # a perturbed value in 2^-40 of its largest size: rounding what is already private costs nothing
@@ -127,7 +129,7 @@ class LdpFedAvg(TrainsLocally, Method):
 
     @property
     def extremal(self) -> bool:
-        return self.mechanism in ("two-point", "grr")
+        return self.mechanism in EXTREMAL
 
     @property
     def samples_silos(self) -> bool:
@@ -139,13 +141,7 @@ class LdpFedAvg(TrainsLocally, Method):
     def silo(
         self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
     ) -> Iterator[Contribution]:
-        try:
-            delta = learner.silo_delta(x, data, self.local, streams)
-        except (MemoryError, UldpError):
-            raise
-        except Exception:
-            # A model may raise on one client's records. An error would tell about them: no change counts instead.
-            delta = np.zeros_like(x)
+        delta = self.change(x, data, learner, streams)
         values = x + delta if self.sends == "weights" else delta
         row, stream = np.empty_like(x), secrets.child("perturb").stream()
         for part, mechanism in self._parts(x):

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from uldp.learners.base import LocalTraining
+import numpy as np
+
+from uldp.data.federation import SiloData
+from uldp.errors import UldpError
+from uldp.learners.base import Learner, LocalTraining
 from uldp.methods.base import Method
+from uldp.rng import Streams
+from uldp.vectors import Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +27,18 @@ class TrainsLocally(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.local  # checks the settings
+
+    def change(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Vector:
+        """x_s - x_t of a silo that trains on all of its records; not a number where the model raises.
+
+        A model may raise on one person's record. An error would tell about it.
+        """
+        try:
+            return learner.silo_delta(x, data, self.local, streams)
+        except (MemoryError, UldpError):
+            raise
+        except Exception:
+            return np.full(len(x), np.nan)
 
     @property
     def local(self) -> LocalTraining:

@@ -22,10 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from uldp.data.federation import SiloData
-from uldp.errors import UldpError
 from uldp.learners.base import Learner
 from uldp.methods.base import Contribution, Facts, Observer, require_limit
 from uldp.methods.local import TrainsLocally
@@ -53,14 +50,8 @@ class UldpNaive(TrainsLocally, SiloMean):
     def silo(
         self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
     ) -> Iterator[Contribution]:
-        try:
-            delta = learner.silo_delta(x, data, self.local, streams)
-        except (MemoryError, UldpError):
-            raise
-        except Exception:
-            # A model may raise on one user's record. An error would tell about it: not a number counts as zero.
-            delta = np.full(len(x), np.nan)
-        yield None, clip_rows(delta[None, :], self.clip)
+        # What is not a number counts as zero.
+        yield None, clip_rows(self.change(x, data, learner, streams)[None, :], self.clip)
 
     def encoding(self, facts: Facts) -> FixedPoint:
         return FixedPoint(limit=self.clip)

@@ -27,8 +27,7 @@ from uldp.methods.registry import lookup
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Event
 from uldp.privacy.ledger import Ledger
-from uldp.privacy.statement import Statement
-from uldp.privacy.statement import finite_or_none
+from uldp.privacy.statement import Statement, finite_or_none
 from uldp.protocol.messages import PROTOCOL_VERSION
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.local import OnRound, Result, run

@@ -1,0 +1,242 @@
+"""``uldp attack``: what a server that is not trusted finds out, by simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from uldp.cli.output import Json, print_json, print_table, reporting
+from uldp.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from uldp.attacks.estimators import Adversary
+    from uldp.attacks.inference import Outcome, Scene
+    from uldp.mechanisms.local import LocalMechanism
+
+attack = typer.Typer(help="Play an adversary: what can be found out from what is sent.", no_args_is_help=True)
+
+_OPTIONS = {
+    "method.epsilon_weight": "--epsilon",
+    "method.center": "--center",
+    "method.radius": "--radius",
+    "method.mechanism": "--mechanism",
+    "method.groups": "--groups",
+    "method.delta_sizes": "--delta-sizes",
+    "method.precision": "--precision",
+}
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+_MARKERS, _LINES = ("s", "o", "^", "v"), (":", "-", "--", "-.")
+_PUBLISHED = (1501, 10, 20.0)  # g, m and Delta(d) of the paper's experiments
+
+Mechanisms = Annotated[
+    list[str], typer.Option("--mechanism", help="srr, two-point, grr, piecewise, hybrid; a list with commas, or again.")
+]
+Epsilons = Annotated[list[str], typer.Option("--epsilon", help="Epsilon of one weight; a list with commas, or again.")]
+Adversaries = Annotated[
+    list[str],
+    typer.Option("--adversary", help="frequency (two-point only), mean, likelihood, em; a list, or again. [all]"),
+]
+
+
+@attack.callback()
+def _attack() -> None:
+    pass
+
+
+@attack.command()
+@reporting
+def inference(
+    mechanism: Mechanisms = ["two-point,srr"],  # noqa: B006
+    epsilon: Epsilons = ["1,2,3,5,8,10"],  # noqa: B006
+    adversary: Adversaries = [],  # noqa: B006
+    clients: Annotated[int, typer.Option("--clients", help="Clients, all of them in every round.")] = 1000,
+    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of which the server keeps the reports.")] = 50,
+    center: Annotated[float, typer.Option("--center", help="c, the middle of the range of weights.")] = 0.0,
+    radius: Annotated[float, typer.Option("--radius", help="r, half the width of the range.")] = 1.0,
+    weight: Annotated[
+        float | None, typer.Option("--weight", help="The clients' mean weight. [c + 0.3 r]", show_default=False)
+    ] = None,
+    spread: Annotated[
+        float, typer.Option("--spread", help="Standard deviation between clients: large if they are unlike.")
+    ] = 0.00548,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", help="Each round moves the mean by so much at most, up or down.")
+    ] = 0.01,
+    trials: Annotated[int, typer.Option("--trials", help="Attacks to average over.")] = 500,
+    groups: Annotated[int, typer.Option("--groups", help="SRR: m, the number of groups.")] = 10,
+    delta_sizes: Annotated[
+        float | None,
+        typer.Option(
+            "--delta-sizes", help="SRR: Delta(d), by how much groups grow. [as published, scaled]", show_default=False
+        ),
+    ] = None,
+    precision: Annotated[int, typer.Option("--precision", help="SRR and GRR: decimals of the grid.")] = 4,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="A picture: error against epsilon.")] = None,
+    as_json: Json = False,
+) -> None:
+    """An untrusted server guesses the clients' mean weight from perturbed ones (SRR-FL, Section 3)."""
+    from uldp.attacks.inference import Scene
+
+    offset = 0.3 * radius if weight is None else weight - center
+    scene = Scene(
+        clients=clients, rounds=rounds, offset=offset, spread=spread, tolerance=tolerance, trials=trials
+    )  # fmt: skip
+    settings = {"center": center, "radius": radius, "groups": groups, "delta": delta_sizes, "precision": precision}
+    mechanisms = _mechanisms(_listed(mechanism), _numbers(_listed(epsilon)), settings)
+    outcomes = _played(mechanisms, _adversaries(_listed(adversary), mechanisms), scene, seed)
+    if out is not None:
+        _picture(outcomes, out)
+    if as_json:
+        print_json([_row(outcome) for outcome in outcomes])
+        return
+    _print_outcomes(outcomes)
+    if out is not None:
+        typer.echo(f"picture: {out}")
+
+
+def _listed(given: Sequence[str]) -> list[str]:
+    """The names in all lists, each once."""
+    return list(dict.fromkeys(name.strip() for text in given for name in text.split(",") if name.strip()))
+
+
+def _numbers(given: Sequence[str]) -> list[float]:
+    if not given:
+        raise ConfigError("give at least one number, such as 3", place="--epsilon")
+    numbers = []
+    for text in given:
+        try:
+            numbers.append(float(text))
+        except ValueError:
+            raise ConfigError(f"a number such as 3, not {text!r}", place="--epsilon", value=text) from None
+    return numbers
+
+
+def _mechanisms(names: Sequence[str], epsilons: Sequence[float], settings: dict[str, Any]) -> list[LocalMechanism]:
+    """Each mechanism with each epsilon; a setting goes to those that have it."""
+    from dataclasses import fields
+
+    from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
+
+    if not names:
+        raise ConfigError("give at least one mechanism, such as srr", place="--mechanism")
+    built = []
+    try:
+        for name in names:
+            known = {field.name for field in fields(LOCAL_MECHANISMS[name])} if name in LOCAL_MECHANISMS else set()
+            own = {key: value for key, value in settings.items() if key in known}
+            if "delta" in own and own["delta"] is None:
+                own["delta"] = _published_delta(settings)
+            built += [local_mechanism(name, epsilon=epsilon, **own) for epsilon in epsilons]
+    except ConfigError as error:
+        raise ConfigError(
+            error.message, place=_OPTIONS.get(error.place, error.place), value=error.value
+        ) from error  # fmt: skip
+    return built
+
+
+def _published_delta(settings: dict[str, Any]) -> float:
+    """The paper's Delta(d), which is about 0.6 of the largest possible one, for another grid."""
+    from uldp.mechanisms.staircase import StaircaseResponse, largest_delta
+
+    groups = settings["groups"]
+    plain = {key: settings[key] for key in ("center", "radius", "precision", "groups")}
+    size = StaircaseResponse(epsilon=1.0, delta=0.0, **plain).grid.size
+    if groups == 1:
+        return 0.0
+    size_then, groups_then, delta = _PUBLISHED
+    return delta * float(largest_delta(size, groups) / largest_delta(size_then, groups_then))
+
+
+def _adversaries(names: Sequence[str], mechanisms: Sequence[LocalMechanism]) -> list[Adversary]:
+    """Those asked for. One that fits none of the mechanisms is refused; without names all are taken."""
+    from uldp.attacks.estimators import ADVERSARIES
+
+    for name in names:
+        if name not in ADVERSARIES:
+            raise ConfigError(
+                f"unknown adversary {name!r}. Known: {', '.join(ADVERSARIES)}" + did_you_mean(name, ADVERSARIES),
+                place="--adversary",
+                value=name,
+            )
+        if not any(ADVERSARIES[name].fits(mechanism) for mechanism in mechanisms):
+            shown = ", ".join(dict.fromkeys(mechanism.name for mechanism in mechanisms))
+            raise ConfigError(f"{name!r} does not work on {shown} with these settings", place="--adversary", value=name)
+    return [ADVERSARIES[name] for name in names or ADVERSARIES]
+
+
+def _played(
+    mechanisms: Sequence[LocalMechanism], adversaries: Sequence[Adversary], scene: Scene, seed: int
+) -> list[Outcome]:
+    from uldp.attacks.inference import attack
+    from uldp.rng import Secrets, Streams
+
+    streams, secrets = Streams.from_seed(seed), Secrets.simulated_from_seed(seed)
+    outcomes: list[Outcome] = []
+    for mechanism in mechanisms:
+        path = ("attack", mechanism.name, repr(mechanism.epsilon))
+        outcomes += attack(mechanism, adversaries, scene, streams.child(*path), secrets.child(*path))
+    return outcomes
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "mechanism": outcome.mechanism,
+        "adversary": outcome.adversary,
+        "epsilon": outcome.epsilon,
+        "error_percent": _percent(outcome.error),
+        "standard_error": _percent(outcome.standard_error),
+        "confidence": outcome.confidence,
+    }
+
+
+def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
+    rows = []
+    for outcome in outcomes:
+        within = "" if outcome.standard_error is None else f"{100 * outcome.standard_error:.3f}"
+        sure = "" if outcome.confidence is None else f"{outcome.confidence:.1f}"
+        error = f"{100 * outcome.error:.3f}"
+        rows.append((outcome.mechanism, outcome.adversary, f"{outcome.epsilon:g}", error, within, sure))
+    print_table(("mechanism", "adversary", "epsilon", "error, % of the range", "standard error", "confidence"), rows)
+
+
+def _picture(outcomes: Sequence[Outcome], path: Path) -> Path:
+    """Error against epsilon, a line for each mechanism (colour) and adversary (marker)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    from uldp.reports.figures import save_picture
+
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    mechanisms = list(dict.fromkeys(outcome.mechanism for outcome in outcomes))
+    adversaries = list(dict.fromkeys(outcome.adversary for outcome in outcomes))
+    for name, adversary in dict.fromkeys((outcome.mechanism, outcome.adversary) for outcome in outcomes):
+        line = [outcome for outcome in outcomes if (outcome.mechanism, outcome.adversary) == (name, adversary)]
+        line.sort(key=lambda outcome: outcome.epsilon)
+        axes.errorbar(
+            [outcome.epsilon for outcome in line],
+            [100 * outcome.error for outcome in line],
+            yerr=[100 * (outcome.standard_error or 0.0) for outcome in line],
+            color=_COLOURS[mechanisms.index(name) % len(_COLOURS)],
+            marker=_MARKERS[adversaries.index(adversary)],
+            linestyle=_LINES[adversaries.index(adversary)],
+            markersize=4,
+            label=f"{name}, {adversary}",
+        )
+    errors = [outcome.error for outcome in outcomes if outcome.error > 0]
+    if errors and max(errors) > 10 * min(errors):
+        axes.set_yscale("log")
+    axes.set(xlabel="epsilon of one weight", ylabel="error, % of the range", title="Guessing the clients' mean weight")
+    axes.legend(frameon=False, fontsize="small")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    return save_picture(figure, path)

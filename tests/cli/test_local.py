@@ -1,0 +1,92 @@
+"""``uldp local`` and ``ldp-fedavg`` on the command line."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from uldp.cli.app import app
+
+runner = CliRunner()
+SMALL = ["--dataset", "digits", "--set", "data.silos=8", "--set", "data.users=8", "--set", "method.rounds=1"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def document(*arguments):
+    result = runner.invoke(app, [*map(str, arguments), "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_a_clients_weights_and_rounds_add_up():
+    found = document("local", "--epsilon-weight", 5, "--weights", 100, "--rounds", 2)
+    assert (found["per_weight_round"], found["per_client_round"]) == (5.0, 500.0)
+    assert found["epsilon"] == found["per_run"] <= 1000
+    assert found["shuffled"] is None
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "clients", "mechanism", "expected"),
+    [
+        (1, 100, "two-point", 0.444),
+        (1, 1000, "grr", 0.125),
+        (3, 1000, "two-point", 0.704),
+        (5, 10_000, "grr", 0.635),
+        (1, 1000, "srr", 0.154),
+        (3, 10_000, "piecewise", 0.273),
+    ],
+)
+def test_shuffling_amplifies_one_weight(epsilon, clients, mechanism, expected):
+    found = document("local", "--epsilon-weight", epsilon, "--clients", clients, "--mechanism", mechanism)
+    assert found["shuffled"]["per_weight_round"] == pytest.approx(expected, abs=0.005)
+
+
+def test_the_formula_is_given_inside_its_region_only():
+    assert document("local", "--epsilon-weight", 0.3, "--clients", 10_000)["erlingsson_per_weight"] is not None
+    assert document("local", "--epsilon-weight", 5, "--clients", 10_000)["erlingsson_per_weight"] is None
+    assert "epsilon < 1/2" in runner.invoke(app, ["local", "--epsilon-weight", "5", "--clients", "100"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--epsilon-weight", "0"], "epsilon"),
+        (["--epsilon-weight", "1", "--weights", "0"], "weights"),
+        (["--epsilon-weight", "1", "--rounds", "-1"], "rounds"),
+        (["--epsilon-weight", "1", "--clients", "0"], "clients"),
+        (["--epsilon-weight", "1", "--mechanism", "magic"], "magic"),
+        (["--epsilon-weight", "1", "--delta", "2"], "delta"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, says):
+    result = runner.invoke(app, ["local", *arguments])
+    assert result.exit_code == 2
+    assert says in result.stderr and len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("method", ["ldp-fedavg", "srr-fl", "ldp-fl"])
+@pytest.mark.parametrize("aggregation", ["masked", "shuffled"])
+def test_the_statement_leads_with_the_clients_number(method, aggregation):
+    found = document("run", *SMALL, "--method", method, "--set", f"aggregation.name={aggregation}")
+    assert found["statement"]["unit"] == "client"
+    assert found["epsilon"] == pytest.approx(5 * 650, rel=0.02)
+    assert found["statement"]["headline"].startswith("Client-level local DP")
+    who = [row["who"] for row in found["statement"]["exposures"]]
+    assert who == (["anybody, the server included"] if aggregation == "masked" else ["the shuffler", "the server"])
+    assert any("Per weight and round: epsilon 5" in caveat for caveat in found["statement"]["caveats"])
+
+
+def test_a_budget_of_the_whole_run_is_a_hard_stop():
+    one_round = document("plan", *SMALL, "--method", "ldp-fedavg")["epsilon"]
+    more = ["--set", "method.rounds=5", "--set", f"privacy.epsilon={one_round * 2.5}"]
+    assert document("run", *SMALL, "--method", "ldp-fedavg", *more)["rounds"] == 2
+
+
+def test_noise_of_the_privacy_section_does_not_go_with_local_dp():
+    result = runner.invoke(app, ["plan", *SMALL, "--method", "srr-fl", "--set", "privacy.noise_multiplier=5"])
+    assert result.exit_code == 2 and "perturb by themselves" in result.stderr
