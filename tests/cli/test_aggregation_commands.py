@@ -41,7 +41,7 @@ def lines(path):
 def test_a_transcript_holds_every_message_that_a_party_received(folder):
     document("run", *SMALL, *SMALL_KEY, "--transcript", "--out", "r")
     server = lines(folder / "r" / "private" / "transcript-server.jsonl")
-    silo = lines(folder / "r" / "private" / "transcript-silo-0.jsonl")
+    silo = lines(folder / "r" / "private" / "transcript-of-silo-1.jsonl")
     setup = ["Hello", "AskKey", "TellKeys", "TellSeed", "TellWeights"]
     assert [line["type"] for line in silo] == [*setup, "AskUpdate", "AskUpdate", "Finish"]
     answers = ["Welcome", "Key", "Paired", "Blinded", "Accepted", "Update", "Update", "Goodbye"]
@@ -51,6 +51,17 @@ def test_a_transcript_holds_every_message_that_a_party_received(folder):
     assert (folder / "r" / "private" / "transcript-server.jsonl").stat().st_mode & 0o077 == 0
     # nobody's counts are in it
     assert not {line["type"] for line in (*server, *silo)} & {"Counts", "TellUsers", "AskCounts"}
+
+
+def test_behind_a_shuffler_the_server_hears_from_nobody_by_name(folder):
+    arguments = ["--dataset", "breast-cancer", "--method", "srr-fl", "--set", "method.rounds=1"]
+    document("run", *arguments, "--set", "aggregation.name=shuffled", "--transcript", "--out", "r")
+    server = lines(folder / "r" / "private" / "transcript-server.jsonl")
+    mixer = lines(folder / "r" / "private" / "transcript-shuffler.jsonl")
+    assert {line["from"] for line in server if line["type"] == "Update"} == {"shuffler"}
+    assert len({line["from"] for line in mixer}) == len(mixer) == 5
+    heard = [line["body"]["vector"] for line in server if line["type"] == "Update"]
+    assert not set(heard) & {line["body"]["vector"] for line in mixer}
 
 
 def test_without_the_option_there_is_no_transcript(folder):
@@ -91,6 +102,7 @@ def test_plan_says_what_is_sent_and_what_would_let_parameters_share_a_ciphertext
         "name": "paillier",
         "update_bytes": 31 * 768,
         "question_bytes": 31 * 8,
+        "setup_bytes": 10 * (768 + 384),
         "ciphertexts": 31,
         "slots": 1,
     }
@@ -100,7 +112,7 @@ def test_plan_says_what_is_sent_and_what_would_let_parameters_share_a_ciphertext
     assert packed["slots"] > 1 and packed["update_bytes"] * packed["slots"] >= found["update_bytes"]
     beyond = document("plan", *arguments, "--set", f"method.max_records={advised + 5}")["aggregation"]
     assert beyond["slots"] == 1
-    assert "method.ghost = 1" in text
+    assert "method.ghost = 1 would let 4 parameters" in text
     sizes = {"update_bytes": 31 * 8, "question_bytes": 31 * 8}
     assert document("plan", *SMALL)["aggregation"] == {"name": "masked", **sizes}
     sampled = [*arguments, "--set", "method.sample_rate=0.1", "--set", "method.sampling=private"]

@@ -87,6 +87,17 @@ def test_a_budget_of_the_whole_run_is_a_hard_stop():
     assert document("run", *SMALL, "--method", "ldp-fedavg", *more)["rounds"] == 2
 
 
+def test_a_budget_below_one_round_is_an_error_that_says_what_a_round_costs():
+    result = runner.invoke(app, ["run", *SMALL, "--method", "ldp-fl", "--set", "privacy.epsilon=4"])
+    assert result.exit_code == 2 and "one round costs epsilon 3250, the budget is 4" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["epsilon", "--noise-multiplier", "5"], ["sigma", "--epsilon", "2"]])
+def test_the_other_calculators_point_here(command):
+    result = runner.invoke(app, [*command, "--method", "srr-fl", "--rounds", "3"])
+    assert result.exit_code == 2 and "uldp local" in result.stderr
+
+
 def test_noise_of_the_privacy_section_does_not_go_with_local_dp():
     result = runner.invoke(app, ["plan", *SMALL, "--method", "srr-fl", "--set", "privacy.noise_multiplier=5"])
     assert result.exit_code == 2 and "perturb by themselves" in result.stderr

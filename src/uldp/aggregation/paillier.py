@@ -127,8 +127,8 @@ class PaillierWeighting(Aggregation):
             )
         if self.slots is not None and self.slots > most:
             raise ConfigError(
-                f"at most {most} coordinates of {width} bits fit a ciphertext, not {self.slots}; lower "
-                "method.max_records or method.ghost",
+                f"at most {most} {'coordinate' if most == 1 else 'coordinates'} of {width} bits fit a ciphertext, not "
+                f"{self.slots}; lower method.max_records or method.ghost",
                 place="aggregation.slots",
                 value=self.slots,
             )
@@ -168,9 +168,11 @@ class PaillierWeighting(Aggregation):
         size = layout.ciphertexts * self.item_bytes()
         weights = facts.users * self.user_bytes(method) if method.sample_rate < 1 else 0
         asked = 8 * facts.dimension + weights
+        once = facts.users * self.item_bytes() if method.sample_rate == 1 else 0
         return {
             "update_bytes": size,
             "question_bytes": asked,
+            "setup_bytes": once + facts.users * self.key_bits // 8,
             "ciphertexts": layout.ciphertexts,
             "slots": layout.slots,
         }
@@ -184,9 +186,11 @@ class PaillierWeighting(Aggregation):
             allowed = self._most_records(replace(method, ghost=ghost), facts)
             if allowed is not None:
                 slots = self.layout(replace(method, ghost=ghost, max_records=allowed), facts).slots
-                with_ghost = "" if ghost == method.ghost else f" with method.ghost = {ghost}"
-                found.append(f"method.max_records = {allowed}{with_ghost} would let {slots} parameters share one")
-        return f"A ciphertext holds one parameter; {' and '.join(found)}." if found else ""
+                changes = {"max_records": (allowed, method.max_records), "ghost": (ghost, method.ghost)}
+                named = [f"method.{key} = {new}" for key, (new, old) in changes.items() if new != old]
+                found.append(f"{' and '.join(named)} would let {slots} parameters share one")
+        cheaper = ", or ".join(found)
+        return f"A ciphertext holds one parameter; {cheaper} (and change the weights somewhat)." if found else ""
 
     def _most_records(self, method: UserSum, facts: Facts) -> int | None:
         """The largest N_max with which packing pays, if there is one."""

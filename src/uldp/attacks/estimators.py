@@ -26,6 +26,7 @@ _BINS: Final = 400
 _DRAWN: Final = 1 << 20
 _PROBES: Final = 1 << 15
 _PROBES_AT_ONCE: Final = 1 << 11
+_SAME_LIKELIHOOD: Final = 1e-12  # per report: sums over bins are off by less
 _EM_EVERY: Final = 4  # EM takes every fourth candidate: finer laws cannot be told apart
 _EM_STEPS: Final = 2000
 _EM_CHECK: Final = 50
@@ -150,19 +151,14 @@ def by_likelihood(mechanism: LocalMechanism, evidence: Evidence) -> Guess:
     """The one weight of all clients under which the reports are likeliest."""
     channel = _needed(evidence.channel)
     likelihood = evidence.counts @ np.log(channel.ratios)
-    likelihood -= likelihood.mean(axis=1, keepdims=True)
-    best = likelihood.argmax(axis=1)
-    weights = channel.weights[best]
+    best = likelihood >= likelihood.max(axis=1, keepdims=True) - _SAME_LIKELIHOOD
+    first, last = best.argmax(axis=1), len(channel.weights) - 1 - best[:, ::-1].argmax(axis=1)
+    weights = (channel.weights[first] + channel.weights[last]) / 2  # nothing tells equally likely ones apart
     # Between candidates: the top of the parabola through the best one and its neighbours.
-    inner = (best > 0) & (best < len(channel.weights) - 1)
-    rows, middle = np.flatnonzero(inner), best[inner]
-    left, top, right = (likelihood[rows, middle + step] for step in (-1, 0, 1))
-    bend = 2 * top - left - right
-    bent = bend > 1e-12  # a flat top says nothing about where in it the weight is
+    rows = np.flatnonzero((first == last) & (first > 0) & (last < len(channel.weights) - 1))
+    left, top, right = (likelihood[rows, first[rows] + step] for step in (-1, 0, 1))
     step = channel.weights[1] - channel.weights[0]
-    weights[rows[bent]] += step * ((right - left)[bent] / (2 * bend[bent]))
-    flat = np.ptp(likelihood, axis=1) < 1e-12
-    weights[flat] = mechanism.center
+    weights[rows] += step * (right - left) / (2 * (2 * top - left - right))
     return Guess(weights)
 
 

@@ -81,6 +81,14 @@ class _Question:
     delta: float
 
     def __post_init__(self) -> None:
+        from uldp.methods.registry import lookup
+
+        if lookup(self.method).method.local_noise:
+            raise ConfigError(
+                "its clients perturb by themselves; `uldp local` says what that costs",
+                place="--method",
+                value=self.method,
+            )
         choices = {"--adversary": (self.adversary, ADVERSARIES), "--conversion": (self.conversion, tuple(CONVERSIONS))}
         for option, (value, known) in choices.items():
             if value not in known:
@@ -134,6 +142,7 @@ class _Question:
 
     def built(self, noise_multiplier: float, **changes: Any) -> Method:
         """The method with these settings; options that it does not have are refused."""
+        from uldp.aggregation import lookup_aggregation
         from uldp.methods.registry import lookup
 
         named = lookup(self.method)
@@ -170,6 +179,7 @@ class _Question:
             settings["sampling"] = "private"
         method = named.method(**{**dict(named.fixed), **settings, **changes})
         method.check(self.facts)
+        lookup_aggregation(self.aggregation)().check(method, self.facts)
         return method
 
     def seen(self, method: Method) -> Composition:

@@ -75,7 +75,8 @@ def plan(
     facts = agreed.facts
     typer.echo(
         f"{experiment.method_name} on {prepared.federation.name}: |U| = {facts.users} users, "
-        f"|S| = {facts.silos} silos, {facts.dimension} parameters, noise multiplier {agreed.method.noise_multiplier:g}"
+        f"|S| = {facts.silos} silos, {facts.dimension} parameters"
+        + ("" if agreed.method.local_noise else f", noise multiplier {agreed.method.noise_multiplier:g}")
     )
     typer.echo(_traffic(agreed))
     print_table(("after round", "epsilon"), [(str(t), show_epsilon(e)) for t, e in per_round.items()])
@@ -88,10 +89,11 @@ def plan(
 def _traffic(plan: Plan) -> str:
     """What a silo sends in a round, and what would make it less."""
     costs = plan.aggregation.costs(plan.method, plan.facts)
-    packed = f" in {costs['ciphertexts']} ciphertexts of {costs['slots']} each" if costs.get("slots", 1) > 1 else ""
+    packed = f", {costs['slots']} parameters to a ciphertext" if costs.get("slots", 1) > 1 else ""
+    once = f", and once {costs['setup_bytes']:,} bytes of setup" if "setup_bytes" in costs else ""
     advice = plan.aggregation.advice(plan.method, plan.facts)
     sends, gets = costs["update_bytes"], costs["question_bytes"]
-    traffic = f"a silo gets {gets:,} bytes a round and sends {sends:,} ({plan.aggregation.name}){packed}"
+    traffic = f"a silo gets {gets:,} bytes a round and sends {sends:,} ({plan.aggregation.name}{packed}){once}"
     return f"{traffic}\n{advice}" if advice else traffic
 
 

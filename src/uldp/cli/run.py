@@ -69,7 +69,10 @@ def _train(prepared: Prepared, directory: RunDirectory, transcript: bool, as_jso
             record = TranscriptFiles(directory, prepared.plan.silos) if transcript else None
             result = run_local(prepared, directory, show, record)
     except KeyboardInterrupt:
-        typer.echo(f"stopped; nothing is lost. Continue with: uldp resume {quote(str(directory.path))}", err=True)
+        again = " --transcript" if transcript else ""
+        typer.echo(
+            f"stopped; nothing is lost. Continue with: uldp resume {quote(str(directory.path))}{again}", err=True
+        )
         raise typer.Exit(130) from None
     for text in warnings_after(result, prepared.plan.method.rounds):
         warn(text)

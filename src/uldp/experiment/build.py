@@ -91,6 +91,15 @@ def planned_events(method: Method, facts: Facts) -> Composition:
 def noised_method(experiment: Experiment, totals: IntArray, facts: Facts) -> Method:
     """The method with its noise: as given, or calibrated to the target epsilon."""
     privacy = experiment.privacy
+    if experiment.method.local_noise and privacy.epsilon is not None:
+        one_round = account({experiment.method.event(facts, facts.silos): 1}, privacy.delta).value
+        if one_round > privacy.epsilon:
+            raise ConfigError(
+                f"one round costs epsilon {one_round:.4g}, the budget is {privacy.epsilon:g}; leave it out, or lower "
+                "method.epsilon_weight",
+                place="privacy.epsilon",
+                value=privacy.epsilon,
+            )
     if experiment.method.unit is None or experiment.method.local_noise:
         return experiment.method
     if experiment.run.secrets == "os" and experiment.method.fitted(totals) != experiment.method:

@@ -81,7 +81,7 @@ class UserSum(Method):
             self.sample_rate < 1 and chosen / slots == self.sample_rate,
             "sample_rate",
             self.sample_rate,
-            f"m / P with 0 < m < P and P from 2 to {MOST_SLOTS} for private sampling, for instance the nearest, "
+            f"m / P with 0 < m < P and P from 2 to {MOST_SLOTS} for private sampling, such as 0.1 or the nearest, "
             f"{chosen} / {slots} = {chosen / slots!r}",
         )
         require(

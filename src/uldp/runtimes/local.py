@@ -20,7 +20,7 @@ from uldp.privacy.accountants import Composition
 from uldp.privacy.statement import Statement, finite_or_none
 from uldp.rng import Secrets
 from uldp.runs.directory import Checkpoint, RunDirectory
-from uldp.runtimes.transcript import SERVER, Record
+from uldp.runtimes.transcript import SERVER, SHUFFLER, Record
 from uldp.sessions.server import ServerSession
 from uldp.sessions.shuffler import Shuffler
 from uldp.sessions.silo import SiloSession, signing_key
@@ -230,22 +230,21 @@ class _LocalRun:
             self._record(f"silo {name}", SERVER, request)
             reply = self._silos[name].reply(request)
             if self._shuffler is None or not self._server.in_round:
-                self._deliver(name, reply)
+                self._record(SERVER, f"silo {name}", reply)
+                self._server.receive(name, reply)
             else:
+                self._record(SHUFFLER, f"silo {name}", reply)
                 replies[name] = reply
         if self._shuffler is not None and replies:
             limit = self._prepared.plan.message_limit
             for slot, mixed in self._shuffler.mixed(self._server.round + 1, replies, limit).items():
-                self._deliver(slot, mixed)
+                self._record(SERVER, SHUFFLER, mixed)
+                self._server.receive(slot, mixed)
         self._server.collect()
         if self._server.collected:
             # From here on the round needs no silo any more: after a crash it is finished from these very answers.
             self._checkpoint()
         return True
-
-    def _deliver(self, name: str, reply: bytes) -> None:
-        self._record(SERVER, f"silo {name}", reply)
-        self._server.receive(name, reply)
 
     def _checkpoint(self) -> None:
         if self._directory is None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
 from uldp.runs.directory import RunDirectory
 
 SERVER = "server"
+SHUFFLER = "shuffler"
 Record = Callable[[str, str, bytes], None]
 """(receiver, sender, message). Silos are called ``silo NAME``."""
 
@@ -42,11 +44,12 @@ def _plain(value: Any) -> Any:
 
 
 class TranscriptFiles:
-    """Writes ``private/transcript-PARTY.jsonl`` of a run directory."""
+    """Writes ``private/transcript-server.jsonl`` and ``private/transcript-of-NAME.jsonl`` of a run directory."""
 
     def __init__(self, directory: RunDirectory, silos: tuple[str, ...]) -> None:
         self._directory = directory
-        self._parties = {SERVER: SERVER} | {f"silo {name}": f"silo-{index}" for index, name in enumerate(silos)}
+        self._parties = {party: party for party in (SERVER, SHUFFLER)}
+        self._parties |= {f"silo {name}": f"of-{quote(name, safe='')}" for name in silos}
 
     def __call__(self, receiver: str, sender: str, message: bytes) -> None:
         line = {"to": receiver, **readable(sender, message)}

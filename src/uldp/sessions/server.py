@@ -62,7 +62,7 @@ class ServerSession:
         self._state = State(np.array(x, dtype=np.float64))
         self._ledger = ledger
         self._secrets = secrets.child("server")
-        self._side = plan.aggregation.server(plan, self._secrets.child("aggregation"))
+        self._side = plan.aggregation.server(plan, self._secrets.child("aggregation", plan.digest))
         self._setup: list[dict[str, bytes]] = []
         self._chosen = b""
         self._phase = Phase.NEW
