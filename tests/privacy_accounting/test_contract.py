@@ -19,7 +19,7 @@ READS = {
     "rdp": {GAUSSIAN, SAMPLED},
     "lemma5": {GAUSSIAN, SAMPLED, GROUP},
     "lemma6": {GAUSSIAN, SAMPLED, GROUP},
-    "local": set(),  # reads none of these, but local reports: test_local.py
+    "local": set(),  # reads none of these, but local reports: test_local_reports.py
 }
 PAIRS = [(accountant, event) for accountant in ACCOUNTANTS for event in READS[accountant.name]]
 each_accountant = pytest.mark.parametrize("accountant", ACCOUNTANTS, ids=lambda one: one.name)
