@@ -93,7 +93,7 @@ BAD = [
     ("grr", {"epsilon": 1.0, "center": 1e14}, "method.precision", "53 bits"),
     ("srr", {"epsilon": 1.0, "groups": 0}, "method.groups", "whole number from 1 up"),
     ("srr", {"epsilon": 1.0, "groups": 1502}, "method.groups", "at most 1501"),
-    ("srr", {"epsilon": 1.0, "delta": 33.2}, "method.delta_sizes", "at most 33.1333"),
+    ("srr", {"epsilon": 1.0, "delta": 33.2}, "method.delta_sizes", "at most 33.133"),
     ("srr", {"epsilon": 1.0, "delta": -1.0}, "method.delta_sizes", "from 0 up"),
     ("two-point", {"epsilon": 1.0, "groups": 3}, "method.groups", "has no setting 'groups'"),
     ("ssr", {"epsilon": 1.0}, "method.mechanism", "srr, two-point, grr, piecewise, hybrid. Did you mean 'srr'"),

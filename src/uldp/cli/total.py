@@ -85,7 +85,9 @@ def total(folders: Folders, delta: Delta = 0.0, as_json: Json = False) -> None:
             f"and a person whose records were in all of them{secret}."
         )
         if any(math.isinf(run["epsilon"]) for run in found["runs"]):
-            typer.echo("(infinite: a run without noise or guarantee, or one that protects records and not people)")
+            typer.echo(
+                "(infinite: a run without noise or guarantee, or one that protects records or clients and not people)"
+            )
 
 
 def _runs_below(folder: Path) -> list[Path]:

@@ -331,13 +331,19 @@ def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
         )
     lines += _sampling_and_counts(plan)
     lines += plan.aggregation.caveats(plan.method, plan.facts)
-    if not plan.aggregation.server_sees_each_silo:
+    if not plan.aggregation.server_sees_each_silo or plan.aggregation.shuffles:
         lines.append(
             "All parties ran in one place, which made the silos' keys"
             + (" from the seed" if simulated else "")
             + ": what is said of the server and of single silos holds where each of them runs on its own."
         )
-    if plan.method.local_noise:
+    if plan.method.local_noise and plan.aggregation.shuffles:
+        lines.append(
+            "Assumed for the local numbers: the client itself perturbs as it should. The server's number also assumes "
+            "that the shuffler mixes honestly, and that the other clients of the round perturb as they should and tell "
+            "the server nothing: those who do not, do not count as clients."
+        )
+    elif plan.method.local_noise:
         lines.append("Assumed: the client itself perturbs as it should. Nobody else need be trusted.")
     else:
         noise = "adds its share of the noise" if plan.method.shared_noise else "adds its noise"

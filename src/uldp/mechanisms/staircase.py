@@ -43,6 +43,11 @@ def largest_delta(size: int, groups: int) -> Fraction:
     return Fraction(2 * (size - groups), groups * (groups - 1))
 
 
+def _shown(largest: Fraction) -> str:
+    """Rounded down, so that what is advised is taken."""
+    return f"{math.floor(largest * 1000) / 1000:g}"
+
+
 def staircase_sizes(size: int, groups: int, delta: float) -> tuple[int, ...]:
     """Whole numbers nearest to Eq. 6 with sum ``size``, by largest remainders; ties go to the farther group.
 
@@ -64,7 +69,7 @@ def staircase_sizes(size: int, groups: int, delta: float) -> tuple[int, ...]:
     largest = largest_delta(size, groups)
     if Fraction(delta) > largest:
         raise ConfigError(
-            f"with {groups} groups of {size} values groups grow by at most {float(largest):.6g}, so that the nearest "
+            f"with {groups} groups of {size} values groups grow by at most {_shown(largest)}, so that the nearest "
             f"keeps a value, not by {delta:g}; use less, or fewer groups",
             place="method.delta_sizes",
             value=delta,

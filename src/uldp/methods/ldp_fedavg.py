@@ -20,6 +20,7 @@ Delta(d) ``delta_sizes``. Those of the range may be lists, one entry per layer (
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
 from uldp.methods.base import Contribution, Facts, Method, Observer, State, require
 from uldp.methods.local import TrainsLocally
 from uldp.privacy.events import Event, LocalReports
-from uldp.rng import Secrets, Streams
+from uldp.rng import Secrets, SecretStream, Streams
 from uldp.vectors import FixedPoint, Vector
 
 SENDS: Final = ("weights", "deltas")
@@ -62,7 +63,7 @@ class LdpFedAvg(TrainsLocally, Method):
     groups: CountPerLayer = 10
     delta_sizes: PerLayer = 20.0
     ranges: str = "fixed"
-    """``model``: before every round, center and radius of a layer are those of the global model's weights in it."""
+    """``model``: before every round, a layer's range is the global model's weights in it, twice as wide."""
     debias: bool = False
     layers: tuple[int, ...] = ()
     """Sizes of the model's tensors; filled in when the model is known."""
@@ -83,6 +84,12 @@ class LdpFedAvg(TrainsLocally, Method):
         require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
         for key, known in (("sends", SENDS), ("ranges", RANGES), ("mechanism", tuple(LOCAL_MECHANISMS))):
             require(getattr(self, key) in known, key, getattr(self, key), f"one of {', '.join(known)}")
+        require(
+            self.ranges == "fixed" or (self.sends == "weights" and self.mechanism not in ("srr", "grr")),
+            "ranges",
+            self.ranges,
+            "'fixed', unless whole weights are sent and the mechanism has no grid (which may grow too fine in mid-run)",
+        )
         for layer in range(len(self.layers) or 1):
             self._mechanism(layer)
 
@@ -109,9 +116,9 @@ class LdpFedAvg(TrainsLocally, Method):
         """The mechanism of a layer; with ranges from the model, around its present weights ``x``."""
         center, radius = float(self._setting("center", layer)), float(self._setting("radius", layer))
         if self.ranges == "model" and x is not None and len(x):
-            # The global model is public, so this tells nothing. Twice the spread, for clients go beyond it.
-            center = 0.0 if self.sends == "deltas" else float((x.max() + x.min()) / 2)
-            radius = max(radius, float(x.max() - x.min())) if self.sends == "weights" else radius
+            # The global model is public, so this tells nothing. Twice as wide, for clients go beyond it.
+            center = float((x.max() + x.min()) / 2)
+            radius = max(radius, float(x.max() - x.min()))
         settings = {"epsilon": self.epsilon_weight, "center": center, "radius": radius}
         if self.mechanism in ("srr", "grr"):
             settings["precision"] = self._setting("precision", layer)
@@ -143,13 +150,22 @@ class LdpFedAvg(TrainsLocally, Method):
     ) -> Iterator[Contribution]:
         delta = self.change(x, data, learner, streams)
         values = x + delta if self.sends == "weights" else delta
-        row, stream = np.empty_like(x), secrets.child("perturb").stream()
         for part, mechanism in self._parts(x):
             # What is not a number becomes the middle of the range: it has to become something in it.
-            finite = np.nan_to_num(values[part], nan=mechanism.center, posinf=mechanism.center, neginf=mechanism.center)
-            perturbed = mechanism.perturb(finite, stream)
+            values[part][~np.isfinite(values[part])] = mechanism.center
+        stream = self._stream(values, secrets)
+        row = np.empty_like(x)
+        for part, mechanism in self._parts(x):
+            perturbed = mechanism.perturb(values[part], stream)
             row[part] = (perturbed - mechanism.center) / mechanism.largest_output
         yield None, row[None, :]
+
+    @staticmethod
+    def _stream(values: Vector, secrets: Secrets) -> SecretStream:
+        """Bound to what is perturbed: the same draws on other weights would show their difference."""
+        perturbing = secrets.child("perturb")
+        content = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+        return (perturbing if secrets.simulated else perturbing.child(content)).stream()
 
     def server(self, state: State, total: Vector, facts: Facts) -> State:
         mean = np.empty_like(total)
@@ -167,7 +183,7 @@ class LdpFedAvg(TrainsLocally, Method):
         return facts.silos
 
     def event(self, facts: Facts, silos_heard: int) -> Event:
-        return LocalReports(self.epsilon_weight, facts.dimension)
+        return LocalReports(float(self.epsilon_weight), facts.dimension)
 
     def seen_by(self, facts: Facts, observer: Observer) -> Event:
         # A client's own perturbation protects it from everybody alike; others can take nothing off.
@@ -193,7 +209,7 @@ class LdpFedAvg(TrainsLocally, Method):
             f"Per weight and round: epsilon {self.epsilon_weight:g} (pure local DP, {self.mechanism}). Per client and "
             f"round: {self.epsilon_weight * facts.dimension:g}, for its data move all {facts.dimension} weights.",
             "A client is protected as a whole, and so is a person whose records are all with one client. A person with "
-            "records at s clients faces s times the epsilon.",
+            "records at s clients faces s times the local epsilon.",
         ]
         if self.samples_silos:
             lines.append(

@@ -8,7 +8,7 @@ pld                 these and Poisson-sampled Gaussians                         
 mixture-pld         these and groups of Poisson-sampled records                       0.01 %
 rdp                 as pld; the papers' figures                                       5 to 10 %
 lemma5, lemma6      all of these, by group privacy; for tables                        a factor, growing with k
-local               reports that a client perturbed itself (pure local DP)            nothing, or a factor below 2
+local               reports that a client perturbed itself (pure local DP)            nothing
 =================== ================================================================= ========================
 
 The neighbouring relation of all is add/remove: all records of a user are there, or none. ``account_replaced`` answers

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,22 +29,11 @@ import numpy as np
 
 from uldp.errors import ConfigError
 from uldp.privacy.accountants import check_delta
+from uldp.privacy.composition import LEAST_GAIN, ROUNDING, TAIL, advanced_composition, likely, smallest
 from uldp.privacy.mixture import Array
-
-LEAST_GAIN = 1e-3
-"""An epsilon that shuffling lowers by less than this share counts as not amplified."""
 
 LARGEST_EPSILON = 50.0
 """Beyond, a clone is rarer than 1e-21 and there is nothing to compute."""
-
-TAIL = 1e-6
-"""The share of delta that each cut tail of a binomial distribution may take."""
-
-ROUNDING = 1e-9
-"""What float64 may lose in a sum of binomial probabilities, relatively and generously."""
-
-TOLERANCE = 1e-8
-"""How much larger than the bound itself, relatively, an epsilon found by bisection may be."""
 
 
 def erlingsson(epsilon: float, clients: int, delta: float) -> float:
@@ -88,8 +76,8 @@ def _feldman(epsilon: float, clients: int, delta: float, extremal: bool) -> floa
     if clients == 1 or epsilon > LARGEST_EPSILON:
         return None
     share = 2 / (math.exp(epsilon) + 1) if extremal else math.exp(-epsilon)
-    clones, weights = _likely(clients - 1, share, TAIL * delta)
-    found = _smallest(lambda target: _clones_delta(target, epsilon, clones, weights) + 2 * TAIL * delta, delta, epsilon)
+    clones, weights = likely(clients - 1, share, TAIL * delta)
+    found = smallest(lambda target: _clones_delta(target, epsilon, clones, weights) + 2 * TAIL * delta, delta, epsilon)
     return found if found < (1 - LEAST_GAIN) * epsilon else None
 
 
@@ -108,54 +96,6 @@ def _clones_delta(target: float, epsilon: float, clones: Array, weights: Array) 
     gained = -math.expm1(target - epsilon) / (1 + math.exp(-epsilon)) * binom.pmf(first - 1, clones, 0.5)
     lost = math.expm1(target) * binom.sf(first - 1, clones, 0.5)
     return float(weights @ (gained - lost) + ROUNDING * (weights @ (gained + lost)))
-
-
-def advanced_composition(epsilon: float, times: int, slack: float) -> float:
-    """The epsilon of ``times`` adaptive eps-DP releases at a delta of ``slack``: the smallest there is.
-
-    Kairouz, Oh and Viswanath (ICML 2015): nothing is worse than ``times`` randomized responses, whose loss is
-    (2 l - times) eps with l ~ Bin(times, e^eps / (e^eps + 1)). Where every release has a delta of its own, these add
-    to ``slack``.
-
-    >>> round(advanced_composition(0.1, 1000, 1e-5), 2)
-    17.79
-    """
-    _check(epsilon, slack, times=times)
-    hits, weights = _likely(times, 1 / (1 + math.exp(-epsilon)), TAIL * slack)
-    losses = (2 * hits - times) * epsilon
-
-    def delta(target: float) -> float:
-        above = float(weights @ -np.expm1(np.minimum(target - losses, 0.0)))
-        return above * (1 + ROUNDING) + 2 * TAIL * slack
-
-    return _smallest(delta, slack, times * epsilon)
-
-
-def _likely(trials: int, probability: float, tail: float) -> tuple[Array, Array]:
-    """The outcomes of a binomial distribution and their probabilities, but for at most ``tail`` on either side.
-
-    The cut is Hoeffding's, so that it needs no numeric quantile.
-    """
-    from scipy.stats import binom
-
-    mean, reach = trials * probability, math.sqrt(trials * math.log(1 / tail) / 2)
-    low, high = max(0, math.floor(mean - reach)), min(trials, math.ceil(mean + reach))
-    outcomes = np.arange(low, high + 1, dtype=np.float64)
-    return outcomes, np.asarray(binom.pmf(outcomes, trials, probability), dtype=np.float64)
-
-
-def _smallest(delta_of: Callable[[float], float], delta: float, highest: float) -> float:
-    """The smallest epsilon with ``delta_of`` at most ``delta``, rounded up; ``highest`` counts as holding."""
-    if delta_of(0.0) <= delta:
-        return 0.0
-    low, high = 0.0, highest
-    while high - low > TOLERANCE * high:
-        middle = (low + high) / 2
-        if delta_of(middle) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ rounds, if the shuffler is honest. It does not give: fewer releases. A client st
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -55,7 +56,7 @@ class Shuffler:
     def mixed(self, round_: int, updates: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
         """The server's messages of a round. Their names are slots in the order of the silos, and stand for nobody."""
         vectors = np.stack([self._vector(round_, name, updates[name], limit) for name in self._silos])
-        anonymous = self._ordered(vectors, round_)
+        anonymous = self._ordered(vectors, self._stream(round_, vectors))
         return {
             slot: m.encode(self._digest, slot, m.Update(round_, m.pack(vector), 0))
             for slot, vector in zip(self._silos, anonymous, strict=True)
@@ -64,7 +65,7 @@ class Shuffler:
     def pairs(self, round_: int, vectors: npt.NDArray[np.uint64], sent: Sequence[float]) -> list[Pair]:
         """The single pairs in the order in which they are forwarded, for clients that sent at these times."""
         latest = max(sent)
-        delays = self._delays(self._stream(round_), self._dimension, len(vectors)) / 2.0**64 * self._spread
+        delays = self._delays(self._stream(round_, vectors), self._dimension, len(vectors)) / 2.0**64 * self._spread
         found = [
             Pair(latest + float(delays[slot, position]), position, int(vectors[slot, position]))
             for slot in range(len(vectors))
@@ -78,9 +79,9 @@ class Shuffler:
             raise MessageRefused(f"sent no update of round {round_}", place=f"silo {name}")
         return m.unpack_words(body.vector, self._dimension, f"silo {name}")
 
-    def _ordered(self, vectors: npt.NDArray[np.uint64], round_: int) -> npt.NDArray[np.uint64]:
+    def _ordered(self, vectors: npt.NDArray[np.uint64], stream: SecretStream) -> npt.NDArray[np.uint64]:
         """For every position the clients' values in the order of their delays."""
-        ordered, stream = np.empty_like(vectors), self._stream(round_)
+        ordered = np.empty_like(vectors)
         block = max(1, _BLOCK // len(vectors))
         for start in range(0, self._dimension, block):
             part = slice(start, min(start + block, self._dimension))
@@ -88,8 +89,10 @@ class Shuffler:
             ordered[:, part] = np.take_along_axis(vectors[:, part], order, axis=0)
         return ordered
 
-    def _stream(self, round_: int) -> SecretStream:
-        return self._secrets.child("round", round_).stream()
+    def _stream(self, round_: int, vectors: npt.NDArray[np.uint64]) -> SecretStream:
+        """Bound to the updates: other values in the same order would tell which belong together."""
+        content = hashlib.sha256(np.ascontiguousarray(vectors).tobytes()).hexdigest()
+        return self._secrets.child(self._digest, "round", round_, content).stream()
 
     @staticmethod
     def _delays(stream: SecretStream, positions: int, clients: int) -> npt.NDArray[np.uint64]:
