@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray
-from uldp.errors import ConfigError, MessageRefused
+from uldp.errors import ConfigError, MessageRefused, RunError
 from uldp.methods.base import Contribution, Facts, Method
 from uldp.methods.release import add_noise, silo_sum
 from uldp.protocol import messages as m
@@ -80,7 +80,7 @@ class ServerSide(ABC):
 
     def ask(self, question: Question, silo: str) -> m.Body:
         """The question of this type for ``silo``."""
-        raise NotImplementedError(question.__name__)
+        raise self._no_part_in(question.__name__)
 
     def check(self, silo: str, body: m.Body) -> None:  # noqa: B027
         """Refuse an answer of the setup. Nothing is changed."""
@@ -94,16 +94,19 @@ class ServerSide(ABC):
 
     def offer(self, round_: int) -> bytes:
         """The server's point of a round in which silos choose slots."""
-        raise NotImplementedError
+        raise self._no_part_in("AskChoices")
 
     def check_choices(self, silo: str, points: bytes) -> None:
         """Refuse choices that cannot be."""
-        raise NotImplementedError
+        raise self._no_part_in("Choices")
 
     def weights_for(self, round_: int, points: bytes) -> bytes:
-        """What goes with a round's question after silos have chosen slots: one weight for each opens, nobody knows
-        which."""
-        raise NotImplementedError
+        """What goes with a round's question after silos have chosen: one weight per user opens, nobody knows which."""
+        raise self._no_part_in("Choices")
+
+    def _no_part_in(self, exchange: str) -> RunError:
+        """For exchanges that are not on this aggregation's route: the turn table never comes to them."""
+        return RunError(f"{exchange} is no part of this aggregation", place="server")
 
     @abstractmethod
     def check_vector(self, silo: str, vector: bytes) -> None:

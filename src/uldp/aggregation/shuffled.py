@@ -10,13 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from uldp.aggregation.base import Setting, WordsServer, WordsSilo
 from uldp.aggregation.plain import Plain
-from uldp.crypto.keys import SigningKey
-from uldp.data.federation import IntArray
 from uldp.errors import ConfigError
 from uldp.methods.base import Facts, Method
-from uldp.rng import Secrets
 
 
 @dataclass(frozen=True)
@@ -43,9 +39,3 @@ class Shuffled(Plain):
             "and if it pools with the server, the local numbers hold. Shuffling hides whose a value is; it does not "
             "stop the weights of one client from adding up.",
         )
-
-    def server(self, setting: Setting, secrets: Secrets) -> WordsServer:
-        return WordsServer(setting, secrets)
-
-    def silo(self, setting: Setting, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey) -> WordsSilo:
-        return WordsSilo(setting, index, counts, secrets)

@@ -42,8 +42,7 @@ def train(
         for item in cases
     ]
     print_table(("case", "ours", "loop", "ratio", "peak memory", "of peak flops"), rows)
-    for item in cases:
-        typer.echo(f"{item['name']}: {item['note']}")
+    _print_notes(cases)
 
 
 @bench.command()
@@ -68,8 +67,7 @@ def protocol(
         _print_sizes(with_phases)
     if any(item.get("extrapolated") for item in cases):
         typer.echo("~ extrapolated from the times of single operations")
-    for item in cases:
-        typer.echo(f"{item['name']}: {item['note']}")
+    _print_notes(cases)
 
 
 @bench.command()
@@ -92,13 +90,21 @@ def srr(
             ("~" if item["extrapolated"] else "") + _amount(item["baseline"], "s"),
             f"{item['ratio']:.1f}x",
             f"{item['ns_per_weight']:.1f} ns",
-            f"{item['target']}: {'met' if item['met'] else 'MISSED'}" if item["target"] else "",
+            _target(item),
         )
         for item in cases
     ]
     print_table(("case", "ours", "baseline", "ratio", "a weight", "target"), rows)
+    _print_notes(cases)
+
+
+def _print_notes(cases: Sequence[dict[str, Any]]) -> None:
     for item in cases:
         typer.echo(f"{item['name']}: {item['note']}")
+
+
+def _target(item: dict[str, Any]) -> str:
+    return f"{item['target']}: {'met' if item['met'] else 'MISSED'}" if item["target"] else ""
 
 
 def _print_rounds(cases: Sequence[dict[str, Any]]) -> None:
@@ -107,10 +113,9 @@ def _print_rounds(cases: Sequence[dict[str, Any]]) -> None:
     for item in cases:
         parts = [_both(item, phase) for phase in item.get("phases", ()) if phase["when"] == "round"] or ["", ""]
         about = "~" if item.get("extrapolated") else ""
-        target = f"{item['target']}: {'met' if item['met'] else 'MISSED'}" if item["target"] else ""
         ours, baseline = _amount(item["ours"], item["unit"]), about + _amount(item["baseline"], item["unit"])
         slots = str(item["slots"] or "")
-        rows.append((item["name"], slots, *parts, ours, baseline, f"{item['ratio']:.1f}x", target))
+        rows.append((item["name"], slots, *parts, ours, baseline, f"{item['ratio']:.1f}x", _target(item)))
     headers = ("case", "slots", "all silos", "server", "ours", "baseline", "ratio", "target")
     print_table(headers, rows, title="A round (silos and server: ours / baseline)")
 
