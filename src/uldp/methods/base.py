@@ -176,6 +176,21 @@ class Method(ABC):
         ``streams`` is for what may be known (order of records, dropout), ``secrets`` for what a claim rests on.
         """
 
+    def remark(self, data: SiloData, secrets: Secrets) -> int:
+        """A number that the silo tells beside its vector, in the clear; the same data and secrets as for :meth:`silo`.
+
+        0 where there is none. Nothing covers it: a method that has one keeps no promise about it.
+        """
+        return 0
+
+    @property
+    def largest_remark(self) -> int:
+        return 0
+
+    def server_noise(self, facts: Facts, remarks: Sequence[int]) -> float:
+        """The deviation, in units, of the noise that a trusted server adds to the total; 0 where silos add it all."""
+        return 0.0
+
     @abstractmethod
     def server(self, state: State, total: Vector, facts: Facts) -> State:
         """The server's part: the next state from the noised total."""

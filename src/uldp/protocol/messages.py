@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from uldp.errors import MessageRefused
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 OVERHEAD_BYTES: Final = 1 << 16
 """Room for everything in a message that is not a vector."""
 
@@ -121,7 +121,8 @@ class Choices(Message, frozen=True):
 class AskUpdate(Message, frozen=True):
     """Server: train from this model (float64).
 
-    ``sample`` has one bit per user; empty means everybody, or that silos are not told. ``weights`` are encrypted
+    ``sample`` says who takes part: one bit per silo where the server picks silos, then one bit per user where users are
+    sampled and silos are told; empty means everybody. ``weights`` are encrypted
     weights for this round, where users are sampled without the silos knowing: one for each user, or several to choose
     from, sealed.
     """
@@ -135,12 +136,14 @@ class AskUpdate(Message, frozen=True):
 class Update(Message, frozen=True):
     """Silo: my protected sum, words modulo 2^64 or ciphertexts.
 
-    ``saturated`` is reported by methods without a guarantee only.
+    ``saturated`` is reported by methods without a guarantee only, ``remark`` by those that tell something beside the
+    sum (see ``Method.remark``).
     """
 
     round: int
     vector: bytes
     saturated: int
+    remark: int = 0
 
 
 class Finish(Message, frozen=True):

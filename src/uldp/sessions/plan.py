@@ -52,6 +52,14 @@ class Plan(Setting):
         return self.tells_sample or self.method.samples_silos
 
     @property
+    def sample_sizes(self) -> tuple[int, int]:
+        """How many silos and users a round's question has a bit for."""
+        return (
+            self.facts.silos if self.method.samples_silos else 0,
+            self.facts.users if self.tells_sample else 0,
+        )
+
+    @property
     def server_samples(self) -> bool:
         """Whether the server draws the sample, and so knows it."""
         return self.method.sample_rate < 1 and not self.method.private_sampling

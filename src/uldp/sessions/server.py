@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -23,12 +24,13 @@ from uldp.aggregation.base import Sample
 from uldp.data.federation import IntArray
 from uldp.errors import MessageRefused, ModelError, RunError
 from uldp.methods.base import State
+from uldp.methods.release import add_noise
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.protocol import messages as m
 from uldp.protocol.turns import SHOW_COUNTS, Phase, turn
 from uldp.rng import Secrets
 from uldp.sessions.plan import Plan
-from uldp.vectors import Vector, Words, from_words
+from uldp.vectors import Vector, Words, from_words, to_words
 
 
 class _Saved(msgspec.Struct, forbid_unknown_fields=True):
@@ -157,13 +159,24 @@ class ServerSession:
             self._told = self._plan.method.tell(facts, np.stack(counts))
         elif question is m.AskUpdate:
             updates = {name: body for name, body in answers.items() if isinstance(body, m.Update)}
-            self._sum = self._side.total({name: body.vector for name, body in updates.items()})
+            total = self._side.total({name: body.vector for name, body in updates.items()})
+            self._sum = self._noised(total, [body.remark for body in updates.values()])
             self.saturated += sum(body.saturated for body in updates.values())
         elif question is m.AskChoices:
             self._chosen = next(body.points for body in answers.values() if isinstance(body, m.Choices))
         elif question in self._plan.setup:
             self._side.collect(question, answers)
             self._setup.append({name: m.encode_body(body) for name, body in answers.items()})
+
+    def _noised(self, total: Words, remarks: Sequence[int]) -> Words:
+        """The total with the noise of a trusted server, where a method has such. Bound to what it goes onto."""
+        scale = self._plan.method.server_noise(self._plan.facts, remarks)
+        if scale == 0:
+            return total
+        secrets = self._secrets.child("noise", "round", self._round + 1)
+        if not secrets.simulated:
+            secrets = secrets.child(repr(scale), hashlib.sha256(m.pack(total)).hexdigest())
+        return to_words(add_noise(from_words(total), scale, secrets.stream()))
 
     def charge(self) -> Entry | None:
         """Charge the ledger for what :meth:`advance` is about to release; None if nothing is, or it was before."""
@@ -230,10 +243,10 @@ class ServerSession:
     def _round_question(self, round_: int) -> m.AskUpdate:
         if self._plan.method.private_sampling:
             return m.AskUpdate(round_, m.pack(self._state.x), b"", self._side.weights_for(round_, self._chosen))
-        if self._plan.method.samples_silos:
-            return m.AskUpdate(round_, m.pack(self._state.x), m.pack_bits(self._picked_silos(round_)))
         sample = self._sample(round_)
-        told = b"" if sample is None or not self._plan.tells_sample else m.pack_bits(sample)
+        told = m.pack_bits(self._picked_silos(round_)) if self._plan.method.samples_silos else b""
+        if sample is not None and self._plan.tells_sample:
+            told += m.pack_bits(sample)
         weights = self._side.weights(round_, None if self._plan.tells_sample else sample)
         return m.AskUpdate(round_, m.pack(self._state.x), told, weights)
 
@@ -295,12 +308,15 @@ class ServerSession:
                         raise MessageRefused(f"chose other slots than silo {other}", place=f"silo {name}")
                 if not self._answers:
                     self._side.check_choices(name, points)
-            case m.Update(round_, vector, saturated):
+            case m.Update(round_, vector, saturated, remark):
                 if round_ != self._round + 1:
                     raise MessageRefused(f"answered for round {round_}, not {self._round + 1}", place=f"silo {name}")
                 self._side.check_vector(name, vector)
                 if saturated < 0:
                     raise MessageRefused("a negative number of saturated coordinates", place=f"silo {name}")
+                most = self._plan.method.largest_remark
+                if not 0 <= remark <= most:
+                    raise MessageRefused(f"a remark from 0 to {most}, not {remark}", place=f"silo {name}", value=remark)
             case _:
                 self._side.check(name, body)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from uldp.aggregation.base import RoundQuestion
+from uldp.aggregation.base import RoundQuestion, Sample
 from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray, SiloData
 from uldp.errors import MessageRefused, RunError
@@ -150,11 +150,10 @@ class SiloSession:
         if self._kept is None:
             self._kept = plan.method.kept(self._data, self._told, self._streams.child("kept"))
         data = self._kept
-        takes_part = True
-        if plan.method.samples_silos:
-            takes_part = bool(m.unpack_bits(sample, facts.silos, self.name)[self._index])
-        elif sample:
-            data = data.take(m.unpack_bits(sample, facts.users, self.name)[data.users])
+        picked, users = self._sample(sample)
+        takes_part = picked is None or bool(picked[self._index])
+        if users is not None:
+            data = data.take(users[data.users])
         if self._kept_digest == "":
             self._kept_digest = self._kept.digest()
         inside = (question, self._data_digest, self._kept_digest, repr(plan.method))
@@ -170,7 +169,16 @@ class SiloSession:
         weights = None if plan.aggregation.hides_counts else plan.method.weights(facts, self._counts, self._told)
         released = self._side.release(rows, weights, asked, covered)
         self.left_out += released.left_out
-        return m.Update(round_, released.vector, released.saturated)
+        remark = plan.method.remark(data, secrets) if takes_part else 0
+        return m.Update(round_, released.vector, released.saturated, remark)
+
+    def _sample(self, sample: bytes) -> tuple[Sample | None, Sample | None]:
+        """Which silos and which users take part; None for all."""
+        silos, users = self._plan.sample_sizes
+        split = -(-silos // 8)
+        picked = m.unpack_bits(sample[:split], silos, self.name)
+        sampled = m.unpack_bits(sample[split:], users, self.name)
+        return picked if silos else None, sampled if users else None
 
     def _common_digest(self, body: m.AskUpdate) -> str:
         """Stands for the round's question and for all of the setup that every silo was told alike.
