@@ -221,8 +221,8 @@ def _ratios(method: Method, facts: Facts) -> Ratios:
     ratios = method.ratios(facts)
     if ratios is None:
         raise ConfigError(
-            "paillier weighs single users, and this method's silos send one vector for all of theirs; "
-            "take name = 'masked'",
+            "paillier weighs single users with weights that sum to at most 1 over silos, and this method's silos send "
+            "one vector for all of theirs, or weigh nobody; take name = 'masked'",
             place="aggregation.name",
             value="paillier",
         )

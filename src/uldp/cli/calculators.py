@@ -34,6 +34,17 @@ Rate = Annotated[
 GroupSize = Annotated[
     int | None, typer.Option("--group-size", help="k: at most so many records per user (uldp-group).")
 ]
+Spanning = Annotated[
+    int | None,
+    typer.Option("--spanning", help="s: a subject has records in at most so many silos (central-, local-sub-dp)."),
+]
+Items = Annotated[
+    int | None,
+    typer.Option("--items", help="Items are sampled, not subjects, and a silo keeps so many of one (local-sub-dp)."),
+]
+LargestGroup = Annotated[
+    int | None, typer.Option("--largest-group", help="Z: so many items of a subject count in a step (local-sub-dp).")
+]
 Conversion = Annotated[
     str, typer.Option("--conversion", help="How a group is accounted: mixture (tight), lemma5 or lemma6.")
 ]
@@ -58,6 +69,7 @@ Delta = Annotated[float, typer.Option("--delta", help="The probability with whic
 ADVERSARIES = ("outside", "server", "silo")
 CONVERSIONS = {"mixture": "auto", "lemma5": "lemma5", "lemma6": "lemma6"}
 TABLE_ROUNDS = (1, 10, 50, 100, 200)
+SPANNED = (1, 2, 5, 10)
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,9 @@ class _Question:
     steps: int | None
     sample_rate: float
     group_size: int | None
+    spanning: int | None
+    items: int | None
+    largest_group: int | None
     conversion: str
     accountant: str
     adversary: str
@@ -86,6 +101,14 @@ class _Question:
         if lookup(self.method).method.local_noise:
             raise ConfigError(
                 "its clients perturb by themselves; `uldp local` says what that costs",
+                place="--method",
+                value=self.method,
+            )
+        if lookup(self.method).fixed.get("mode") == "published":
+            raise ConfigError(
+                "keeps no promise, whatever the noise; `--method "
+                + self.method.removesuffix("-published")
+                + " --claimed E --table` sets what is claimed beside what is true",
                 place="--method",
                 value=self.method,
             )
@@ -123,7 +146,8 @@ class _Question:
 
         # What is asked for does not depend on |U|, and on d only by the dither: more parameters than these would take
         # paillier days for a round.
-        return Facts(users=2, silos=self.silos, dimension=10**6, dither=lookup_aggregation(self.aggregation).dither)
+        silos = max(self.silos, self.spanning or 1)
+        return Facts(users=2, silos=silos, dimension=10**6, dither=lookup_aggregation(self.aggregation).dither)
 
     @property
     def observer(self) -> Observer:
@@ -160,6 +184,9 @@ class _Question:
         for option, key, value in (
             ("--steps", "local_steps", self.steps),
             ("--group-size", "group_size", self.group_size),
+            ("--spanning", "max_silos", self.spanning),
+            ("--items", "max_items", self.items),
+            ("--largest-group", "largest_group", self.largest_group),
         ):
             if value is not None:
                 if key not in known:
@@ -169,6 +196,10 @@ class _Question:
                         f"{self.method} means {key} = {named.fixed[key]!r}; take --method uldp-group", place=option
                     )
                 settings[key] = value
+        if self.items is not None:
+            settings["sampling"] = "items"
+        elif self.largest_group is not None:
+            raise ConfigError("goes with --items", place="--largest-group", value=self.largest_group)
         if self.compensate:
             settings["compensate"] = self.compensate
         if self.private:
@@ -194,12 +225,21 @@ class _Question:
 
 @reporting
 def epsilon(
-    noise_multiplier: Annotated[float, typer.Option("--noise-multiplier", help="sigma; the noise is sigma * clip.")],
+    noise_multiplier: Annotated[
+        float | None, typer.Option("--noise-multiplier", help="sigma; the noise is sigma * clip.", show_default=False)
+    ] = None,
     rounds: Rounds = None,
     steps: Steps = None,
     method: MethodName = "uldp-avg",
     sample_rate: Rate = 1.0,
     group_size: GroupSize = None,
+    spanning: Spanning = None,
+    items: Items = None,
+    largest_group: LargestGroup = None,
+    claimed: Annotated[
+        float | None,
+        typer.Option("--claimed", help="Instead of sigma: noise for this epsilon, for somebody with one item."),
+    ] = None,
     conversion: Conversion = "mixture",
     accountant: AccountantName = "auto",
     adversary: Adversary = "outside",
@@ -221,11 +261,17 @@ def epsilon(
     from uldp.privacy.statement import finite_or_none, show_epsilon
 
     asked = _Question(
-        method, rounds, steps, sample_rate, group_size, conversion, accountant, adversary, aggregation,
+        method, rounds, steps, sample_rate, group_size, spanning, items, largest_group, conversion, accountant,
+        adversary, aggregation,
         private_sampling, silos, colluding, dropped, compensate, delta,
     )  # fmt: skip
     if out is not None and not table:
         raise ConfigError("goes with --table", place="--out", value=str(out))
+    if (noise_multiplier is None) == (claimed is None):
+        raise ConfigError("give one of --noise-multiplier and --claimed", place="command line")
+    if noise_multiplier is None:
+        assert claimed is not None
+        noise_multiplier = claimed_noise(asked, claimed)
     if table:
         _print_side_by_side(asked, noise_multiplier, out, as_json)
         return
@@ -262,6 +308,9 @@ def sigma(
     method: MethodName = "uldp-avg",
     sample_rate: Rate = 1.0,
     group_size: GroupSize = None,
+    spanning: Spanning = None,
+    items: Items = None,
+    largest_group: LargestGroup = None,
     adversary: Adversary = "outside",
     aggregation: AggregationName = "masked",
     private_sampling: Private = False,
@@ -277,7 +326,8 @@ def sigma(
     from uldp.privacy.calibrate import calibrate
 
     asked = _Question(
-        method, rounds, steps, sample_rate, group_size, "mixture", "auto", adversary, aggregation,
+        method, rounds, steps, sample_rate, group_size, spanning, items, largest_group, "mixture", "auto",
+        adversary, aggregation,
         private_sampling, silos, colluding, dropped, compensate, delta,
     )  # fmt: skip
     if lookup(method).method.unit is None:
@@ -295,6 +345,32 @@ def sigma(
         typer.echo(f"noise multiplier {found:g} (epsilon {reached.value:.4g} at delta {delta:g}, {reached.accountant})")
 
 
+def one_item(asked: _Question) -> _Question:
+    """The same for a subject with one item in one silo: what the paper on subjects accounts for."""
+    return replace(asked, spanning=1, items=None, largest_group=None)
+
+
+def claimed_noise(asked: _Question, claimed: float) -> float:
+    """The least noise with which the claim holds for a subject with one item in one silo.
+
+    With Z as ``--largest-group``: the paper's sigma_Z, by group privacy and the moments accountant.
+    """
+    from uldp.methods.registry import lookup
+    from uldp.methods.subjects import SubjectLevel
+    from uldp.privacy.calibrate import calibrate
+    from uldp.privacy.subjects import published_noise
+
+    if not issubclass(lookup(asked.method).method, SubjectLevel):
+        raise ConfigError("goes with central-sub-dp and local-sub-dp", place="--claimed", value=claimed)
+    single = one_item(asked)
+    if asked.largest_group is None:
+        return calibrate(lambda noise: single.seen(single.built(noise)), claimed, asked.delta)
+    if not 0 < claimed < math.inf:
+        raise ConfigError(f"a positive number, not {claimed}", place="--claimed", value=claimed)
+    steps = (asked.steps or 1) * (asked.rounds or 1)
+    return published_noise(claimed, asked.delta, asked.largest_group, asked.sample_rate, steps)
+
+
 def _print_side_by_side(asked: _Question, noise_multiplier: float, out: Path | None, as_json: bool) -> None:
     from uldp.privacy.statement import finite_or_none, show_epsilon
 
@@ -310,7 +386,14 @@ def _print_side_by_side(asked: _Question, noise_multiplier: float, out: Path | N
         return
     shown = [(str(key), *("-" if math.isnan(v) else show_epsilon(v) for v in values)) for key, values in rows]
     print_table((head, *columns), shown)
-    typer.echo("'published' is what the paper's formula or figure says and is no bound where it is the smaller one.")
+    if "published" in columns:
+        typer.echo(
+            "'published' is what the paper's formula or figure says; where it is the smaller one it is no bound."
+        )
+    else:
+        typer.echo(
+            f"noise multiplier {noise_multiplier:.5g}; 'claimed' counts one silo, 'true' all that the subject is in."
+        )
     if figure:
         typer.echo(f"picture: {figure}")
 
@@ -319,6 +402,7 @@ def _side_by_side(
     asked: _Question, noise_multiplier: float
 ) -> tuple[str, tuple[str, ...], list[tuple[int, tuple[float, ...]]]]:
     """What stands in the first column, the other columns' names, and the rows."""
+    from uldp.methods.subjects import SubjectLevel
     from uldp.methods.uldp_group import UldpGroup
     from uldp.methods.uldp_naive import UldpNaive
     from uldp.privacy.accountants import account
@@ -327,6 +411,12 @@ def _side_by_side(
 
     rows: list[tuple[int, tuple[float, ...]]] = []
     first = asked.built(noise_multiplier)
+    if isinstance(first, SubjectLevel):
+        claimed_epsilon = one_item(asked).account(noise_multiplier).value
+        for silos in sorted({*SPANNED, asked.spanning or 1}):
+            true = replace(asked, spanning=silos).account(noise_multiplier).value
+            rows.append((silos, (claimed_epsilon, true)))
+        return "silos of a subject", ("claimed", "true"), rows
     if isinstance(first, UldpGroup):
         largest = asked.group_size or 64
         for size in sorted({*(2**power for power in range(30) if 2**power <= largest), largest}):

@@ -43,10 +43,10 @@ def plan(
         raise ConfigError(wanted, place="--budget", value=budget)
     event = agreed.method.event(agreed.facts, agreed.facts.silos)
     statement = planned_statement(agreed, delta, prepared.federation, simulated=experiment.run.secrets == "simulated")
-    void = prepared.federation.void
+    void = prepared.void
     per_round = {t: math.inf if void else account({event: t}, delta).value for t in _milestones(agreed.method.rounds)}
     if budget is not None and void:
-        raise ConfigError("there is no guarantee for these data, so no budget either", place="--budget", value=budget)
+        raise ConfigError("there is no guarantee, so no budget either", place="--budget", value=budget)
     budgeted = None if budget is None else fitting_changes(prepared, budget)
     for text in warnings_before(prepared):
         warn(text)
@@ -76,7 +76,11 @@ def plan(
     typer.echo(
         f"{experiment.method_name} on {prepared.federation.name}: |U| = {facts.users} users, "
         f"|S| = {facts.silos} silos, {facts.dimension} parameters"
-        + ("" if agreed.method.local_noise else f", noise multiplier {agreed.method.noise_multiplier:g}")
+        + (
+            ""
+            if agreed.method.local_noise or agreed.method.claims
+            else f", noise multiplier {agreed.method.noise_multiplier:g}"
+        )
     )
     typer.echo(_traffic(agreed))
     print_table(("after round", "epsilon"), [(str(t), show_epsilon(e)) for t, e in per_round.items()])

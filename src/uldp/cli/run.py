@@ -88,10 +88,10 @@ def warnings_before(prepared: Prepared) -> list[str]:
     delta, users = prepared.experiment.privacy.delta, prepared.plan.facts.users
     if prepared.plan.method.unit == "user" and delta * users >= 1:
         found.append(f"privacy.delta {delta:g} is not below 1/|U| = {1 / users:g}: it allows to give away a person.")
-    if prepared.plan.method.unit is not None and prepared.federation.void:
-        found.append(f"NO GUARANTEE: {prepared.federation.void}.")
+    if prepared.void:
+        found.append(f"NO GUARANTEE: {prepared.void}.")
     method = prepared.plan.method
-    if method.unit is not None and not method.local_noise and method.noise_multiplier == 0:
+    if method.unit is not None and not method.local_noise and not method.claims and method.noise_multiplier == 0:
         found.append("noise_multiplier = 0: NO PRIVACY, epsilon is infinite.")
     return found
 

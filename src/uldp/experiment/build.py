@@ -104,9 +104,12 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: Facts) -> Met
         return experiment.method
     if experiment.run.secrets == "os" and experiment.method.fitted(totals) != experiment.method:
         raise ConfigError(
-            "'median' and 'max' read the data, which nothing hides; give a number for a model that leaves the house",
-            place="method.group_size",
+            "such a setting reads the data, which nothing hides; take another for a model that leaves the house",
+            place=f"method.{experiment.method.fitted_by}",
         )
+    if experiment.method.claims:
+        assert privacy.epsilon is not None
+        return experiment.method.claiming(privacy.epsilon, privacy.delta).fitted(totals)
 
     def noised(noise_multiplier: float) -> Method:
         return experiment.with_noise(noise_multiplier).fitted(totals)
@@ -139,12 +142,18 @@ class Prepared:
     plan: Plan
 
     @property
+    def void(self) -> str:
+        """Why there is no guarantee, because of the data or of the method; empty where there is one."""
+        return void_of(self.plan.method, self.federation)
+
+    @property
     def streams(self) -> Streams:
         return Streams.from_seed(self.experiment.run.seed)
 
     def ledger(self, entries: tuple[Entry, ...] = ()) -> Ledger:
         """A ledger with the experiment's budget and what was released before."""
-        budget = self.experiment.privacy.epsilon if self.plan.method.unit is not None else None
+        method = self.plan.method
+        budget = self.experiment.privacy.epsilon if method.unit is not None and not method.void else None
         return Ledger(self.experiment.privacy.delta, budget, entries)
 
 
@@ -162,6 +171,7 @@ def prepare(experiment: Experiment) -> Prepared:
     silos = tuple(silo.name for silo in federation.silos)
     counts = federation.counts()
     method = noised_method(experiment, counts.sum(axis=0), facts).for_model(learner.layer_sizes)
+    method.check_counts(facts, counts)
     federation = replace(federation, notes=(*federation.notes, *method.notes(facts, counts)))
     plan = Plan(
         # The calibrated noise is part of what is agreed on: another version of an accountant may find another one.
@@ -200,15 +210,21 @@ def _rounding(learner: TorchLearner, federation: Federation) -> tuple[str, ...]:
     )
 
 
+def void_of(method: Method, federation: Federation) -> str:
+    """Why there is no guarantee; empty where there is one, and where nobody says so."""
+    return (federation.void or method.void) if method.unit is not None else ""
+
+
 def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: bool) -> Statement:
     """The statement about what the ledger holds."""
     method, facts = plan.method, plan.facts
-    void = federation.void if method.unit is not None else ""
+    void = void_of(method, federation)
     spent = Epsilon(math.inf, "none") if void else ledger.epsilon()
     releases = list(Counter(entry.round for entry in ledger.entries).values())
     shared: tuple[str, ...] = (SHARED_PLACES,) if federation.hashed and method.unit == "user" and not void else ()
     if method.unit == "user" and ledger.delta * facts.users >= 1:
         shared += (f"delta {ledger.delta:g} is not below 1/|U|: it allows to give away a whole person.",)
+    shared += method.assumptions(facts)
     groups = tuple(
         (size, account({event: sum(releases)}, ledger.delta).value) for size, event in method.per_person(facts).items()
     )
@@ -343,6 +359,8 @@ def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
             "that the shuffler mixes honestly, and that the other clients of the round perturb as they should and tell "
             "the server nothing: those who do not, do not count as clients."
         )
+    elif plan.method.void:
+        pass
     elif plan.method.local_noise:
         lines.append("Assumed: the client itself perturbs as it should. Nobody else need be trusted.")
     else:

@@ -26,7 +26,9 @@ from uldp.protocol.messages import PROTOCOL_VERSION
 
 SECRETS = ("simulated", "os")
 DTYPES = ("float32", "float64")
-HIDDEN = ("noise_multiplier", "compensate", "fitted_size", "layers")
+HIDDEN = (
+    "noise_multiplier", "compensate", "fitted_size", "layers", "claimed_epsilon", "claimed_delta", "pooled_records",
+)  # fmt: skip
 """Fields of a method that do not stand in ``[method]``: they come from ``[privacy]``, or from the data."""
 
 
@@ -317,5 +319,11 @@ def _check_noise(privacy: PrivacyConfig, method: Method) -> None:
                 value=privacy.noise_multiplier,
             )
         return
+    if method.claims and (privacy.epsilon is None or privacy.noise_multiplier is not None):
+        raise ConfigError(
+            "this method makes its noise for an epsilon that it claims; give that alone, without noise_multiplier",
+            place="privacy.epsilon",
+            value=privacy.epsilon,
+        )
     if method.unit is not None and (privacy.epsilon is None) == (privacy.noise_multiplier is None):
         raise ConfigError("give exactly one of epsilon (the noise is calibrated) and noise_multiplier", place="privacy")

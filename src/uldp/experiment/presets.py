@@ -7,6 +7,7 @@ from typing import Any, Final
 from uldp.data.builtin import dataset as find_dataset
 from uldp.errors import ConfigError
 from uldp.experiment.sections import Tree
+from uldp.methods.central_sub_dp import CentralSubDp
 from uldp.methods.dp_sgd import DpSgd
 from uldp.methods.fedavg import FedAvg
 from uldp.methods.ldp_fedavg import LdpFedAvg
@@ -29,6 +30,7 @@ _ANY: Final[Settings] = {
     UldpAvg: {"rounds": 20, "local_epochs": 10, "local_lr": 0.5, "clip": 1.0, "global_lr": 10.0},
     UldpSgd: {"rounds": 20, "clip": 0.3, "global_lr": 30.0},
     UldpNaive: {"rounds": 20, "local_epochs": 5, "local_lr": 0.5, "clip": 0.3, "global_lr": 1.0},
+    CentralSubDp: {"rounds": 20, "clip": 0.3, "global_lr": 6.0},
     LdpFedAvg: {"rounds": 10, "local_epochs": 1, "local_lr": 0.1},
     DpSgd: {"rounds": 20, "local_steps": 50, "local_lr": 0.5, "record_rate": 0.1, "batch_size": 10.0, "clip": 1.0},
 }

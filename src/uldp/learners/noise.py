@@ -47,6 +47,20 @@ def _keys(streams: Streams, users: IntArray) -> Words:
     return mix(mix(users.astype(np.uint64) * np.uint64(_GOLDEN)) + np.uint64(streams.word()))
 
 
+def order_keys(users: IntArray, streams: Streams) -> Words:
+    """One word per record that depends on its user and its place among that user's records: sorted, a random order."""
+    return mix(_keys(streams, users) + mix(_places(users) * np.uint64(_GOLDEN)))
+
+
+def _places(users: IntArray) -> Words:
+    """For every record, how many records of the same user come before it."""
+    order = np.argsort(users, kind="stable")
+    counts = np.bincount(users)
+    places = np.empty(len(users), dtype=np.uint64)
+    places[order] = (np.arange(len(users)) - np.repeat(np.cumsum(counts) - counts, counts)).astype(np.uint64)
+    return places
+
+
 @dataclass(frozen=True)
 class Place:
     """Where dropout happens: the layer, the steps, and the position in the batch of the first record."""

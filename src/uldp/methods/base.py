@@ -92,6 +92,8 @@ class Method(ABC):
     """Whether the event also bounds what can be seen if a user's records are replaced instead of left out."""
     local_noise: ClassVar[bool] = False
     """Whether every client perturbs what it sends by itself, so that the noise is no setting of ``[privacy]``."""
+    fitted_by: ClassVar[str] = ""
+    """The setting that may read the data (see :meth:`fitted`)."""
     tells: ClassVar[Mapping[str, str]] = {"server": "everybody's record counts", "silo": "everybody's record totals"}
     """What the exchange of counts shows in the clear, where there is one."""
 
@@ -148,6 +150,27 @@ class Method(ABC):
     def participation_limit(self) -> int:
         """In how many rounds one user is sampled at most; 0 for no limit."""
         return 0
+
+    @property
+    def claims(self) -> bool:
+        """Whether ``privacy.epsilon`` is only what a paper claims, and the noise is made for that (see ``void``)."""
+        return False
+
+    def claiming(self, epsilon: float, delta: float) -> Method:
+        """The method with its noise made for what is claimed."""
+        return self
+
+    @property
+    def void(self) -> str:
+        """Why these settings keep no promise at all; empty where they keep one."""
+        return ""
+
+    def check_counts(self, facts: Facts, counts: IntArray) -> None:  # noqa: B027
+        """Refuse data that break what the guarantee assumes of them. Only where all silos' counts are in one place."""
+
+    def assumptions(self, facts: Facts) -> tuple[str, ...]:
+        """What the headline rests on and nobody can check."""
+        return ()
 
     def fitted(self, totals: IntArray) -> Method:
         """The method for users with so many records: settings that are left to the data are filled in here."""

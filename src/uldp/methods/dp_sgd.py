@@ -79,7 +79,7 @@ class DpSgd(SiloMean):
             chosen = poisson_batch(len(data), self.record_rate, batches)
             total = clipped_sum(now, chosen, step, streams)
             if self.noise_multiplier:
-                noise = _noise(secrets.child("noise", step), total)
+                noise = step_noise(secrets.child("noise", step), total)
                 total = total + sample_gaussian(self.noise_multiplier * self.clip, len(x), noise)
             now = now - self.local_lr / self.batch_size * total
         yield None, (now - x)[None, :]
@@ -113,7 +113,7 @@ class DpSgd(SiloMean):
         )
 
 
-def _noise(secrets: Secrets, total: Vector) -> SecretStream:
+def step_noise(secrets: Secrets, total: Vector) -> SecretStream:
     """A step's noise, addressed by the sum it goes onto: a sum that was rounded otherwise gets other noise.
 
     Simulated noise protects nobody and is addressed by the step alone, so that runs can be compared.

@@ -9,8 +9,10 @@ from typing import Any, Final
 
 from uldp.errors import ConfigError, did_you_mean
 from uldp.methods.base import Method
+from uldp.methods.central_sub_dp import CentralSubDp
 from uldp.methods.fedavg import FedAvg
 from uldp.methods.ldp_fedavg import LdpFedAvg
+from uldp.methods.local_sub_dp import LocalSubDp
 from uldp.methods.record_dp import RecordDp
 from uldp.methods.uldp_avg import UldpAvg
 from uldp.methods.uldp_group import UldpGroup
@@ -36,6 +38,10 @@ METHODS: Final[Mapping[str, Named]] = {
     "ldp-fedavg": Named(LdpFedAvg),
     "srr-fl": Named(LdpFedAvg, {"mechanism": "srr", "sends": "weights"}, "staircase randomized response, as published"),
     "ldp-fl": Named(LdpFedAvg, {"mechanism": "two-point", "sends": "weights"}, "two outputs per weight"),
+    "central-sub-dp": Named(CentralSubDp),
+    "central-sub-dp-published": Named(CentralSubDp, {"mode": "published"}, "as published: keeps no promise"),
+    "local-sub-dp": Named(LocalSubDp),
+    "local-sub-dp-published": Named(LocalSubDp, {"mode": "published"}, "as published: keeps no promise"),
     "record-dp": Named(RecordDp),
     "uldp-naive": Named(UldpNaive),
     "uldp-group": Named(UldpGroup),

@@ -41,6 +41,7 @@ class UldpGroup(DpSgd):
 
     summary: ClassVar[str] = "keeps at most k records per user, DP-SGD in every silo; epsilon grows fast with k"
     paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithm 2"
+    fitted_by: ClassVar[str] = "group_size"
     tells: ClassVar[Mapping[str, str]] = {
         "server": "everybody's record counts",
         "silo": "how many records of everybody to keep, which tells about the counts elsewhere",

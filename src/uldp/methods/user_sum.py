@@ -56,12 +56,14 @@ class UserSum(Method):
     """With sub-sampling: in how many rounds one user takes part at most; 0 for no limit."""
 
     paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithms 3 and 4"
+    weightings: ClassVar[tuple[str, ...]] = WEIGHTINGS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_limit("clip", self.clip)
         require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
-        require(self.weighting in WEIGHTINGS, "weighting", self.weighting, f"one of {', '.join(WEIGHTINGS)}")
+        known = self.weightings
+        require(self.weighting in known, "weighting", self.weighting, f"one of {', '.join(known)}")
         require(self.max_records >= 1, "max_records", self.max_records, "at least 1")
         require(1 <= self.ghost <= LARGEST_GHOST, "ghost", self.ghost, f"from 1 to {LARGEST_GHOST}")
         require(self.max_participations >= 0, "max_participations", self.max_participations, "0 (no limit) or more")
@@ -112,12 +114,12 @@ class UserSum(Method):
     def count_cap(self, facts: Facts) -> int:
         return count_cap(self.max_records, facts.silos)
 
-    def weights(self, facts: Facts, counts: IntArray, totals: IntArray | None) -> Vector:
+    def weights(self, facts: Facts, counts: IntArray, totals: IntArray | None) -> Vector | None:
         if totals is None:
             return uniform_weights(facts.users, facts.silos)
         return record_weights(counts, totals, self.ghost)
 
-    def ratios(self, facts: Facts) -> Ratios:
+    def ratios(self, facts: Facts) -> Ratios | None:
         if self.weighting == "records":
             return RecordRatios(self.count_cap(facts), facts.silos, self.ghost)
         return UniformRatios(facts.silos)
@@ -135,21 +137,29 @@ class UserSum(Method):
         return State(state.x + step * total)
 
     def event(self, facts: Facts, silos_heard: int) -> Event:
-        # Theorem 3: sensitivity C. A silent silo takes its share of the noise with it.
-        return self._gaussian(facts, silos_heard, 1.0, self.sample_rate)
+        # Theorem 3. A silent silo takes its share of the noise with it.
+        return self._gaussian(facts, silos_heard, self.reach(facts), self.sample_rate)
+
+    def reach(self, facts: Facts) -> float:
+        """By how many clips one user moves the total: 1, for weights sum to at most 1 over silos."""
+        return 1.0
+
+    def loss_if_sums_are_seen(self, facts: Facts) -> float:
+        """sigma times mu of a round towards somebody who sees each silo's sum, with noise sigma C / sqrt(|S|) each.
+
+        mu^2 = |S| sum_s w_su^2 / sigma^2. Uniform weights: sum_s w_su^2 = 1/|S|. By records it is 1 for a user whose
+        records are all in one silo.
+        """
+        return math.sqrt(facts.silos) if self.weighting == "records" else 1.0
 
     def seen_by(self, facts: Facts, observer: Observer) -> Event:
         if observer.who == "world":
             return self.event(facts, observer.shares(facts))
-        if observer.who == "silos":
-            return self._gaussian(facts, observer.shares(facts), 1.0, 1.0 if observer.sample else self.sample_rate)
-        if not observer.sums:
-            return self._gaussian(facts, observer.shares(facts), 1.0, 1.0 if observer.sample else self.sample_rate)
-        # Each silo's sum has noise sigma C / sqrt(|S|); together they cost mu^2 = |S| sum_s w_su^2 / sigma^2.
-        # Uniform weights: sum_s w_su^2 = 1/|S|. By records it is 1 for a user whose records are all in one silo.
+        rate = 1.0 if observer.sample else self.sample_rate
+        if observer.who == "silos" or not observer.sums:
+            return self._gaussian(facts, observer.shares(facts), self.reach(facts), rate)
         # A silo that sent nothing has shown nothing.
-        loss = math.sqrt(facts.silos) if self.weighting == "records" else 1.0
-        return self._gaussian(facts, facts.silos, loss, 1.0)
+        return self._gaussian(facts, facts.silos, self.loss_if_sums_are_seen(facts), 1.0)
 
     def seen_over(self, facts: Facts, observer: Observer, releases: Sequence[int]) -> Mapping[Event, int]:
         # Who knows the sample gets no amplification, but no user is in more rounds than the limit. Towards the world

@@ -46,14 +46,18 @@ class PoissonSampled:
 class Group:
     """``event`` protects single records, each sampled by itself, and one user owns at most ``size`` of them.
 
-    A step of DP-SGD is one: every record's gradient is clipped to 1, the noise goes on the sum.
+    A step of DP-SGD is one: every record's gradient is clipped to 1, the noise goes on the sum. With ``at_most`` no
+    more than so many of a user's sampled records count, and the others are left out.
     """
 
     size: int
     event: Gaussian | PoissonSampled
+    at_most: int | None = None
 
     def __post_init__(self) -> None:
         _check_count(self.size, "group size")
+        if self.at_most is not None:
+            _check_count(self.at_most, "largest group")
         if not isinstance(self.event, Gaussian | PoissonSampled):
             raise ConfigError(f"a group is of single releases, not of {self.event}", place="event")
 
@@ -124,31 +128,39 @@ def dp_sgd(noise_multiplier: float, sample_rate: float, steps: int, group_size: 
 
 @dataclass(frozen=True)
 class Parameters:
-    """The three numbers of a release: noise multiplier sigma, sample rate q, records per user k."""
+    """The numbers of a release: noise multiplier sigma, sample rate q, records per user k, how many of them count."""
 
     noise_multiplier: float
     sample_rate: float
     size: int
+    at_most: int | None = None
+
+    @property
+    def longest(self) -> int:
+        """By how many clips a user moves the sum at most."""
+        return self.size if self.at_most is None else min(self.size, self.at_most)
 
 
 def parameters(event: Release) -> Parameters:
-    """The three numbers of ``event``."""
+    """The numbers of ``event``."""
     match event:
         case Gaussian(noise_multiplier):
             return Parameters(noise_multiplier, 1.0, 1)
         case PoissonSampled(sample_rate, Gaussian(noise_multiplier)):
             return Parameters(noise_multiplier, sample_rate, 1)
-        case Group(size, inner):
+        case Group(size, inner, at_most):
             single = parameters(inner)
-            return Parameters(single.noise_multiplier, single.sample_rate, size)
+            return Parameters(single.noise_multiplier, single.sample_rate, size, at_most)
 
 
 def normal(event: Release) -> Release:
     """The simplest event that means the same: a group of one is its event, a sample of all is no sample."""
     of = parameters(event)
     plain = Gaussian(of.noise_multiplier)
-    inner = plain if of.sample_rate == 1 else PoissonSampled(of.sample_rate, plain)
-    return inner if of.size == 1 else Group(of.size, inner)
+    if of.sample_rate == 1:
+        return plain if of.longest == 1 else Group(of.longest, plain)
+    inner = PoissonSampled(of.sample_rate, plain)
+    return inner if of.size == 1 else Group(of.size, inner, None if of.longest == of.size else of.at_most)
 
 
 def flattened(composition: Composition) -> dict[Single, int]:
@@ -175,8 +187,9 @@ def event_to_json(event: Event) -> dict[str, Any]:
             return {"event": "gaussian", "noise_multiplier": noise_multiplier}
         case PoissonSampled(sample_rate, inner):
             return {"event": "poisson-sampled", "sample_rate": sample_rate, "of": event_to_json(inner)}
-        case Group(size, single):
-            return {"event": "group", "size": size, "of": event_to_json(single)}
+        case Group(size, single, at_most):
+            bound = {} if at_most is None else {"at_most": at_most}
+            return {"event": "group", "size": size, **bound, "of": event_to_json(single)}
         case Repeated(times, repeated):
             return {"event": "repeated", "times": times, "of": event_to_json(repeated)}
         case LocalReports(epsilon, count):
@@ -198,6 +211,10 @@ def event_from_json(tree: dict[str, Any]) -> Event:
             event = event_from_json(inner)
             if isinstance(event, Gaussian | PoissonSampled):
                 return Group(size, event)
+        case {"event": "group", "size": int(size), "at_most": int(at_most), "of": dict(inner), **rest} if not rest:
+            event = event_from_json(inner)
+            if isinstance(event, Gaussian | PoissonSampled):
+                return Group(size, event, at_most)
         case {"event": "repeated", "times": int(times), "of": dict(inner), **rest} if not rest:
             return Repeated(times, event_from_json(inner))
         case {"event": "local-reports", "epsilon": float(epsilon), "count": int(count), **rest} if not rest:

@@ -49,7 +49,7 @@ def unsampled_mu(composition: Composition) -> float:
     for event, count in flattened(composition).items():
         assert isinstance(event, Release)
         of = parameters(event)
-        total += count * (of.size / of.noise_multiplier) ** 2
+        total += count * (of.longest / of.noise_multiplier) ** 2
     return math.sqrt(total)
 
 

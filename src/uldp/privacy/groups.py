@@ -33,6 +33,11 @@ def of_single_records(composition: Composition) -> tuple[dict[Event, int], int]:
     return single, largest
 
 
+def _of_single_records(event: Event) -> bool:
+    """Where not all of a user's records count, taking one away may let another one in: the lemmas do not cover that."""
+    return isinstance(event, Release) and parameters(event).at_most is None
+
+
 class Lemma5:
     """Group privacy of (epsilon, delta)-DP, any k: (epsilon, delta) becomes (k epsilon, k exp((k - 1) epsilon) delta).
 
@@ -45,7 +50,7 @@ class Lemma5:
     name = "lemma5"
 
     def accepts(self, event: Event) -> bool:
-        return isinstance(event, Release)
+        return _of_single_records(event)
 
     def epsilon(self, composition: Composition, delta: float) -> float:
         single, size = of_single_records(composition)
@@ -66,7 +71,7 @@ class Lemma6:
     name = "lemma6"
 
     def accepts(self, event: Event) -> bool:
-        return isinstance(event, Release)
+        return _of_single_records(event)
 
     def epsilon(self, composition: Composition, delta: float) -> float:
         single, size = of_single_records(composition)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from uldp.privacy.events import Release, parameters
+from uldp.privacy.events import Parameters, Release, parameters
 
 Array = npt.NDArray[np.float64]
 
@@ -195,7 +195,19 @@ def mixture_of(event: Release) -> Mixture:
     """The mixture that dominates ``event``."""
     of = parameters(event)
     if of.sample_rate == 1:
-        return Mixture(of.noise_multiplier, np.array([float(of.size)]), np.zeros(1))
+        return Mixture(of.noise_multiplier, np.array([float(of.longest)]), np.zeros(1))
+    mixture = _binomial(of)
+    if of.longest == of.size:
+        return mixture
+    short = mixture.lengths < of.longest  # all that would move the sum further move it so far
+    rest = np.logaddexp.reduce(mixture.log_weights[~short])
+    return Mixture(
+        of.noise_multiplier, np.append(mixture.lengths[short], of.longest), np.append(mixture.log_weights[short], rest)
+    )
+
+
+def _binomial(of: Parameters) -> Mixture:
+    """Every sampled record of the user counts."""
     from scipy.stats import binom
 
     counts = np.arange(of.size + 1)

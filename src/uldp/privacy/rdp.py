@@ -34,14 +34,15 @@ def sampled_gaussian_rdp(sample_rate: float, noise_multiplier: float, orders: Ar
     """
     below = np.floor(orders)
     share = orders - below
-    at_below = _log_moments(sample_rate, noise_multiplier, below)
-    at_above = _log_moments(sample_rate, noise_multiplier, np.ceil(orders))
+    at_below = log_moments(sample_rate, noise_multiplier, below)
+    at_above = log_moments(sample_rate, noise_multiplier, np.ceil(orders))
     chord = ((1 - share) * at_below + share * at_above) / (orders - 1)
     exact, _ = mixture_of(PoissonSampled(sample_rate, Gaussian(noise_multiplier))).renyi(orders)
     return np.minimum(chord, exact)
 
 
-def _log_moments(sample_rate: float, noise_multiplier: float, orders: Array) -> Array:
+def log_moments(sample_rate: float, noise_multiplier: float, orders: Array) -> Array:
+    """(alpha - 1) rho(alpha) for whole orders."""
     known = {order: _log_moment(sample_rate, noise_multiplier, int(order)) for order in np.unique(orders)}
     return np.array([known[order] for order in orders])
 

@@ -236,7 +236,8 @@ def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]
 
 
 def _adds_noise(experiment: Experiment) -> bool:
-    return experiment.method.unit is not None and not experiment.method.local_noise
+    method = experiment.method
+    return method.unit is not None and not method.local_noise and not method.claims
 
 
 def _shared_digest(experiment: Experiment) -> str:

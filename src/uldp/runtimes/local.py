@@ -273,7 +273,7 @@ class _LocalRun:
             self._server.round,
             self._prepared.plan.method.rounds,
             self._learner.evaluate(self._server.model, self._prepared.federation.test),
-            math.inf if self._prepared.federation.void else self._server.ledger.epsilon().value,
+            math.inf if self._prepared.void else self._server.ledger.epsilon().value,
             seconds,
         )
         self._history.append(report)
