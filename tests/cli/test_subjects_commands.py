@@ -30,7 +30,8 @@ def test_claimed_and_true_for_subjects_in_several_silos(arguments, true):
     rows = json.loads(out)["table"]
     assert [row["silos of a subject"] for row in rows] == [1, 2, 5, 10]
     assert [row["true"] for row in rows] == pytest.approx(true, rel=4e-3)
-    assert {round(row["claimed"], 3) for row in rows} == {float(arguments[1])}
+    assert {row["claimed"] for row in rows} == {float(arguments[1])}
+    assert {round(row["one item, one silo"], 3) for row in rows} == {float(arguments[1])}
 
 
 def test_options_of_subjects_come_to_one_epsilon():
@@ -54,6 +55,7 @@ def test_options_of_subjects_come_to_one_epsilon():
         (("--method", "uldp-avg", "--claimed", 2, "--rounds", 5), "--claimed"),
         (("--method", "uldp-avg", "--noise-multiplier", 2, "--rounds", 5, "--spanning", 2), "--spanning"),
         (("--method", "local-sub-dp", "--noise-multiplier", 2, "--steps", 5, "--largest-group", 2), "--items"),
+        (("--method", "central-sub-dp", "--noise-multiplier", 2, "--rounds", 1, "--silos", 2, "--spanning", 3), "2"),
         (("--method", "local-sub-dp-published", "--claimed", 2, "--steps", 5), "keeps no promise"),
         (("--method", "local-sub-dp", "--claimed", -1, "--steps", 5), "positive"),
         (("--method", "local-sub-dp", "--claimed", -1, "--steps", 5, "--items", 3, "--largest-group", 2), "--claimed"),
@@ -94,4 +96,4 @@ def test_published_mode_wants_an_epsilon_and_is_not_for_real_secrets(tmp_path):
 
 def test_more_silos_than_assumed_are_refused():
     result = invoke("plan", *SMALL, "--method", "local-sub-dp", "--set", "method.max_silos=1", code=2)
-    assert "method.max_silos: at least" in result.stderr
+    assert "method.max_silos: more (or 0 for no limit)" in result.stderr

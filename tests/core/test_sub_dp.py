@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import TinyLearner, build, drive, make_sessions, small_federation
+from tests.support import TinyLearner, build, drive, make_sessions, small_federation, step
 
 from uldp.data.federation import SiloData
 from uldp.errors import ConfigError, MessageRefused
@@ -161,7 +161,7 @@ def test_more_silos_than_assumed_are_refused_and_the_assumption_is_stated():
     federation = small_federation(users=6, silos=3)
     facts = Facts(6, 3, 4)
     method = build("local-sub-dp", max_silos=2, noise_multiplier=1.0)
-    with pytest.raises(ConfigError, match=r"max_silos: at least 3"):
+    with pytest.raises(ConfigError, match=r"max_silos: more"):
         method.check_counts(facts, federation.counts())
     method.check_counts(facts, np.array([[1, 0], [2, 3], [0, 4]]))
     assert "more than 2 silos" in method.assumptions(facts)[0]
@@ -185,13 +185,33 @@ def test_with_records_weights_central_sub_dp_with_all_items_is_uldp_sgd_but_for_
 
 
 @pytest.mark.parametrize("name", ["central-sub-dp", "local-sub-dp", "central-sub-dp-published"])
-def test_silos_that_are_not_picked_add_nothing_of_their_own(name):
+def test_silos_that_are_not_picked_send_zeros(name):
     fields = {"claimed_epsilon": 5.0} if "published" in name else {}
     if name == "central-sub-dp":
-        fields["sample_rate"] = 0.5
-    server, silos = make_sessions(build(name, rounds=4, fraction=0.34, **fields), small_federation())
-    drive(server, silos)
-    assert server.round == 4
+        fields["sample_rate"] = 0.9
+    server, silos = make_sessions(build(name, rounds=6, fraction=0.67, **fields), small_federation())
+    sent = {}
+    while requests := server.requests():
+        for silo, request in requests.items():
+            answer = silos[silo].reply(request)
+            body = m.decode(answer, experiment="d" * 64, silo=silo, limit=10**6)
+            if isinstance(body, m.Update):
+                sent.setdefault(body.round, []).append(bool(np.frombuffer(body.vector, np.int64).any()))
+            server.receive(silo, answer)
+        server.collect()
+        server.charge()
+        server.advance()
+    assert [sum(moved) for moved in sent.values()] == [2] * 6
+
+
+def test_a_silo_refuses_other_numbers_of_picked_silos_than_were_agreed_on():
+    server, silos = make_sessions(build("local-sub-dp", rounds=2, fraction=0.34), small_federation())
+    step(server, silos)  # the greeting
+    ask = m.AskUpdate(1, m.pack(np.zeros(4)), m.pack_bits(np.ones(3, dtype=np.bool_)))
+    before = silos["silo-0"].save()
+    with pytest.raises(MessageRefused, match="3 silos were picked, 1 were agreed on"):
+        silos["silo-0"].reply(m.encode("d" * 64, "silo-0", ask))
+    assert silos["silo-0"].save() == before
 
 
 # --- published: the noise gives the subject away ----------------------------------------------------------------
@@ -260,11 +280,49 @@ def test_published_mode_makes_no_promise_and_says_why(name):
 
 
 def test_the_numbers_of_the_published_statement_are_those_of_the_accountant():
-    method = build("local-sub-dp-published", claimed_epsilon=2.0, rounds=10, local_steps=10, batch_size=8)
-    method = method.fitted(np.full(100, 40))  # 800 records in each of 5 silos
+    """A batch of fixed size lets another item in where one leaves: two clips, so half the noise."""
+    method = build("local-sub-dp-published", rounds=10, local_steps=10, batch_size=8)
+    method = method.claiming(2.0, 1e-5, FACTS).fitted(np.full(100, 40))  # 800 records in each of 5 silos
     noise = method.sigma(1, 800, 100)
-    expected = account({PoissonSampled(0.01, Gaussian(noise)): 500}, 1e-5).value
-    assert f"{expected:.4g} in 5 silos" in " ".join(method.caveats(FACTS))
+    text = " ".join(method.caveats(FACTS))
+    for steps, items, says in ((500, 1, "{:.4g} in 5 silos"), (100, 100, "{:.4g} with 100 items")):
+        event = Group(items, PoissonSampled(0.01, Gaussian(noise / 2)), 8)
+        assert says.format(account({event: steps}, 1e-5).value) in text
+    central = build("central-sub-dp-published", rounds=10, batch_size=8)
+    central = central.claiming(2.0, 1e-5, FACTS).fitted(np.full(100, 40))
+    noise = central.sigma(1, 4000, 50) * 8 * math.sqrt(5) / 2
+    expected = account({Group(5, PoissonSampled(0.01, Gaussian(noise))): 10}, 1e-5).value
+    assert f"{expected:.4g} in 5 silos" in " ".join(central.caveats(FACTS))
+
+
+def test_two_clips_are_attained_by_a_batch_of_fixed_size():
+    """One subject pulls one way, all others the other way; where it leaves, another one takes its place."""
+    users = np.arange(6)
+    features = np.ones((6, 1), dtype=np.float32)
+    labels = np.where(users == 0, 1e6, -1e6).astype(np.float32)
+    data = SiloData("silo-0", features, labels, users)
+    learner = TinyLearner(1)
+    sums = []
+    for some in (data, data.take(users != 0)):
+        clipped = learner.clipped_sums(some, 1.0)
+        sums.append({round(float(clipped(np.zeros(1), np.array(b), 0, STREAMS)[0]), 6) for b in ((0, 1, 2), (1, 2, 3))})
+    assert sums == [{1.0, 3.0}, {3.0}]  # with the subject in the batch it is 2 - 1, without 3
+
+
+def test_local_sub_dp_divides_every_step_by_the_number_of_silos_as_printed():
+    data = silo_of([3, 3])
+    x = np.full(4, 3.0)
+
+    def change(mode, lr):
+        noise = {"claimed_epsilon": 1e6, "picked_silos": 5} if mode == "published" else {"record_rate": 1.0}
+        fields = {"local_steps": 3, "batch_size": 6.0, "clip": 20.0, "items": 1, "local_lr": lr}
+        method = build("local-sub-dp", mode=mode, **fields, **noise)
+        some = SiloData("silo-0", data.features, data.labels, np.arange(6))
+        return next(method.silo(x, some, TinyLearner(4), STREAMS, Secrets.simulated_from_seed(0)))[1][0]
+
+    # with next to no noise both are plain gradient steps; the published ones are five times smaller, step by step
+    assert np.allclose(change("published", 0.5), change("sound", 0.1), atol=1e-2)
+    assert not np.allclose(change("published", 0.5), change("sound", 0.5) / 5, atol=3e-2)
 
 
 @pytest.mark.parametrize(
@@ -273,6 +331,9 @@ def test_the_numbers_of_the_published_statement_are_those_of_the_accountant():
         ("local-sub-dp", {"mode": "loud"}, "one of sound, published"),
         ("local-sub-dp", {"sampling": "records"}, "one of subjects, items"),
         ("local-sub-dp", {"items": 0}, "at least 1"),
+        ("local-sub-dp", {"max_items": 5}, "left out unless"),
+        ("local-sub-dp", {"largest_group": 5}, "left out unless"),
+        ("local-sub-dp", {"sampling": "items"}, "the public number"),
         ("local-sub-dp", {"fraction": 0.0}, "above 0"),
         ("local-sub-dp", {"max_silos": -1}, "0 (no limit)"),
         ("local-sub-dp-published", {"noise_multiplier": 1.0}, "follows from privacy.epsilon"),

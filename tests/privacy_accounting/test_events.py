@@ -1,5 +1,7 @@
 """Events are plain, checked data; a ledger of them adds up what was released."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,7 +98,7 @@ def test_fresh_batches_of_one_round_add_up():
     step = PoissonSampled(0.05, Gaussian(2.0))
     ledger = Ledger(1e-5)
     for content, event in [("a", Group(4, step)), ("b", Group(4, step)), ("c", Repeated(3, Group(4, step)))]:
-        ledger.charge(Entry(1, event, content))
+        ledger.charge(Entry(1, event, content, f"model {content}"))
     assert flattened(ledger.composition()) == {Group(4, step): 5}
     ledger.charge(Entry(2, Repeated(3, step), "d"))  # says itself that its samples are fresh
     ledger.charge(Entry(2, Repeated(2, step), "e"))
@@ -133,3 +135,19 @@ def test_a_budget_stops_a_group_run():
     with pytest.raises(BudgetExhausted, match="not released"):
         ledger.charge(Entry(3, event, "3"))
     assert len(ledger.entries) == 2
+
+
+def test_answers_to_the_same_question_share_their_samples_and_answers_to_another_do_not():
+    """A silo that computes an answer again and rounds otherwise: the same records sampled, other noise."""
+    step = Repeated(100, PoissonSampled(0.01, Gaussian(1.0)))
+    same = Ledger(1e-5, None, (Entry(1, step, "a", "model"), Entry(1, step, "b", "model")))
+    other = Ledger(1e-5, None, (Entry(1, step, "a", "model"), Entry(1, step, "b", "other model")))
+    shared = Repeated(100, PoissonSampled(0.01, Gaussian(1 / math.sqrt(2))))
+    assert same.composition() == {shared: 1}
+    assert other.composition() == {step: 2}
+    assert same.epsilon().value == pytest.approx(2.291, abs=2e-3)
+    assert other.epsilon().value == pytest.approx(0.912, abs=2e-3)
+    group = Repeated(5, Group(4, PoissonSampled(0.1, Gaussian(4.0)), 3))
+    four = Ledger(1e-5, None, tuple(Entry(1, group, content) for content in "abcd"))
+    assert four.composition() == {Repeated(5, Group(4, PoissonSampled(0.1, Gaussian(2.0)), 3)): 1}
+    assert Entry.from_json(Entry(1, step, "a", "model").to_json()) == Entry(1, step, "a", "model")

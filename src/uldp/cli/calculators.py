@@ -58,7 +58,9 @@ AggregationName = Annotated[
 Private = Annotated[
     bool, typer.Option("--private-sampling", help="Neither the server nor the silos know who was sampled (paillier).")
 ]
-Silos = Annotated[int, typer.Option("--silos", help="|S|, for what the server and silos see.")]
+Silos = Annotated[
+    int | None, typer.Option("--silos", help="|S|, for what the server and silos see. [default: 5]", show_default=False)
+]
 Colluding = Annotated[int, typer.Option("--colluding", help="With --adversary silo: so many silos pool what they see.")]
 Dropped = Annotated[int, typer.Option("--dropped", help="So many silos sent nothing.")]
 Compensate = Annotated[
@@ -146,8 +148,7 @@ class _Question:
 
         # What is asked for does not depend on |U|, and on d only by the dither: more parameters than these would take
         # paillier days for a round.
-        silos = max(self.silos, self.spanning or 1)
-        return Facts(users=2, silos=silos, dimension=10**6, dither=lookup_aggregation(self.aggregation).dither)
+        return Facts(users=2, silos=self.silos, dimension=10**6, dither=lookup_aggregation(self.aggregation).dither)
 
     @property
     def observer(self) -> Observer:
@@ -223,6 +224,20 @@ class _Question:
         return account(self.seen(self.built(noise_multiplier)), self.delta, name)
 
 
+def _about_subjects(method: str) -> bool:
+    from uldp.methods.registry import lookup
+    from uldp.methods.subjects import SubjectLevel
+
+    return issubclass(lookup(method).method, SubjectLevel)
+
+
+def _silos(silos: int | None, spanning: int | None, table: bool = False) -> int:
+    """|S|: as given, or as many as a subject is said to be in (a table goes to ten)."""
+    if silos is not None and spanning is not None and spanning > silos:
+        raise ConfigError(f"at most the number of silos ({silos}), not {spanning}", place="--spanning", value=spanning)
+    return silos if silos is not None else max(SPANNED[-1] if table else 5, spanning or 1)
+
+
 @reporting
 def epsilon(
     noise_multiplier: Annotated[
@@ -245,7 +260,7 @@ def epsilon(
     adversary: Adversary = "outside",
     aggregation: AggregationName = "masked",
     private_sampling: Private = False,
-    silos: Silos = 5,
+    silos: Silos = None,
     colluding: Colluding = 1,
     dropped: Dropped = 0,
     compensate: Compensate = 0,
@@ -263,7 +278,8 @@ def epsilon(
     asked = _Question(
         method, rounds, steps, sample_rate, group_size, spanning, items, largest_group, conversion, accountant,
         adversary, aggregation,
-        private_sampling, silos, colluding, dropped, compensate, delta,
+        private_sampling, _silos(silos, spanning, table and _about_subjects(method)), colluding, dropped,
+        compensate, delta,
     )  # fmt: skip
     if out is not None and not table:
         raise ConfigError("goes with --table", place="--out", value=str(out))
@@ -273,7 +289,7 @@ def epsilon(
         assert claimed is not None
         noise_multiplier = claimed_noise(asked, claimed)
     if table:
-        _print_side_by_side(asked, noise_multiplier, out, as_json)
+        _print_side_by_side(asked, noise_multiplier, claimed, out, as_json)
         return
     if group_size is None and method == "uldp-group":
         raise ConfigError("at most how many records per user?", place="--group-size")
@@ -314,7 +330,7 @@ def sigma(
     adversary: Adversary = "outside",
     aggregation: AggregationName = "masked",
     private_sampling: Private = False,
-    silos: Silos = 5,
+    silos: Silos = None,
     colluding: Colluding = 1,
     dropped: Dropped = 0,
     compensate: Compensate = 0,
@@ -328,7 +344,7 @@ def sigma(
     asked = _Question(
         method, rounds, steps, sample_rate, group_size, spanning, items, largest_group, "mixture", "auto",
         adversary, aggregation,
-        private_sampling, silos, colluding, dropped, compensate, delta,
+        private_sampling, _silos(silos, spanning), colluding, dropped, compensate, delta,
     )  # fmt: skip
     if lookup(method).method.unit is None:
         raise ConfigError(f"{method} adds no noise, so no noise reaches an epsilon", place="--method", value=method)
@@ -355,12 +371,10 @@ def claimed_noise(asked: _Question, claimed: float) -> float:
 
     With Z as ``--largest-group``: the paper's sigma_Z, by group privacy and the moments accountant.
     """
-    from uldp.methods.registry import lookup
-    from uldp.methods.subjects import SubjectLevel
     from uldp.privacy.calibrate import calibrate
     from uldp.privacy.subjects import published_noise
 
-    if not issubclass(lookup(asked.method).method, SubjectLevel):
+    if not _about_subjects(asked.method):
         raise ConfigError("goes with central-sub-dp and local-sub-dp", place="--claimed", value=claimed)
     single = one_item(asked)
     if asked.largest_group is None:
@@ -371,10 +385,14 @@ def claimed_noise(asked: _Question, claimed: float) -> float:
     return published_noise(claimed, asked.delta, asked.largest_group, asked.sample_rate, steps)
 
 
-def _print_side_by_side(asked: _Question, noise_multiplier: float, out: Path | None, as_json: bool) -> None:
+def _print_side_by_side(
+    asked: _Question, noise_multiplier: float, claimed: float | None, out: Path | None, as_json: bool
+) -> None:
     from uldp.privacy.statement import finite_or_none, show_epsilon
 
     head, columns, rows = _side_by_side(asked, noise_multiplier)
+    if claimed is not None:
+        columns, rows = ("claimed", *columns), [(key, (claimed, *values)) for key, values in rows]
     figure = None
     if out is not None:
         from uldp.reports.tables import table_figure
@@ -391,9 +409,7 @@ def _print_side_by_side(asked: _Question, noise_multiplier: float, out: Path | N
             "'published' is what the paper's formula or figure says; where it is the smaller one it is no bound."
         )
     else:
-        typer.echo(
-            f"noise multiplier {noise_multiplier:.5g}; 'claimed' counts one silo, 'true' all that the subject is in."
-        )
+        typer.echo(f"noise multiplier {noise_multiplier:.5g}; 'true' counts all items and silos of the subject.")
     if figure:
         typer.echo(f"picture: {figure}")
 
@@ -412,11 +428,11 @@ def _side_by_side(
     rows: list[tuple[int, tuple[float, ...]]] = []
     first = asked.built(noise_multiplier)
     if isinstance(first, SubjectLevel):
-        claimed_epsilon = one_item(asked).account(noise_multiplier).value
-        for silos in sorted({*SPANNED, asked.spanning or 1}):
+        one = one_item(asked).account(noise_multiplier).value
+        for silos in sorted({*(s for s in SPANNED if s <= asked.silos), asked.spanning or 1}):
             true = replace(asked, spanning=silos).account(noise_multiplier).value
-            rows.append((silos, (claimed_epsilon, true)))
-        return "silos of a subject", ("claimed", "true"), rows
+            rows.append((silos, (one, true)))
+        return "silos of a subject", ("one item, one silo", "true"), rows
     if isinstance(first, UldpGroup):
         largest = asked.group_size or 64
         for size in sorted({*(2**power for power in range(30) if 2**power <= largest), largest}):

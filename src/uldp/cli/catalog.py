@@ -19,7 +19,7 @@ def methods(as_json: Json = False) -> None:
                 {
                     "name": name,
                     "summary": named.summary,
-                    "protects": named.method.unit,
+                    "protects": named.protects,
                     "paper": named.method.paper,
                     "settings": {f.name: _default(f) for f in fields(named.method) if f.name != "noise_multiplier"},
                 }
@@ -28,7 +28,7 @@ def methods(as_json: Json = False) -> None:
         )
         return
     rows = [
-        (name, f"one {named.method.unit}" if named.method.unit else "nobody", named.summary)
+        (name, f"one {named.protects}" if named.protects else "nobody", named.summary)
         for name, named in METHODS.items()
     ]
     print_table(("method", "protects", "what it does"), rows)

@@ -109,7 +109,7 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: Facts) -> Met
         )
     if experiment.method.claims:
         assert privacy.epsilon is not None
-        return experiment.method.claiming(privacy.epsilon, privacy.delta).fitted(totals)
+        return experiment.method.claiming(privacy.epsilon, privacy.delta, facts).fitted(totals)
 
     def noised(noise_multiplier: float) -> Method:
         return experiment.with_noise(noise_multiplier).fitted(totals)
@@ -275,7 +275,8 @@ def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[E
         observers.append(missing)
     rows = []
     for who, sees, observer in observers:
-        seen = ledger.composition() if observer == Observer() else method.seen_over(facts, observer, releases)
+        as_the_world = method.seen_by(facts, observer) == method.event(facts, facts.silos)
+        seen = ledger.composition() if as_the_world else method.seen_over(facts, observer, releases)
         found = account(seen, ledger.delta).value
         replaced = found if method.covers_replacement else account_replaced(seen, ledger.delta).value
         rows.append(Exposure(who, sees, found, replaced, plan.shows_counts and observer.who != "world"))

@@ -28,6 +28,7 @@ SECRETS = ("simulated", "os")
 DTYPES = ("float32", "float64")
 HIDDEN = (
     "noise_multiplier", "compensate", "fitted_size", "layers", "claimed_epsilon", "claimed_delta", "pooled_records",
+    "picked_silos",
 )  # fmt: skip
 """Fields of a method that do not stand in ``[method]``: they come from ``[privacy]``, or from the data."""
 

@@ -156,7 +156,7 @@ class Method(ABC):
         """Whether ``privacy.epsilon`` is only what a paper claims, and the noise is made for that (see ``void``)."""
         return False
 
-    def claiming(self, epsilon: float, delta: float) -> Method:
+    def claiming(self, epsilon: float, delta: float, facts: Facts) -> Method:
         """The method with its noise made for what is claimed."""
         return self
 

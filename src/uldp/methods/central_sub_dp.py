@@ -10,8 +10,8 @@ Server: x_(t+1) = x_t + eta / (q f |U|) sum_s received; f is the share of silos 
 once, and in shares of the silos: no server need be trusted with a sum that has none.
 
 Guarantee. With ``weighting = "none"`` a subject moves the sum by one clip in each of up to s silos (``max_silos``), so
-the release is a Gaussian of multiplier sigma / s, Poisson-sampled at q for those who do not know the sample. With
-weights that sum to at most 1 over silos ("uniform", "records"; they need ids that are the same in all silos) it is a
+the release is a Gaussian of multiplier sigma / s, Poisson-sampled at q for those who do not know the sample (one coin
+for all silos, so ids are the same in all of them). With weights that sum to at most 1 ("uniform", "records") it is a
 Gaussian of multiplier sigma, whatever s is: ULDP-SGD with at most K items per subject, where the two papers meet.
 
 ``published``. Silos send (1/B) sum_i of clipped item gradients, and Z in the clear; the server adds N(0, sigma_Z^2 C^2)
@@ -34,6 +34,7 @@ from uldp.methods.subjects import SubjectLevel, fixed_batch, largest_group, refu
 from uldp.methods.user_sum import UserSum
 from uldp.methods.weights import WEIGHTINGS, Ratios
 from uldp.privacy.events import Event, NonPrivate
+from uldp.privacy.subjects import item_epsilon
 from uldp.rng import Secrets, Streams
 from uldp.vectors import Vector, clip_rows
 
@@ -106,9 +107,11 @@ class CentralSubDp(SubjectLevel, UserSum):
     def published_steps_of_a_silo(self) -> int:
         return self.rounds
 
-    @property
-    def published_excess(self) -> int:
-        return self.batch_size  # noise on an average that one item moves by C / B
+    def epsilon_of_fixed_noise(self, noise: float, rate: float, facts: Facts, *, items: int, silos: int) -> float:
+        # An item moves an average by C / B, and the sum of s averages carries the noise of all of them.
+        on_the_sum = noise * self.batch_size * math.sqrt(self.silos_per_round(facts))
+        most = self.batch_size * silos
+        return item_epsilon(on_the_sum, rate, self.rounds, self.claimed_delta, items=items * silos, at_most=most)
 
     def server(self, state: State, total: Vector, facts: Facts) -> State:
         if self.published:
@@ -149,8 +152,8 @@ class CentralSubDp(SubjectLevel, UserSum):
 
     def _published_remarks(self, facts: Facts) -> tuple[str, ...]:
         return (
-            "The server is trusted: it sees sums without noise, and Z of every silo. q = B / all records understates "
-            f"for a silo that holds a part of them, {facts.silos} times if silos are alike (errata D6).",
+            "The server is trusted: it sees sums without noise, and Z of every silo. The claim's q = B / all records "
+            "is too small for a silo that holds a part of them (errata D6).",
             f"Noise is added to averages over {self.batch_size} items: {self.batch_size} times as much as the paper's "
             "own argument asks for, which the numbers above take into account (errata D4).",
         )

@@ -47,6 +47,7 @@ from uldp.methods.subjects import (
     some_of_each,
 )
 from uldp.privacy.events import Event, Group, NonPrivate, Repeated, sampled_gaussian
+from uldp.privacy.subjects import item_epsilon
 from uldp.rng import Secrets, Streams
 from uldp.vectors import Vector
 
@@ -60,7 +61,8 @@ class LocalSubDp(SubjectLevel, DpSgd):
 
     sampling: str = "subjects"
     items: int = 4
-    max_items: int = 32
+    max_items: int = 0
+    """With ``sampling = "items"``: of a subject's items a silo keeps so many."""
     largest_group: int = 0
     """With ``sampling = "items"``: so many items of a subject count in a step; 0 for all that are sampled."""
 
@@ -70,9 +72,22 @@ class LocalSubDp(SubjectLevel, DpSgd):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.sampling in SAMPLINGS, "sampling", self.sampling, f"one of {', '.join(SAMPLINGS)}")
-        for key in ("items", "max_items"):
-            require(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
-        require(self.largest_group >= 0, "largest_group", self.largest_group, "0 (all) or more")
+        require(self.items >= 1, "items", self.items, "at least 1")
+        sampled = self.sampling == "items"
+        require(
+            self.max_items >= 1 if sampled else self.max_items == 0,
+            "max_items",
+            self.max_items,
+            "at least 1, the public number of a subject's items that a silo keeps"
+            if sampled
+            else "left out unless sampling = 'items'",
+        )
+        require(
+            self.largest_group >= 0 if sampled else self.largest_group == 0,
+            "largest_group",
+            self.largest_group,
+            "0 (all) or more" if sampled else "left out unless sampling = 'items'",
+        )
         require(
             not self.published or self.batch_size == int(self.batch_size),
             "batch_size",
@@ -92,8 +107,10 @@ class LocalSubDp(SubjectLevel, DpSgd):
     ) -> Iterator[Contribution]:
         make = self._published_step if self.published else self._sound_step
         step_of, now = make(data, learner, streams, secrets), x
+        # Algorithm 2, line 12, divides by the number of silos, as printed (errata D4).
+        rate = self.local_lr / self.batch_size / (self.picked_silos if self.published else 1)
         for step in range(self.local_steps):
-            now = now - self.local_lr / self.batch_size * step_of(now, step)
+            now = now - rate * step_of(now, step)
         yield None, (now - x)[None, :]
 
     def _sound_step(self, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets) -> Step:
@@ -156,13 +173,14 @@ class LocalSubDp(SubjectLevel, DpSgd):
     def published_steps_of_a_silo(self) -> int:
         return self.local_steps * self.rounds
 
+    def epsilon_of_fixed_noise(self, noise: float, rate: float, facts: Facts, *, items: int, silos: int) -> float:
+        steps, most = self.published_steps_of_a_silo(), self.published_batch
+        return item_epsilon(noise, rate, steps * silos, self.claimed_delta, items=items, at_most=most)
+
     # --- the server -----------------------------------------------------------------------------------------------
 
     def server(self, state: State, total: Vector, facts: Facts) -> State:
-        silos = self.silos_per_round(facts)
-        # Algorithm 2, line 12, divides every step by s, which amounts to dividing what a silo sends.
-        step = self.global_lr / silos / (silos if self.published else 1)
-        return State(state.x + step * total)
+        return State(state.x + self.global_lr / self.silos_per_round(facts) * total)
 
     def event(self, facts: Facts, silos_heard: int) -> Event:
         if self.published or silos_heard <= 0:

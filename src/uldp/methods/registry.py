@@ -27,10 +27,17 @@ class Named:
     method: type[Method]
     fixed: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    instead: str = ""
+    """A summary of its own, where the method's does not fit."""
 
     @property
     def summary(self) -> str:
-        return self.method.summary + (f"; {self.note}" if self.note else "")
+        return self.instead or self.method.summary + (f"; {self.note}" if self.note else "")
+
+    @property
+    def protects(self) -> str | None:
+        """The unit that is protected."""
+        return None if self.fixed.get("mode") == "published" else self.method.unit
 
 
 METHODS: Final[Mapping[str, Named]] = {
@@ -39,9 +46,13 @@ METHODS: Final[Mapping[str, Named]] = {
     "srr-fl": Named(LdpFedAvg, {"mechanism": "srr", "sends": "weights"}, "staircase randomized response, as published"),
     "ldp-fl": Named(LdpFedAvg, {"mechanism": "two-point", "sends": "weights"}, "two outputs per weight"),
     "central-sub-dp": Named(CentralSubDp),
-    "central-sub-dp-published": Named(CentralSubDp, {"mode": "published"}, "as published: keeps no promise"),
+    "central-sub-dp-published": Named(
+        CentralSubDp, {"mode": "published"}, instead="as printed: batches of items, noise that follows from them"
+    ),
     "local-sub-dp": Named(LocalSubDp),
-    "local-sub-dp-published": Named(LocalSubDp, {"mode": "published"}, "as published: keeps no promise"),
+    "local-sub-dp-published": Named(
+        LocalSubDp, {"mode": "published"}, instead="as printed: DP-SGD with noise that follows from the batches"
+    ),
     "record-dp": Named(RecordDp),
     "uldp-naive": Named(UldpNaive),
     "uldp-group": Named(UldpGroup),

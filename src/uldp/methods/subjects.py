@@ -26,7 +26,7 @@ from uldp.learners.base import Learner
 from uldp.learners.noise import order_keys
 from uldp.methods.base import Facts, Method, require
 from uldp.privacy.statement import show_epsilon
-from uldp.privacy.subjects import item_epsilon, published_noise
+from uldp.privacy.subjects import published_noise
 from uldp.rng import SecretStream, Streams
 from uldp.vectors import Vector, clip_rows
 
@@ -50,6 +50,8 @@ class SubjectLevel(Method):
     claimed_delta: float = 1e-5
     pooled_records: int = 0
     """``published``: the number of all silos' records, which the paper takes for known."""
+    picked_silos: int = 1
+    """``published``: s, the number of silos in a round."""
 
     fitted_by: ClassVar[str] = "mode"
     paper: ClassVar[str] = "Subject Granular DP (Marathe, Kanani)"
@@ -75,8 +77,9 @@ class SubjectLevel(Method):
     def claims(self) -> bool:
         return self.published
 
-    def claiming(self, epsilon: float, delta: float) -> Self:
-        return replace(self, claimed_epsilon=epsilon, claimed_delta=delta)
+    def claiming(self, epsilon: float, delta: float, facts: Facts) -> Self:
+        picked = max(1, self.silos_per_round(facts))
+        return replace(self, claimed_epsilon=epsilon, claimed_delta=delta, picked_silos=picked)
 
     def fitted(self, totals: IntArray) -> Self:
         return replace(self, pooled_records=int(totals.sum())) if self.published else self
@@ -107,7 +110,7 @@ class SubjectLevel(Method):
             not self.max_silos or most <= self.max_silos,
             "max_silos",
             self.max_silos,
-            f"at least {most}, for somebody has records in so many silos (or 0 for no limit)",
+            "more (or 0 for no limit), for somebody has records in more silos",
         )
 
     def batch_rate(self, records: int) -> float:
@@ -160,32 +163,35 @@ class SubjectLevel(Method):
         if not self.pooled_records or not self.claimed_epsilon:
             return ()
         average = max(1, self.pooled_records // facts.silos)
-        rate, steps = self.batch_rate(average), self.published_steps_of_a_silo()
+        rate = self.batch_rate(average)
         noise = self.sigma(1, self.pooled_records if self.pools else average, self.published_steps(facts))
+        # A batch of fixed size takes another item where one is missing: the sum moves by up to two clips.
+        fixed = noise if rate == 1 else noise / 2
 
-        def true(**of: int) -> str:
-            return show_epsilon(item_epsilon(noise * self.published_excess, rate, steps, self.claimed_delta, **of))
+        def true(*, items: int = 1, silos: int = 1) -> str:
+            return show_epsilon(self.epsilon_of_fixed_noise(fixed, rate, facts, items=items, silos=silos))
 
         silos = sorted({*(s for s in TABLE_SILOS if s < facts.silos), facts.silos})
         several = ", ".join(f"{true(silos=s)} in {s}" for s in silos)
-        many = ", ".join(f"{true(items=n)} with {n}" for n in TABLE_ITEMS)
+        many = ", ".join(f"{true(items=n)} with {n}" for n in sorted({min(n, average) for n in TABLE_ITEMS}))
         return (
             f"Claimed {self.claimed_epsilon:g}, true: none. The noise is sigma_Z with Z from the very batch that was "
-            "drawn, so its size tells whether a subject with many items is there (errata D1). What follows would hold "
-            f"of noise fixed at sigma_1 = {noise:.3g}, and a silo of average size (q = {rate:.3g}, {steps} steps).",
+            "drawn, so its size tells whether a subject with many items is there (errata D1). What follows is the "
+            f"worst case if the noise were fixed at sigma_1 = {noise:.3g}, for a silo of average size (q = {rate:.3g}, "
+            f"{self.published_steps_of_a_silo()} steps).",
             f"Silos add up: epsilon is {true()} for a subject with one item in one silo, {several} silos (errata D3).",
             f"q is an item's; a subject with more items in a silo is hit more often: {many} items (errata D2).",
-            "Batches of a fixed size were accounted as Poisson samples (errata D6).",
+            "Batches of a fixed size are no Poisson samples: an item that leaves lets another one in, so a step moves "
+            "by two clips, which the numbers above take into account and the claim does not (errata D6).",
             *self._published_remarks(facts),
         )
 
+    @abstractmethod
+    def epsilon_of_fixed_noise(self, noise: float, rate: float, facts: Facts, *, items: int, silos: int) -> float:
+        """What a subject with so many items in each of so many silos faces if every batch got the same noise."""
+
     pools: ClassVar[bool] = False
     """Whether the paper's q is a share of all silos' records together."""
-
-    @property
-    def published_excess(self) -> int:
-        """How many times more noise the paper adds than its own argument asks for."""
-        return 1
 
     @abstractmethod
     def published_steps_of_a_silo(self) -> int:

@@ -7,6 +7,7 @@ round are a second release and are charged.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -30,20 +31,21 @@ from uldp.privacy.events import (
 
 @dataclass(frozen=True)
 class Entry:
-    """One release."""
+    """One release. ``asked`` stands for the model that it answers: another answer to the same shares its samples."""
 
     round: int
     event: Event
     content: str
+    asked: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {"round": self.round, "content": self.content, **event_to_json(self.event)}
+        return {"round": self.round, "content": self.content, "asked": self.asked, **event_to_json(self.event)}
 
     @classmethod
     def from_json(cls, tree: dict[str, Any]) -> Entry:
         try:
-            event = {key: value for key, value in tree.items() if key not in ("round", "content")}
-            return cls(int(tree["round"]), event_from_json(event), str(tree["content"]))
+            event = {key: value for key, value in tree.items() if key not in ("round", "content", "asked")}
+            return cls(int(tree["round"]), event_from_json(event), str(tree["content"]), str(tree.get("asked", "")))
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"cannot read the entry {tree!r}", place="ledger") from error
 
@@ -52,8 +54,8 @@ def merge(events: list[Event]) -> list[Event]:
     """What several releases of the same round amount to.
 
     Releases about users share the round's sample of users, so they are not independent sampled releases: with the
-    sample they are Gaussians that add up to one, and that one is sampled. Groups and repetitions draw fresh records for
-    every release and simply add up.
+    sample they are Gaussians that add up to one, and that one is sampled. Local reports are fresh and simply add up; so
+    do groups and repetitions here, for :func:`merge_same` was asked about those that share their samples.
     """
     if any(isinstance(event, NonPrivate) for event in events):
         return [NonPrivate()]
@@ -64,6 +66,35 @@ def merge(events: list[Event]) -> list[Event]:
     precision = sum(one.noise_multiplier**-2 for one in shared)
     noise_multiplier = shared[0].noise_multiplier if len(shared) == 1 else precision**-0.5
     return [sampled_gaussian(noise_multiplier, max(one.sample_rate for one in shared)), *fresh]
+
+
+def merge_same(events: list[Event]) -> list[Event]:
+    """What several answers to the same question of a round amount to, where silos draw samples in every step.
+
+    The samples follow from the question, the noise from what it goes onto. So a silo that computes an answer again and
+    rounds otherwise shows the same samples under other noise: each step is one release with less noise.
+    """
+    counts = Counter(events)
+    return [
+        merged
+        for event, count in counts.items()
+        for merged in ([_with_less_noise(event, count)] if isinstance(event, Group | Repeated) else [event] * count)
+    ]
+
+
+def _with_less_noise(event: Event, times: int) -> Event:
+    """``times`` releases with the same samples and noise of their own, as one."""
+    match event:
+        case Repeated(steps, inner):
+            return Repeated(steps, _with_less_noise(inner, times))
+        case Group(size, Gaussian() | PoissonSampled() as inner, at_most):
+            single = _with_less_noise(inner, times)
+            assert isinstance(single, Gaussian | PoissonSampled)
+            return Group(size, single, at_most)
+        case Gaussian() | PoissonSampled():
+            of = parameters(event)
+            return sampled_gaussian(of.noise_multiplier / math.sqrt(times), of.sample_rate)
+    return event
 
 
 class Ledger:
@@ -80,9 +111,12 @@ class Ledger:
 
     def composition(self) -> Composition:
         """What was released, round by round."""
-        rounds: dict[int, list[Event]] = {}
+        asked: dict[tuple[int, str], list[Event]] = {}
         for entry in self._entries.values():
-            rounds.setdefault(entry.round, []).append(entry.event)
+            asked.setdefault((entry.round, entry.asked), []).append(entry.event)
+        rounds: dict[int, list[Event]] = {}
+        for (round_, _), events in asked.items():
+            rounds.setdefault(round_, []).extend(merge_same(events))
         return Counter([event for events in rounds.values() for event in merge(events)])
 
     def epsilon(self) -> Epsilon:

@@ -39,6 +39,13 @@ class Mixture:
     deviation: float
     lengths: Array
     log_weights: Array
+    lumped: bool = False
+    """Whether all longer shifts count as the longest. Then P has complex zeros closer to the line, and steps shrink."""
+
+    @property
+    def step(self) -> float:
+        """Of sums that stand for integrals."""
+        return _step(self.deviation) / (max(1.0, float(self.lengths[-1])) if self.lumped else 1.0)
 
     def loss(self, x: Array) -> Array:
         """log P(x) / Q(x), which grows with x and is convex."""
@@ -109,7 +116,7 @@ class Mixture:
         if len(self.lengths) == 1:
             rho = orders * (self.lengths[0] / self.deviation) ** 2 / 2
             return rho, rho
-        longest, step, margin = float(self.lengths[-1]), _step(self.deviation), 12 * self.deviation
+        longest, step, margin = float(self.lengths[-1]), self.step, 12 * self.deviation
         size = (2 * orders * longest + 2 * margin) / step
         feasible = size * len(self.lengths) <= CELLS
         left, came = np.full_like(orders, np.inf), np.full_like(orders, np.inf)
@@ -140,12 +147,12 @@ class Mixture:
         log_weights[0] = below[first]
         if last + 1 < len(above):
             lengths, log_weights = np.append(lengths, self.lengths[-1]), np.append(log_weights, above[last + 1])
-        return Mixture(self.deviation, lengths, log_weights)
+        return Mixture(self.deviation, lengths, log_weights, self.lumped)
 
     def spread(self, log_tail: float) -> Spread | None:
         """Where the loss lies, but for ``exp(log_tail)``; None where that would be too large a table."""
         body = self.lengths[:-1] if len(self.lengths) > 1 and self.log_weights[-1] < log_tail else self.lengths
-        step, margin = _step(self.deviation), math.sqrt(2 * (5 - log_tail)) * self.deviation
+        step, margin = self.step, math.sqrt(2 * (5 - log_tail)) * self.deviation
         if (body[-1] + 2 * margin) / step * len(self.lengths) > CELLS:
             return None
         x: Array = np.arange(-math.ceil(margin / step), math.ceil((body[-1] + margin) / step) + 1, dtype=np.float64)
@@ -201,9 +208,8 @@ def mixture_of(event: Release) -> Mixture:
         return mixture
     short = mixture.lengths < of.longest  # all that would move the sum further move it so far
     rest = np.logaddexp.reduce(mixture.log_weights[~short])
-    return Mixture(
-        of.noise_multiplier, np.append(mixture.lengths[short], of.longest), np.append(mixture.log_weights[short], rest)
-    )
+    lengths = np.append(mixture.lengths[short], of.longest)
+    return Mixture(of.noise_multiplier, lengths, np.append(mixture.log_weights[short], rest), lumped=True)
 
 
 def _binomial(of: Parameters) -> Mixture:

@@ -67,9 +67,16 @@ def published_noise(epsilon: float, delta: float, size: int, rate: float, steps:
 
 
 def item_epsilon(
-    noise_multiplier: float, rate: float, steps: int, delta: float, *, items: int = 1, silos: int = 1
+    noise_multiplier: float,
+    rate: float,
+    steps: int,
+    delta: float,
+    *,
+    items: int = 1,
+    silos: int = 1,
+    at_most: int | None = None,
 ) -> float:
     """What a subject with ``items`` items in each of ``silos`` silos faces: ``steps`` steps of DP-SGD in each."""
     step = sampled_gaussian(noise_multiplier, rate)
-    several = step if isinstance(step, NonPrivate) else Group(items, step)
+    several = step if isinstance(step, NonPrivate) else Group(items, step, at_most)
     return account({several: steps * silos}, delta).value

@@ -184,7 +184,8 @@ class ServerSession:
             return None
         # Every silo has answered, or there would be no total.
         event = self._plan.method.event(self._plan.facts, self._plan.facts.silos)
-        entry = Entry(self._round + 1, event, hashlib.sha256(m.pack(self._sum)).hexdigest())
+        content, asked = (hashlib.sha256(m.pack(vector)).hexdigest() for vector in (self._sum, self._state.x))
+        entry = Entry(self._round + 1, event, content, asked)
         new = self._ledger.charge(entry)
         self._charged = True
         return entry if new else None

@@ -178,6 +178,9 @@ class SiloSession:
         split = -(-silos // 8)
         picked = m.unpack_bits(sample[:split], silos, self.name)
         sampled = m.unpack_bits(sample[split:], users, self.name)
+        agreed = self._plan.method.silos_per_round(self._plan.facts)
+        if silos and int(picked.sum()) != agreed:
+            raise MessageRefused(f"{int(picked.sum())} silos were picked, {agreed} were agreed on", place=self.name)
         return picked if silos else None, sampled if users else None
 
     def _common_digest(self, body: m.AskUpdate) -> str:
