@@ -55,12 +55,17 @@ def test_the_formula_is_given_inside_its_region_only():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--epsilon-weight", "0"], "epsilon"),
-        (["--epsilon-weight", "1", "--weights", "0"], "weights"),
-        (["--epsilon-weight", "1", "--rounds", "-1"], "rounds"),
-        (["--epsilon-weight", "1", "--clients", "0"], "clients"),
-        (["--epsilon-weight", "1", "--mechanism", "magic"], "magic"),
-        (["--epsilon-weight", "1", "--delta", "2"], "delta"),
+        (["--epsilon-weight", "0"], "--epsilon-weight: from 1e-06 to 20, not 0.0"),
+        (["--epsilon-weight", "nan"], "--epsilon-weight: a finite number, not nan"),
+        (["--epsilon-weight", "1", "--weights", "0"], "--weights: "),
+        (["--epsilon-weight", "1", "--rounds", "-1"], "--rounds: "),
+        (["--epsilon-weight", "1", "--clients", "0"], "--clients: "),
+        (["--epsilon-weight", "1", "--mechanism", "magic"], "--mechanism: unknown local mechanism 'magic'"),
+        (["--epsilon-weight", "1", "--delta", "2"], "--delta: "),
+        (["--epsilon-weight", "1", "--weights", str(10**21)], "--weights: "),
+        (["--epsilon-weight", "1", "--rounds", str(10**21)], "--rounds: "),
+        (["--epsilon-weight", "1", "--weights", str(10**8), "--rounds", "10000"], "more than 1,000,000,000 values"),
+        (["--epsilon-weight", "0.3", "--clients", str(10**12)], "what holds among 10,000,000 holds among more"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, says):
@@ -79,6 +84,38 @@ def test_the_statement_leads_with_the_clients_number(method, aggregation):
     who = [row["who"] for row in found["statement"]["exposures"]]
     assert who == (["anybody, the server included"] if aggregation == "masked" else ["the shuffler", "the server"])
     assert any("Per weight and round: epsilon 5" in caveat for caveat in found["statement"]["caveats"])
+
+
+def test_the_table_gives_the_pure_sums_and_the_numbers_at_delta():
+    result = runner.invoke(app, ["local", "--epsilon-weight", "0.5", "--weights", "650", "--delta", "1e-6"])
+    assert "delta 0" in result.stdout and "delta 1e-06" in result.stdout and "325" in result.stdout
+    found = document("local", "--epsilon-weight", 0.5, "--weights", 650)
+    assert found["per_client_round"] < found["pure"]["per_client_round"] == 325
+
+
+def test_shuffling_shows_no_gain_where_there_is_none():
+    found = document("local", "--epsilon-weight", 5, "--weights", 650, "--rounds", 2, "--clients", 100)
+    for key in ("per_weight_round", "per_client_round", "per_run"):
+        assert found["shuffled"][key] == found[key]
+
+
+PLAN = ["plan", "--dataset", "digits", "--method", "ldp-fedavg", "--set", "data.silos=8", "--set", "method.rounds=10"]
+
+
+def test_plan_says_where_a_budget_ends_and_advises_what_this_method_has():
+    found = document(*PLAN, "--budget", 100)
+    assert found["rounds_within_budget"] == 0 and list(found["changes"]) == ["method.epsilon_weight"]
+    weaker = ["--set", f"method.epsilon_weight={found['changes']['method.epsilon_weight']}"]
+    assert 99 < document(*PLAN, *weaker)["epsilon"] <= 100
+    assert document(*PLAN, *weaker, "--budget", 100)["rounds_within_budget"] == 10
+    found = document(*PLAN, "--budget", 7000)
+    assert found["rounds_within_budget"] == found["changes"]["method.rounds"] == 2
+    assert document(*PLAN, "--budget", 10**6)["rounds_within_budget"] == 10
+
+
+def test_a_budget_behind_a_shuffler_says_which_number_it_counts():
+    result = runner.invoke(app, [*PLAN, "--set", "aggregation.name=shuffled", "--budget", "7000"])
+    assert "(it counts the local number, not the server's behind the shuffler) ends after round 2" in result.stdout
 
 
 def test_a_budget_of_the_whole_run_is_a_hard_stop():

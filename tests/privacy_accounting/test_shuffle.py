@@ -8,7 +8,8 @@ from fractions import Fraction
 import pytest
 
 from uldp.errors import ConfigError
-from uldp.privacy.accountants import gaussian_epsilon
+from uldp.privacy.accountants import account, gaussian_epsilon
+from uldp.privacy.events import LocalReports
 from uldp.privacy.shuffle import advanced_composition, erlingsson, feldman, local_run, shuffled_run
 
 DELTA = 1e-5
@@ -247,6 +248,9 @@ def test_between_one_release_and_the_local_bound(epsilon, clients, weights, roun
     assert cost.per_weight_round <= local.per_weight_round
     assert cost.per_client_round <= local.per_client_round
     assert cost.per_run <= local.per_run
+    for shuffled, count in ((cost.per_client_round, weights), (cost.per_run, weights * rounds)):
+        alone = account({LocalReports(epsilon, count): 1}, DELTA).value
+        assert shuffled == alone or shuffled < alone * (1 - 1e-3)
     assert (cost.per_client_round == cost.per_weight_round) == (weights == 1)
     assert (cost.per_run == cost.per_client_round) == (rounds == 1)
 
