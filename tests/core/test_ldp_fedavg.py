@@ -113,13 +113,42 @@ def test_layers_have_settings_of_their_own_and_the_model_says_how_many():
         build("ldp-fedavg", radius=(0.1, 0.2)).for_model((1, 1, 2))
 
 
-def test_ranges_may_follow_the_public_model_and_nothing_else():
-    method = build("ldp-fedavg", ranges="model", sends="weights", radius=0.1)
-    x = np.array([-1.0, 0.0, 1.0, 3.0])
-    used = mechanism_of(method, x)
-    assert (used.center, used.radius) == (1.0, 4.0)
-    small = mechanism_of(method, np.zeros(4))
-    assert (small.center, small.radius) == (0.0, 0.1)
+@pytest.mark.parametrize(
+    ("x", "radius"),
+    [
+        ([0.5, 0.5, 0.5, 0.5], 0.1),  # never less than method.radius
+        ([0.38, 0.6, 0.4, 90.0], 0.2),  # twice the median distance from the center: few large weights do not matter
+        ([-9.0, 9.0, 7.0, 3.0], 0.4),  # never more than four times method.radius
+    ],
+)
+def test_the_width_of_a_range_may_follow_the_public_model_within_public_bounds(x, radius):
+    method = build("ldp-fedavg", ranges="model", sends="weights", radius=0.1, center=0.5)
+    used = mechanism_of(method, np.array(x))
+    assert used.center == 0.5 and used.radius == pytest.approx(radius, rel=0.11)
+
+
+def test_a_range_that_follows_the_model_does_not_widen_itself():
+    """Two outputs at epsilon 1, five clients: each round's noise is a part of the next round's range."""
+    federation = small_federation(silos=5, records=20, seed=3)
+    method = build("ldp-fl", ranges="model", radius=0.1, epsilon_weight=1.0, rounds=40)
+    server, silos = make_sessions(method, federation)
+    drive(server, silos)
+    assert np.abs(server.model).max() <= 4 * 0.1 / np.tanh(0.5) * (1 + 1e-9)
+
+
+def test_a_setting_without_effect_is_said_once():
+    counts = np.ones((3, 6), dtype=np.int64)
+    told = build("ldp-fedavg", precision=3, groups=2).notes(FACTS, counts)
+    assert len(told) == 2 and "method.precision has no effect: mechanism 'piecewise' has none." in told
+    assert len(build("ldp-fedavg", mechanism="grr", precision=3, groups=2).notes(FACTS, counts)) == 1
+    assert build("srr-fl", precision=5, groups=2).notes(FACTS, counts) == ()
+
+
+def test_a_bad_entry_of_a_list_is_named():
+    with pytest.raises(ConfigError, match=r"method.radius: entry 2 of \[0.1, -1.0\]: from"):
+        build("ldp-fedavg", radius=(0.1, -1.0)).for_model((1, 3))
+    with pytest.raises(ConfigError, match=r"tensors, not \[0.1, 0.2\]"):
+        build("ldp-fedavg", radius=(0.1, 0.2)).for_model((1, 1, 2))
 
 
 def test_a_fraction_of_the_clients_takes_part_and_the_others_send_zeros():

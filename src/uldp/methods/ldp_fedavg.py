@@ -23,12 +23,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from uldp.data.federation import SiloData
+from uldp.data.federation import IntArray, SiloData
 from uldp.errors import ConfigError
 from uldp.learners.base import Learner
 from uldp.mechanisms.local import LocalMechanism
@@ -43,8 +43,14 @@ SENDS: Final = ("weights", "deltas")
 RANGES: Final = ("fixed", "model")
 EXTREMAL: Final = ("two-point", "grr")
 """Mechanisms for which the larger share of clones is proven (:mod:`uldp.privacy.shuffle`)."""
+WIDEST: Final = 4.0
+"""A range that follows the model is at most so many times as wide as ``radius`` says. The global model is as noisy as
+the range is wide; without a bound the range would widen itself."""
+GRIDDED: Final = ("srr", "grr")
 PerLayer = float | tuple[float, ...]
 CountPerLayer = int | tuple[int, ...]
+_SOME_HAVE: Final = ("precision", "groups", "delta_sizes")
+_NAMES: Final = {"delta_sizes": "delta"}
 _BITS: Final = 40  # a perturbed value in 2^-40 of its largest size: rounding what is already private costs nothing
 
 
@@ -63,7 +69,8 @@ class LdpFedAvg(TrainsLocally, Method):
     groups: CountPerLayer = 10
     delta_sizes: PerLayer = 20.0
     ranges: str = "fixed"
-    """``model``: before every round, a layer's range is the global model's weights in it, twice as wide."""
+    """``model``: before every round, a layer's radius is twice the median distance of the global model's weights in it
+    from the center, but at least ``radius`` and at most ``WIDEST`` times that."""
     debias: bool = False
     layers: tuple[int, ...] = ()
     """Sizes of the model's tensors; filled in when the model is known."""
@@ -85,10 +92,10 @@ class LdpFedAvg(TrainsLocally, Method):
         for key, known in (("sends", SENDS), ("ranges", RANGES), ("mechanism", tuple(LOCAL_MECHANISMS))):
             require(getattr(self, key) in known, key, getattr(self, key), f"one of {', '.join(known)}")
         require(
-            self.ranges == "fixed" or (self.sends == "weights" and self.mechanism not in ("srr", "grr")),
+            self.ranges == "fixed" or (self.sends == "weights" and self.mechanism not in GRIDDED),
             "ranges",
             self.ranges,
-            "'fixed', unless whole weights are sent and the mechanism has no grid (which may grow too fine in mid-run)",
+            "'fixed', unless method.sends is 'weights' and method.mechanism has no grid (two-point, piecewise, hybrid)",
         )
         for layer in range(len(self.layers) or 1):
             self._mechanism(layer)
@@ -99,7 +106,7 @@ class LdpFedAvg(TrainsLocally, Method):
             require(
                 not isinstance(value, tuple) or len(value) == len(layers),
                 key,
-                value,
+                list(value) if isinstance(value, tuple) else value,
                 f"one number, or one for each of the model's {len(layers)} tensors",
             )
         return replace(self, layers=layers)
@@ -113,18 +120,28 @@ class LdpFedAvg(TrainsLocally, Method):
         return value[min(layer, len(value) - 1)]
 
     def _mechanism(self, layer: int, x: Vector | None = None) -> LocalMechanism:
-        """The mechanism of a layer; with ranges from the model, around its present weights ``x``."""
+        """The mechanism of a layer; with ranges from the model, as wide as its present weights ``x`` ask for."""
         center, radius = float(self._setting("center", layer)), float(self._setting("radius", layer))
         if self.ranges == "model" and x is not None and len(x):
-            # The global model is public, so this tells nothing. Twice as wide, for clients go beyond it.
-            center = float((x.max() + x.min()) / 2)
-            radius = max(radius, float(x.max() - x.min()))
+            # The global model is public, so this tells nothing. The median does not follow its few noisiest weights.
+            followed = 2 * float(np.median(np.abs(x - center)))
+            radius = min(max(radius, followed), WIDEST * radius)
         settings = {"epsilon": self.epsilon_weight, "center": center, "radius": radius}
-        if self.mechanism in ("srr", "grr"):
-            settings["precision"] = self._setting("precision", layer)
-        if self.mechanism == "srr":
-            settings |= {"groups": self._setting("groups", layer), "delta": self._setting("delta_sizes", layer)}
-        return local_mechanism(self.mechanism, **settings)
+        for key in self._of_mechanism():
+            settings[_NAMES.get(key, key)] = self._setting(key, layer)
+        try:
+            return local_mechanism(self.mechanism, **settings)
+        except ConfigError as error:
+            given = getattr(self, (error.place or "").removeprefix("method."), None)
+            if not isinstance(given, tuple):
+                raise
+            entry = f"entry {layer + 1} of {list(given)}: {error.message}"
+            raise ConfigError(entry, place=error.place, value=error.value) from error
+
+    def _of_mechanism(self) -> tuple[str, ...]:
+        """The settings that only some mechanisms have, those of this one."""
+        known = {field.name for field in fields(LOCAL_MECHANISMS[self.mechanism])}
+        return tuple(key for key in _SOME_HAVE if _NAMES.get(key, key) in known)
 
     def _parts(self, x: Vector) -> Iterator[tuple[slice, LocalMechanism]]:
         """The layers of a vector, each with its mechanism for the model ``x`` of this round."""
@@ -143,6 +160,7 @@ class LdpFedAvg(TrainsLocally, Method):
         return self.fraction < 1
 
     def silos_per_round(self, facts: Facts) -> int:
+        """f_r |S| as a whole number: the nearest, and halves to the even one."""
         return round(self.fraction * facts.silos)
 
     def silo(
@@ -204,10 +222,20 @@ class LdpFedAvg(TrainsLocally, Method):
             f"sizes that add up to the model's {facts.dimension} parameters",
         )
 
+    def notes(self, facts: Facts, counts: IntArray) -> tuple[str, ...]:
+        own, defaults = self._of_mechanism(), {field.name: field.default for field in fields(self)}
+        return tuple(
+            f"method.{key} has no effect: mechanism {self.mechanism!r} has none."
+            for key in _SOME_HAVE
+            if key not in own and getattr(self, key) != defaults[key]
+        )
+
     def caveats(self, facts: Facts) -> tuple[str, ...]:
         lines = [
             f"Per weight and round: epsilon {self.epsilon_weight:g} (pure local DP, {self.mechanism}). Per client and "
-            f"round: {self.epsilon_weight * facts.dimension:g}, for its data move all {facts.dimension} weights.",
+            f"round: {self.epsilon_weight * facts.dimension:g} without any delta, for its data move all "
+            f"{facts.dimension} weights. The epsilons above are at the delta given, where many small ones compose to "
+            "less than their sum.",
             "A client is protected as a whole, and so is a person whose records are all with one client. A person with "
             "records at s clients faces s times the local epsilon.",
         ]
@@ -217,7 +245,9 @@ class LdpFedAvg(TrainsLocally, Method):
                 "numbers are for a client that is picked in every round."
             )
         if self.ranges == "model":
-            lines.append("Ranges follow the global model, which is public; they tell nothing about single clients.")
+            lines.append(
+                "The width of ranges follows the global model, which is public; it tells nothing about single clients."
+            )
         return tuple(lines)
 
     def corrections(self) -> tuple[str, ...]:
