@@ -88,7 +88,7 @@ BAD = [
     ("two-point", {"epsilon": 1.0, "center": float("inf")}, "method.center", "finite number"),
     ("grr", {"epsilon": 1.0, "radius": 0.00001}, "method.radius", "less than a step"),
     ("srr", {"epsilon": 1.0, "precision": -1}, "method.precision", "whole number"),
-    ("srr", {"epsilon": 1.0, "precision": 9}, "method.precision", "use a smaller precision"),
+    ("srr", {"epsilon": 1.0, "precision": 9}, "method.precision", "use a precision of at most 8"),
     ("grr", {"epsilon": 1.0, "precision": 5000}, "method.precision", "53 bits"),
     ("grr", {"epsilon": 1.0, "center": 1e14}, "method.precision", "53 bits"),
     ("srr", {"epsilon": 1.0, "groups": 0}, "method.groups", "whole number from 1 up"),
