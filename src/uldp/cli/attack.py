@@ -39,7 +39,7 @@ Adversaries = Annotated[
     list[str],
     typer.Option(
         "--adversary",
-        help="frequency (two-point only), mean, likelihood, em; a list, or again (default: all that fit).",
+        help="frequency (two-point only), mean, likelihood, em; a list, or again (default: all).",
     ),
 ]
 
