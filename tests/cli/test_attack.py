@@ -70,7 +70,8 @@ def test_delta_fits_any_number_of_groups(groups):
         (["--mechanism", "sr"], ["--mechanism", "'sr'", "Known"]),
         (["--mechanism", ","], ["--mechanism", "at least one"]),
         (["--adversary", "meen"], ["--adversary", "'meen'", "Did you mean 'mean'"]),
-        (["--adversary", "frequency", "--mechanism", "srr"], ["--adversary", "srr"]),
+        (["--adversary", "frequency", "--mechanism", "srr"], ["--adversary", "srr", "only two-point has"]),
+        (["--adversary", "em", "--mechanism", "grr"], ["'em' does not work on grr", "use precision 1"]),
         (["--epsilon", "1,x"], ["--epsilon", "'x'"]),
         (["--epsilon", "nan"], ["--epsilon", "nan"]),
         (["--epsilon", ""], ["--epsilon", "at least one"]),
@@ -92,7 +93,7 @@ def test_delta_fits_any_number_of_groups(groups):
         (["--groups", "100000"], ["--groups", "100000"]),
         (["--delta-sizes", "1000"], ["--delta-sizes", "1000"]),
         (["--precision", "-1"], ["--precision", "-1"]),
-        (["--precision", "9"], ["--precision", "9"]),
+        (["--precision", "9"], ["--precision", "9", "at most 6"]),
         (["--seed", "-1"], ["-1"]),
     ],
 )
@@ -107,8 +108,14 @@ def test_bad_input_is_one_sentence(arguments, says):
     assert "message" in json.loads(as_json.stdout)["error"]
 
 
-def test_what_is_no_picture_is_refused(tmp_path):
+def test_adversaries_that_do_not_fit_are_named():
+    result = runner.invoke(app, [*QUICK, "--mechanism", "grr", "--epsilon", "3", "--precision", "2"])
+    assert "frequency is not played on grr: it counts two outputs" in result.stdout
+    assert "em is not played on grr" in result.stdout and "likelihood is not played" not in result.stdout
+
+
+def test_what_is_no_picture_is_refused_before_the_trials(tmp_path):
     path = tmp_path / "attack.nothing"
-    result = runner.invoke(app, [*QUICK, "--epsilon", "3", "--adversary", "mean", "--out", str(path)])
+    result = runner.invoke(app, [*QUICK[:2], "--trials", "100000", "--rounds", "500", "--out", str(path)])
     assert result.exit_code == 2
     assert "--out" in result.stderr

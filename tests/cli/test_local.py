@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from uldp.cli.app import app
+from uldp.experiment.config import Experiment
 
 runner = CliRunner()
 SMALL = ["--dataset", "digits", "--set", "data.silos=8", "--set", "data.users=8", "--set", "method.rounds=1"]
@@ -55,12 +56,17 @@ def test_the_formula_is_given_inside_its_region_only():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--epsilon-weight", "0"], "epsilon"),
-        (["--epsilon-weight", "1", "--weights", "0"], "weights"),
-        (["--epsilon-weight", "1", "--rounds", "-1"], "rounds"),
-        (["--epsilon-weight", "1", "--clients", "0"], "clients"),
-        (["--epsilon-weight", "1", "--mechanism", "magic"], "magic"),
-        (["--epsilon-weight", "1", "--delta", "2"], "delta"),
+        (["--epsilon-weight", "0"], "--epsilon-weight: from 1e-06 to 20, not 0.0"),
+        (["--epsilon-weight", "nan"], "--epsilon-weight: a finite number, not nan"),
+        (["--epsilon-weight", "1", "--weights", "0"], "--weights: "),
+        (["--epsilon-weight", "1", "--rounds", "-1"], "--rounds: "),
+        (["--epsilon-weight", "1", "--clients", "0"], "--clients: "),
+        (["--epsilon-weight", "1", "--mechanism", "magic"], "--mechanism: unknown local mechanism 'magic'"),
+        (["--epsilon-weight", "1", "--delta", "2"], "--delta: "),
+        (["--epsilon-weight", "1", "--weights", str(10**21)], "--weights: "),
+        (["--epsilon-weight", "1", "--rounds", str(10**21)], "--rounds: "),
+        (["--epsilon-weight", "1", "--weights", str(10**8), "--rounds", "10000"], "more than 1,000,000,000 values"),
+        (["--epsilon-weight", "0.3", "--clients", str(10**12)], "what holds among 10,000,000 holds among more"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, says):
@@ -81,6 +87,38 @@ def test_the_statement_leads_with_the_clients_number(method, aggregation):
     assert any("Per weight and round: epsilon 5" in caveat for caveat in found["statement"]["caveats"])
 
 
+def test_the_table_gives_the_pure_sums_and_the_numbers_at_delta():
+    result = runner.invoke(app, ["local", "--epsilon-weight", "0.5", "--weights", "650", "--delta", "1e-6"])
+    assert "delta 0" in result.stdout and "delta 1e-06" in result.stdout and "325" in result.stdout
+    found = document("local", "--epsilon-weight", 0.5, "--weights", 650)
+    assert found["per_client_round"] < found["pure"]["per_client_round"] == 325
+
+
+def test_shuffling_shows_no_gain_where_there_is_none():
+    found = document("local", "--epsilon-weight", 5, "--weights", 650, "--rounds", 2, "--clients", 100)
+    for key in ("per_weight_round", "per_client_round", "per_run"):
+        assert found["shuffled"][key] == found[key]
+
+
+PLAN = ["plan", "--dataset", "digits", "--method", "ldp-fedavg", "--set", "data.silos=8", "--set", "method.rounds=10"]
+
+
+def test_plan_says_where_a_budget_ends_and_advises_what_this_method_has():
+    found = document(*PLAN, "--budget", 100)
+    assert found["rounds_within_budget"] == 0 and list(found["changes"]) == ["method.epsilon_weight"]
+    weaker = ["--set", f"method.epsilon_weight={found['changes']['method.epsilon_weight']}"]
+    assert 99 < document(*PLAN, *weaker)["epsilon"] <= 100
+    assert document(*PLAN, *weaker, "--budget", 100)["rounds_within_budget"] == 10
+    found = document(*PLAN, "--budget", 7000)
+    assert found["rounds_within_budget"] == found["changes"]["method.rounds"] == 2
+    assert document(*PLAN, "--budget", 10**6)["rounds_within_budget"] == 10
+
+
+def test_a_budget_behind_a_shuffler_says_which_number_it_counts():
+    result = runner.invoke(app, [*PLAN, "--set", "aggregation.name=shuffled", "--budget", "7000"])
+    assert "(it counts the local number, not the server's behind the shuffler) ends after round 2" in result.stdout
+
+
 def test_a_budget_of_the_whole_run_is_a_hard_stop():
     one_round = document("plan", *SMALL, "--method", "ldp-fedavg")["epsilon"]
     more = ["--set", "method.rounds=5", "--set", f"privacy.epsilon={one_round * 2.5}"]
@@ -90,6 +128,90 @@ def test_a_budget_of_the_whole_run_is_a_hard_stop():
 def test_a_budget_below_one_round_is_an_error_that_says_what_a_round_costs():
     result = runner.invoke(app, ["run", *SMALL, "--method", "ldp-fl", "--set", "privacy.epsilon=4"])
     assert result.exit_code == 2 and "one round costs epsilon 3250, the budget is 4" in result.stderr
+
+
+DRAFT = """
+[data]
+dataset = "digits"
+users = 8
+silos = 8
+[model]
+name = "logistic"
+[method]
+name = "uldp-avg-w"
+rounds = 2
+[privacy]
+delta = 1e-5
+epsilon = 4.0
+"""
+
+
+def test_a_files_budget_of_another_kind_is_left_out_with_a_warning(folder):
+    (folder / "t1.toml").write_text(DRAFT)
+    result = runner.invoke(app, ["plan", "t1.toml", "--method", "ldp-fedavg", "--json"])
+    assert result.exit_code == 0 and json.loads(result.stdout)["epsilon"] == 6500
+    assert "privacy.epsilon = 4.0 of the file is for another kind of noise than ldp-fedavg's" in result.stderr
+    kept = document("plan", "t1.toml", "--method", "ldp-fedavg", "--set", "privacy.epsilon=5000")
+    assert kept["epsilon"] == 6500
+    assert document("plan", "t1.toml", "--method", "uldp-avg")["epsilon"] == pytest.approx(4, rel=1e-3)
+
+
+def test_a_key_of_the_privacy_section_can_be_left_out(folder):
+    (folder / "local.toml").write_text(DRAFT.replace("uldp-avg-w", "ldp-fedavg"))
+    assert runner.invoke(app, ["plan", "local.toml"]).exit_code == 2
+    assert document("plan", "local.toml", "--set", "privacy.epsilon=none")["epsilon"] == 6500
+    (folder / "local.toml").write_text(DRAFT.replace("uldp-avg-w", "ldp-fedavg").replace("epsilon", "noise_multiplier"))
+    refused = runner.invoke(app, ["plan", "local.toml"])
+    assert refused.exit_code == 2 and "--set privacy.noise_multiplier=none" in refused.stderr
+    assert document("plan", "local.toml", "--set", "privacy.noise_multiplier=none")["epsilon"] == 6500
+
+
+def test_shares_of_noise_do_not_go_with_local_dp_and_settings_without_effect_are_said():
+    refused = runner.invoke(app, ["plan", *SMALL, "--method", "srr-fl", "--set", "privacy.compensate=1"])
+    assert refused.exit_code == 2 and "privacy.compensate: this method's clients perturb" in refused.stderr
+    told = runner.invoke(app, ["plan", *SMALL, "--method", "ldp-fedavg", "--set", "method.precision=2"])
+    assert told.exit_code == 0 and "method.precision has no effect" in told.stderr
+
+
+def test_total_adds_up_clients_of_the_same_data_and_seed():
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        more = ["--set", f"run.seed={seed}", "--set", "method.rounds=2", "--out", f"runs/{name}"]
+        document("run", *SMALL, "--method", "ldp-fedavg", *more)
+    (group,) = document("total", "runs")["totals"]
+    assert group["epsilon"] is None
+    assert [run["unit"] for run in group["runs"]] == ["client"] * 3
+    assert [len(one["runs"]) for one in group["clients"]] == [2, 1]
+    together = document("local", "--epsilon-weight", 5, "--weights", 650, "--rounds", 4)["epsilon"]
+    assert [one["epsilon"] for one in group["clients"]] == [together, 6500.0]
+    shown = " ".join(runner.invoke(app, ["total", "runs"]).stdout.split())
+    assert "2 client-level runs of the same clients: epsilon 1.297e+04 at delta 1e-05, towards everybody" in shown
+    assert "records at s clients" in shown and "infinite" not in shown
+    document("run", *SMALL, "--method", "uldp-avg", "--out", "runs/d")
+    (group,) = document("total", "runs")["totals"]
+    assert group["epsilon"] is None and len(group["clients"]) == 2
+    assert "some runs protect clients" in runner.invoke(app, ["total", "runs"]).stdout
+
+
+def test_published_settings_are_given_where_there_are_some():
+    from uldp.experiment.presets import preset
+
+    tree = preset("mnist", "srr-fl", "paper")
+    assert tree["data"] == {"dataset": "mnist", "silos": 100, "users": 100, "allocation": "uniform"}
+    assert tree["model"] == {"name": "mnist-two-layer"}
+    assert {key: tree["method"][key] for key in ("radius", "precision", "groups")} == {
+        "radius": 0.075, "precision": 4, "groups": 10,
+    }  # fmt: skip
+    assert Experiment.from_tree(tree).method.mechanism == "srr"
+    for dataset, method, where in (
+        ("mnist", "ldp-fedavg", "leave --preset out"),
+        ("digits", "srr-fl", "there are some for: mnist"),
+        ("mnist", "central-sub-dp", "leave --preset out"),
+        ("breast-cancer", "uldp-avg-w", "creditcard"),
+    ):
+        refused = runner.invoke(app, ["plan", "--dataset", dataset, "--method", method, "--preset", "paper"])
+        assert refused.exit_code == 2
+        assert f"--preset: no published settings for {method} on {dataset}; " in refused.stderr
+        assert where in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize("command", [["epsilon", "--noise-multiplier", "5"], ["sigma", "--epsilon", "2"]])

@@ -6,6 +6,7 @@ from tests.core.test_sessions import DIGEST, ask, build
 from tests.support import TinyLearner, drive, make_plan, make_sessions, small_federation, step
 
 from uldp.errors import ConfigError, MessageRefused
+from uldp.experiment.config import Experiment
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
 from uldp.methods.base import Facts, Observer, State
 from uldp.methods.ldp_fedavg import LdpFedAvg
@@ -113,13 +114,27 @@ def test_layers_have_settings_of_their_own_and_the_model_says_how_many():
         build("ldp-fedavg", radius=(0.1, 0.2)).for_model((1, 1, 2))
 
 
-def test_ranges_may_follow_the_public_model_and_nothing_else():
-    method = build("ldp-fedavg", ranges="model", sends="weights", radius=0.1)
-    x = np.array([-1.0, 0.0, 1.0, 3.0])
-    used = mechanism_of(method, x)
-    assert (used.center, used.radius) == (1.0, 4.0)
-    small = mechanism_of(method, np.zeros(4))
-    assert (small.center, small.radius) == (0.0, 0.1)
+def test_the_range_does_not_follow_the_model():
+    """The global model is noisy: a range that follows it widens itself, and training explodes."""
+    method = build("ldp-fedavg", sends="weights", radius=0.1)
+    assert mechanism_of(method, np.array([-1.0, 0.0, 1.0, 3.0])) == mechanism_of(method)
+    with pytest.raises(ConfigError, match="unknown key 'ranges'"):
+        Experiment.from_tree({"data": {"dataset": "digits"}, "method": {"name": "ldp-fl", "ranges": "model"}})
+
+
+def test_a_setting_without_effect_is_said_once():
+    counts = np.ones((3, 6), dtype=np.int64)
+    told = build("ldp-fedavg", precision=3, groups=2).notes(FACTS, counts)
+    assert len(told) == 2 and "method.precision has no effect: mechanism 'piecewise' has none." in told
+    assert len(build("ldp-fedavg", mechanism="grr", precision=3, groups=2).notes(FACTS, counts)) == 1
+    assert build("srr-fl", precision=5, groups=2).notes(FACTS, counts) == ()
+
+
+def test_a_bad_entry_of_a_list_is_named():
+    with pytest.raises(ConfigError, match=r"method.radius: entry 2 of \[0.1, -1.0\]: from"):
+        build("ldp-fedavg", radius=(0.1, -1.0)).for_model((1, 3))
+    with pytest.raises(ConfigError, match=r"tensors, not \[0.1, 0.2\]"):
+        build("ldp-fedavg", radius=(0.1, 0.2)).for_model((1, 1, 2))
 
 
 def test_a_fraction_of_the_clients_takes_part_and_the_others_send_zeros():
@@ -173,9 +188,6 @@ def test_the_event_is_all_weights_of_a_client_for_every_observer():
         ({"fraction": 0.0}, "fraction"),
         ({"fraction": 1.5}, "fraction"),
         ({"sends": "gradients"}, "sends"),
-        ({"ranges": "data"}, "ranges"),
-        ({"ranges": "model"}, "ranges"),
-        ({"ranges": "model", "sends": "weights", "mechanism": "srr"}, "ranges"),
         ({"sample_rate": 0.5}, "sample_rate"),
         ({"noise_multiplier": 5.0}, "noise_multiplier"),
         ({"radius": ()}, "radius"),
@@ -262,7 +274,6 @@ def test_the_shuffler_refuses_what_is_no_update_of_this_round():
 
 
 def test_a_run_behind_the_shuffler_gives_the_model_of_plain():
-    from uldp.experiment.config import Experiment
     from uldp.runtimes.local import run
 
     found = {}

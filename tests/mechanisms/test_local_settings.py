@@ -77,18 +77,18 @@ def test_group_sizes_of_the_errata():
 
 
 BAD = [
-    ("srr", {"epsilon": 0.0}, "method.epsilon_weight", "between 1e-06 and 20"),
-    ("two-point", {"epsilon": -1.0}, "method.epsilon_weight", "between 1e-06 and 20"),
-    ("hybrid", {"epsilon": 50.0}, "method.epsilon_weight", "between 1e-06 and 20"),
+    ("srr", {"epsilon": 0.0}, "method.epsilon_weight", "from 1e-06 to 20, not"),
+    ("two-point", {"epsilon": -1.0}, "method.epsilon_weight", "from 1e-06 to 20, not"),
+    ("hybrid", {"epsilon": 50.0}, "method.epsilon_weight", "from 1e-06 to 20, not"),
     ("grr", {"epsilon": float("nan")}, "method.epsilon_weight", "finite number"),
     ("srr", {}, "method.epsilon_weight", "give the epsilon"),
     ("srr", {"epsilon": 20.0, "precision": 7}, "method.epsilon_weight", "use a smaller epsilon"),
-    ("piecewise", {"epsilon": 1.0, "radius": 0.0}, "method.radius", "positive number"),
+    ("piecewise", {"epsilon": 1.0, "radius": 0.0}, "method.radius", "from 1e-30 to"),
     ("piecewise", {"epsilon": 1.0, "radius": "wide"}, "method.radius", "finite number"),
     ("two-point", {"epsilon": 1.0, "center": float("inf")}, "method.center", "finite number"),
     ("grr", {"epsilon": 1.0, "radius": 0.00001}, "method.radius", "less than a step"),
     ("srr", {"epsilon": 1.0, "precision": -1}, "method.precision", "whole number"),
-    ("srr", {"epsilon": 1.0, "precision": 9}, "method.precision", "use a smaller precision"),
+    ("srr", {"epsilon": 1.0, "precision": 9}, "method.precision", "use a precision of at most 8"),
     ("grr", {"epsilon": 1.0, "precision": 5000}, "method.precision", "53 bits"),
     ("grr", {"epsilon": 1.0, "center": 1e14}, "method.precision", "53 bits"),
     ("srr", {"epsilon": 1.0, "groups": 0}, "method.groups", "whole number from 1 up"),

@@ -7,8 +7,10 @@ import pytest
 
 from uldp.errors import ConfigError
 from uldp.privacy.accountants import account, account_replaced
+from uldp.privacy.calibrate import rounds_within
 from uldp.privacy.events import Gaussian, LocalReports, NonPrivate, Repeated, event_from_json, event_to_json
 from uldp.privacy.local import composed
+from uldp.privacy.pld import quick_epsilon
 
 
 def exact_delta(epsilon, count, total):
@@ -61,6 +63,32 @@ def test_it_is_about_replaced_data_and_goes_beside_other_events():
     )
     assert account_replaced(both, 1e-5).value > account(both, 1e-5).value
     assert math.isinf(account({**local, NonPrivate(): 1}, 1e-5).value)
+
+
+@pytest.mark.parametrize(
+    "composition",
+    [
+        {LocalReports(5.0, 650): 10},
+        {LocalReports(0.01, 650): 10},
+        {LocalReports(0.1, 6): 2, Gaussian(5.0): 100},
+        {Repeated(3, LocalReports(0.1, 6)): 2, Gaussian(5.0): 1},
+        {LocalReports(0.1, 6): 2, NonPrivate(): 1},
+    ],
+)
+def test_the_quick_bound_is_never_below_the_accountant(composition):
+    assert account(composition, 1e-5).value <= quick_epsilon(composition, 1e-5) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("epsilon", "budget", "rounds"), [(5.0, 100.0, 0), (5.0, 7000.0, 2), (5.0, 1e6, 10)])
+def test_a_budget_ends_where_local_reports_use_it_up(epsilon, budget, rounds):
+    event = LocalReports(epsilon, 650)
+    assert rounds_within(event, budget, 1e-5, 10) == rounds
+    assert rounds == 0 or account({event: rounds}, 1e-5).value <= budget
+    assert rounds == 10 or account({event: rounds + 1}, 1e-5).value > budget
+
+
+def test_so_many_that_composing_takes_long_add_up():
+    assert composed(0.1, 10**21, 1e-5) == 10**20
 
 
 @pytest.mark.parametrize(("epsilon", "count"), list(itertools.product([0.0, -1.0, math.inf], [3])))

@@ -8,7 +8,9 @@ from fractions import Fraction
 import pytest
 
 from uldp.errors import ConfigError
-from uldp.privacy.accountants import gaussian_epsilon
+from uldp.privacy import shuffle
+from uldp.privacy.accountants import account, gaussian_epsilon
+from uldp.privacy.events import LocalReports
 from uldp.privacy.shuffle import advanced_composition, erlingsson, feldman, local_run, shuffled_run
 
 DELTA = 1e-5
@@ -150,6 +152,13 @@ def test_an_upper_bound_and_a_tight_one_against_exact_sums(local, clients, delta
         assert exact_clones_delta(Fraction(math.exp(found * (1 - 1e-4))), local, clients, share) > delta
 
 
+def test_blocks_of_clones_are_on_the_safe_side_and_cost_next_to_nothing(monkeypatch):
+    fine = shuffle._feldman.__wrapped__(1.0, 100_000, DELTA, False)
+    monkeypatch.setattr(shuffle, "_MOST_BLOCKS", 50)
+    coarse = shuffle._feldman.__wrapped__(1.0, 100_000, DELTA, False)
+    assert fine * (1 - 1e-8) <= coarse <= fine * 1.01
+
+
 def shuffled_delta(target, reports, other_reports, others):
     """The divergence of the true shuffled outputs: a client with either of ``reports``, and the ``others``."""
 
@@ -247,6 +256,9 @@ def test_between_one_release_and_the_local_bound(epsilon, clients, weights, roun
     assert cost.per_weight_round <= local.per_weight_round
     assert cost.per_client_round <= local.per_client_round
     assert cost.per_run <= local.per_run
+    for shuffled, count in ((cost.per_client_round, weights), (cost.per_run, weights * rounds)):
+        alone = account({LocalReports(epsilon, count): 1}, DELTA).value
+        assert shuffled == alone or shuffled < alone * (1 - 1e-3)
     assert (cost.per_client_round == cost.per_weight_round) == (weights == 1)
     assert (cost.per_run == cost.per_client_round) == (rounds == 1)
 

@@ -6,6 +6,7 @@ need more than averages: 50,000 reports cost one pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -107,26 +108,38 @@ Predict = Callable[[LocalMechanism, Evidence], Guess]
 
 @dataclass(frozen=True)
 class Adversary:
-    """``fits`` says against which mechanisms it can be used."""
+    """``misfit`` says why it cannot be used against a mechanism, and what would help; nothing where it can."""
 
     name: str
     summary: str
     predict: Predict
     uses_counts: bool
-    fits: Callable[[LocalMechanism], bool]
+    misfit: Callable[[LocalMechanism], str]
+
+    def fits(self, mechanism: LocalMechanism) -> bool:
+        return not self.misfit(mechanism)
 
 
-def _two_outputs(mechanism: LocalMechanism) -> bool:
-    return isinstance(mechanism, TwoPoint)
+def _two_outputs(mechanism: LocalMechanism) -> str:
+    return "" if isinstance(mechanism, TwoPoint) else "it counts two outputs, which only two-point has"
 
 
-def _any(mechanism: LocalMechanism) -> bool:
-    return True
+def _any(mechanism: LocalMechanism) -> str:
+    return ""
 
 
-def _tells_apart(candidates: int) -> Callable[[LocalMechanism], bool]:
+def _tells_apart(candidates: int) -> Callable[[LocalMechanism], str]:
     """GRR singles out one value of its grid: fewer candidates than values would miss most of them."""
-    return lambda mechanism: not isinstance(mechanism, RandomizedResponse) or mechanism.grid.size <= candidates
+
+    def misfit(mechanism: LocalMechanism) -> str:
+        if not isinstance(mechanism, RandomizedResponse) or mechanism.grid.size <= candidates:
+            return ""
+        least = 2 * mechanism.radius + 1 <= candidates
+        precision = math.floor(math.log10((candidates - 1) / (2 * mechanism.radius))) if least else None
+        remedy = "a smaller radius" if precision is None else f"precision {precision}"
+        return f"it tries {candidates} weights and the grid has {mechanism.grid.size:,} values; use {remedy}"
+
+    return misfit
 
 
 def by_frequency(mechanism: LocalMechanism, evidence: Evidence) -> Guess:

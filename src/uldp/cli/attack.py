@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uldp.cli.output import Json, print_json, print_table, reporting
+from uldp.cli.output import Json, naming, print_json, print_table, reporting
 from uldp.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -37,7 +37,10 @@ Mechanisms = Annotated[
 Epsilons = Annotated[list[str], typer.Option("--epsilon", help="Epsilon of one weight; a list with commas, or again.")]
 Adversaries = Annotated[
     list[str],
-    typer.Option("--adversary", help="frequency (two-point only), mean, likelihood, em; a list, or again. [all]"),
+    typer.Option(
+        "--adversary",
+        help="frequency (two-point only), mean, likelihood, em; a list, or again (default: all).",
+    ),
 ]
 
 
@@ -57,29 +60,38 @@ def inference(
     center: Annotated[float, typer.Option("--center", help="c, the middle of the range of weights.")] = 0.0,
     radius: Annotated[float, typer.Option("--radius", help="r, half the width of the range.")] = 1.0,
     weight: Annotated[
-        float | None, typer.Option("--weight", help="The clients' mean weight. [c + 0.3 r]", show_default=False)
+        float | None,
+        typer.Option("--weight", help="The clients' mean weight (default: c + 0.3 r).", show_default=False),
     ] = None,
     spread: Annotated[
-        float, typer.Option("--spread", help="Standard deviation between clients: large if they are unlike.")
+        float, typer.Option("--spread", help="Standard deviation between clients, in units of the weights, whatever r.")
     ] = 0.00548,
     tolerance: Annotated[
-        float, typer.Option("--tolerance", help="Each round moves the mean by so much at most, up or down.")
+        float,
+        typer.Option("--tolerance", help="A round moves the mean by so much at most, in units of the weights."),
     ] = 0.01,
     trials: Annotated[int, typer.Option("--trials", help="Attacks to average over.")] = 500,
     groups: Annotated[int, typer.Option("--groups", help="SRR: m, the number of groups.")] = 10,
     delta_sizes: Annotated[
         float | None,
         typer.Option(
-            "--delta-sizes", help="SRR: Delta(d), by how much groups grow. [as published, scaled]", show_default=False
+            "--delta-sizes",
+            help="SRR: Delta(d), by how much groups grow (default: as published, scaled).",
+            show_default=False,
         ),
     ] = None,
     precision: Annotated[int, typer.Option("--precision", help="SRR and GRR: decimals of the grid.")] = 4,
     seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", help="A picture: error against epsilon.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="A picture (png, pdf, svg): error against epsilon.")] = None,
     as_json: Json = False,
 ) -> None:
-    """An untrusted server guesses the clients' mean weight from perturbed ones (SRR-FL, Section 3)."""
+    """An untrusted server guesses the clients' mean weight from perturbed ones (SRR-FL, Section 3).
+
+    The error is in percent of the range. Confidence (of frequency alone, Eq. 10 of the paper) is 1 / (0.01 + d), where
+    d is by how much of the range the guesses from two halves of the rounds differ: 100 if they agree.
+    """
     from uldp.attacks.inference import Scene
+    from uldp.reports.figures import check_picture
 
     offset = 0.3 * radius if weight is None else weight - center
     scene = Scene(
@@ -87,7 +99,13 @@ def inference(
     )  # fmt: skip
     settings = {"center": center, "radius": radius, "groups": groups, "delta": delta_sizes, "precision": precision}
     mechanisms = _mechanisms(_listed(mechanism), _numbers(_listed(epsilon)), settings)
-    outcomes = _played(mechanisms, _adversaries(_listed(adversary), mechanisms), scene, seed)
+    adversaries = _adversaries(_listed(adversary), mechanisms)
+    if out is not None:
+        check_picture(out)
+    outcomes = _played(mechanisms, adversaries, scene, seed)
+    for one in adversaries:
+        for name, why in _misfits(one, mechanisms).items():
+            typer.echo(f"{one.name} is not played on {name}: {why}", err=as_json)
     if out is not None:
         _picture(outcomes, out)
     if as_json:
@@ -124,17 +142,13 @@ def _mechanisms(names: Sequence[str], epsilons: Sequence[float], settings: dict[
     if not names:
         raise ConfigError("give at least one mechanism, such as srr", place="--mechanism")
     built = []
-    try:
+    with naming(_OPTIONS):
         for name in names:
             known = {field.name for field in fields(LOCAL_MECHANISMS[name])} if name in LOCAL_MECHANISMS else set()
             own = {key: value for key, value in settings.items() if key in known}
             if "delta" in own and own["delta"] is None:
                 own["delta"] = _published_delta(settings)
             built += [local_mechanism(name, epsilon=epsilon, **own) for epsilon in epsilons]
-    except ConfigError as error:
-        raise ConfigError(
-            error.message, place=_OPTIONS.get(error.place, error.place), value=error.value
-        ) from error  # fmt: skip
     return built
 
 
@@ -163,9 +177,16 @@ def _adversaries(names: Sequence[str], mechanisms: Sequence[LocalMechanism]) -> 
                 value=name,
             )
         if not any(ADVERSARIES[name].fits(mechanism) for mechanism in mechanisms):
-            shown = ", ".join(dict.fromkeys(mechanism.name for mechanism in mechanisms))
-            raise ConfigError(f"{name!r} does not work on {shown} with these settings", place="--adversary", value=name)
+            reasons = _misfits(ADVERSARIES[name], mechanisms)
+            listed = "; ".join(f"{name!r} does not work on {on}: {why}" for on, why in reasons.items())
+            raise ConfigError(listed, place="--adversary", value=name)
     return [ADVERSARIES[name] for name in names or ADVERSARIES]
+
+
+def _misfits(adversary: Adversary, mechanisms: Sequence[LocalMechanism]) -> dict[str, str]:
+    """The mechanisms that an adversary cannot be used on, and why."""
+    found = {mechanism.name: adversary.misfit(mechanism) for mechanism in mechanisms}
+    return {name: why for name, why in found.items() if why}
 
 
 def _played(

@@ -152,7 +152,14 @@ def _show(comparison: Comparison, metrics: list[str]) -> None:
         rows,
         title=f"{first['dataset']}: {first['rounds']} rounds, {seeds}",
     )
-    typer.echo("epsilon is the outside world's, who sees the models of one run; server is the server's own.")
+    units = {method.unit for method in comparison.methods}
+    if units != {"client"}:
+        typer.echo("epsilon is the outside world's, who sees the models of one run; server is the server's own.")
+    if "client" in units:
+        typer.echo(
+            "(client): a client's, whose values are perturbed before anybody sees them; epsilon is everybody's, server "
+            "is less only behind a shuffler."
+        )
     if any(method.server_mark for method in comparison.methods):
         typer.echo("* of the noised numbers: the server also sees record counts, and no epsilon covers those.")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from uldp.errors import UldpError
+from uldp.errors import ConfigError, UldpError
 
 if TYPE_CHECKING:
     from uldp.runtimes.local import RoundReport
@@ -49,6 +49,16 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(1) from None
 
     return wrapped
+
+
+@contextmanager
+def naming(options: Mapping[str, str]) -> Iterator[None]:
+    """Errors inside name a command's own options: ``options`` says which stands for a place."""
+    try:
+        yield
+    except ConfigError as error:
+        place = options.get(error.place or "", error.place)
+        raise ConfigError(error.message, place=place, value=error.value) from error
 
 
 def print_json(tree: Any) -> None:

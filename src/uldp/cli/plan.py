@@ -39,7 +39,11 @@ def plan(
     prepared = prepare(experiment)
     agreed, delta = prepared.plan, experiment.privacy.delta
     if budget is not None and (agreed.method.unit is None or not 0 < budget < math.inf):
-        wanted = "a positive number" if agreed.method.unit else f"{experiment.method_name} spends without a bound"
+        wanted = (
+            f"a positive number, not {budget:g}"
+            if agreed.method.unit
+            else f"{experiment.method_name} spends without a bound"
+        )
         raise ConfigError(wanted, place="--budget", value=budget)
     event = agreed.method.event(agreed.facts, agreed.facts.silos)
     statement = planned_statement(agreed, delta, prepared.federation, simulated=experiment.run.secrets == "simulated")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from uldp.cli.output import warn
 from uldp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def experiment_from(
     if file is not None:
         tree, base = read_toml(file), file.resolve().parent
         if method is not None:
+            tree = _without_other_noise(tree, method)
             tree = {**tree, "method": _another_method(tree.get("method", {}), method)}
     else:
         assert dataset is not None
@@ -61,9 +63,9 @@ def experiment_from(
 
 def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """``tree`` with every override. Of epsilon and noise_multiplier, one that is set takes the other's place."""
-    from uldp.experiment.sections import with_override
+    from uldp.experiment.sections import drops, with_override
 
-    keys = {assigned_key(assignment) for assignment in overrides}
+    keys = {assigned_key(assignment) for assignment in overrides if not drops(assignment)}
     pair = ("epsilon", "noise_multiplier")
     for key, other in (pair, pair[::-1]):
         if f"privacy.{key}" in keys and f"privacy.{other}" not in keys and isinstance(tree.get("privacy"), dict):
@@ -86,6 +88,22 @@ def fitting(overrides: list[str], method: str, methods: list[str]) -> list[str]:
 def assigned_key(assignment: str) -> str:
     """The ``section.key`` of ``section.key=value``."""
     return ".".join(part.strip() for part in assignment.partition("=")[0].split("."))
+
+
+def _without_other_noise(tree: dict[str, Any], method: str) -> dict[str, Any]:
+    """``tree`` without noise or budget of another kind: clients that perturb themselves spend epsilons of their own."""
+    from uldp.methods.registry import lookup
+
+    before, privacy = tree.get("method"), tree.get("privacy")
+    if not (isinstance(before, dict) and isinstance(before.get("name"), str) and isinstance(privacy, dict)):
+        return tree
+    if lookup(before["name"]).method.local_noise == lookup(method).method.local_noise:
+        return tree
+    left = [key for key in ("epsilon", "noise_multiplier", "compensate") if key in privacy]
+    if left:
+        listed = ", ".join(f"privacy.{key} = {privacy[key]}" for key in left)
+        warn(f"{listed} of the file is for another kind of noise than {method}'s, and left out.")
+    return {**tree, "privacy": {key: value for key, value in privacy.items() if key not in left}}
 
 
 def _another_method(section: Any, name: str) -> dict[str, Any]:

@@ -314,10 +314,17 @@ def _check_noise(privacy: PrivacyConfig, method: Method) -> None:
     if method.local_noise:
         if privacy.noise_multiplier is not None:
             raise ConfigError(
-                "this method's clients perturb by themselves (method.epsilon_weight); leave it out, or give epsilon "
-                "as a budget of the whole run",
+                "this method's clients perturb by themselves (method.epsilon_weight); leave it out (--set "
+                "privacy.noise_multiplier=none), or give epsilon as a budget of the whole run",
                 place="privacy.noise_multiplier",
                 value=privacy.noise_multiplier,
+            )
+        if privacy.compensate:
+            raise ConfigError(
+                "this method's clients perturb by themselves, so no share of noise can be missing; leave it out (--set "
+                "privacy.compensate=none)",
+                place="privacy.compensate",
+                value=privacy.compensate,
             )
         return
     if method.claims and (privacy.epsilon is None or privacy.noise_multiplier is not None):

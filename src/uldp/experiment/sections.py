@@ -56,7 +56,18 @@ def with_override(tree: Tree, assignment: str) -> Tree:
     parts = [part.strip() for part in path.split(".")]
     if not equals or len(parts) < 2 or not all(parts):
         raise ConfigError("write section.key=value, for instance method.clip=0.2", place="--set", value=assignment)
+    if drops(assignment):
+        below = tree.get(parts[0], {})
+        kept = {key: value for key, value in below.items() if key != parts[1]} if isinstance(below, dict) else below
+        return {**tree, parts[0]: kept}
     return _set(tree, parts, parse_value(text.strip()))
+
+
+def drops(assignment: str) -> bool:
+    """Whether it is ``privacy.key=none``: the key is left out, as if it did not stand in the file."""
+    path, _, text = assignment.partition("=")
+    parts = [part.strip() for part in path.split(".")]
+    return len(parts) == 2 and parts[0] == "privacy" and text.strip() == "none"
 
 
 def parse_value(text: str) -> Any:
@@ -82,7 +93,7 @@ def _convert(value: Any, hint: Any, place: str) -> Any:
         origin = typing.get_origin(option) or option
         if option is float and isinstance(value, int | float) and not isinstance(value, bool):
             if math.isnan(value):
-                break
+                raise ConfigError("a finite number, not nan", place=place, value="nan")
             return float(value)
         if option is int and isinstance(value, int) and not isinstance(value, bool):
             return value
@@ -90,7 +101,7 @@ def _convert(value: Any, hint: Any, place: str) -> Any:
             return value
         if origin is tuple and isinstance(value, list | tuple):
             inner = typing.get_args(option)[0]
-            return tuple(_convert(part, inner, place) for part in value)
+            return tuple(_convert(part, inner, f"{place}, entry {at}") for at, part in enumerate(value, start=1))
         if origin is Mapping and isinstance(value, Mapping):
             return dict(value)
         if option is type(None) and value is None:

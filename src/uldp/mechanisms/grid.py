@@ -6,6 +6,7 @@ Section 4.3). The masses of ranks do not depend on the input, so no table over i
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,7 +42,7 @@ class Grid:
         if (abs(center) + radius) * float(min(scale, 10**308)) > _LARGEST_STEPS:
             raise ConfigError(
                 f"steps of 10^-{precision} up to {abs(center) + radius:g} need more than the 53 bits of a float; "
-                "use a smaller precision",
+                f"{_at_most(center, radius)}",
                 place="method.precision",
                 value=precision,
             )
@@ -55,7 +56,7 @@ class Grid:
         if 2 * half + 1 > LARGEST_GRID:
             raise ConfigError(
                 f"steps of 10^-{precision} make {2 * half + 1:,} values of the range, more than {LARGEST_GRID:,}; "
-                "use a smaller precision",
+                f"{_at_most(center, radius)}",
                 place="method.precision",
                 value=precision,
             )
@@ -84,6 +85,13 @@ class Grid:
         inside = np.clip(outputs, self.first / self.scale, (self.first + self.size - 1) / self.scale)
         indices = self.index(inside)
         return indices, np.abs(self.value(indices) - outputs) * self.scale < 1e-3
+
+
+def _at_most(center: float, radius: float) -> str:
+    """The largest precision that works, as advice."""
+    limits = (_LARGEST_STEPS / (abs(center) + radius), (LARGEST_GRID - 1) / 2 / radius)
+    precision = math.floor(math.log10(min(limits)))
+    return f"use a precision of at most {precision}" if precision >= 0 else "use a smaller center or radius"
 
 
 def by_distance(indices: Indices, ranks: Indices, size: int) -> Indices:

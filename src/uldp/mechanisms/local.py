@@ -46,20 +46,22 @@ class LocalMechanism(ABC):
         _check_number("method.radius", self.radius)
         if not SMALLEST_EPSILON <= self.epsilon <= LARGEST_EPSILON:
             raise ConfigError(
-                f"epsilon of one weight lies between {SMALLEST_EPSILON:g} and {LARGEST_EPSILON:g}, so that all "
-                f"probabilities are whole multiples of 2^-53, not {self.epsilon!r}",
+                f"from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, not {self.epsilon!r}: the epsilon of one weight, "
+                "whose probabilities are whole multiples of 2^-53",
                 place="method.epsilon_weight",
                 value=self.epsilon,
             )
         if not SMALLEST_LIMIT <= self.radius <= LARGEST_LIMIT:
             raise ConfigError(
-                f"half the width of the range of weights, a positive number such as 0.075, not {self.radius!r}",
+                f"from {SMALLEST_LIMIT:g} to {LARGEST_LIMIT:g}, not {self.radius!r}: half the width of the range of "
+                "weights, such as 0.075",
                 place="method.radius",
                 value=self.radius,
             )
         if abs(self.center) > LARGEST_LIMIT:
             raise ConfigError(
-                f"the middle of the range of weights, at most {LARGEST_LIMIT:g} in size, not {self.center!r}",
+                f"from {-LARGEST_LIMIT:g} to {LARGEST_LIMIT:g}, not {self.center!r}: the middle of the range of "
+                "weights, such as 0",
                 place="method.center",
                 value=self.center,
             )

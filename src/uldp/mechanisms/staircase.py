@@ -56,7 +56,8 @@ def staircase_sizes(size: int, groups: int, delta: float) -> tuple[int, ...]:
     """
     if groups > size:
         raise ConfigError(
-            f"{size} values cannot be cut into {groups} groups; use at most {size}, or a larger precision",
+            f"{size} values cannot be cut into {groups} groups; use at most {size} (with delta_sizes = 0), or a larger "
+            "precision",
             place="method.groups",
             value=groups,
         )
@@ -69,8 +70,8 @@ def staircase_sizes(size: int, groups: int, delta: float) -> tuple[int, ...]:
     largest = largest_delta(size, groups)
     if Fraction(delta) > largest:
         raise ConfigError(
-            f"with {groups} groups of {size} values groups grow by at most {_shown(largest)}, so that the nearest "
-            f"keeps a value, not by {delta:g}; use less, or fewer groups",
+            f"at most {_shown(largest)} with {groups} groups of {size} values, so that the nearest group keeps a "
+            f"value, not {delta:g}; use {'0' if groups == size else 'less'}, or fewer groups",
             place="method.delta_sizes",
             value=delta,
         )

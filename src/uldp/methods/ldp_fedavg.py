@@ -23,12 +23,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from uldp.data.federation import SiloData
+from uldp.data.federation import IntArray, SiloData
 from uldp.errors import ConfigError
 from uldp.learners.base import Learner
 from uldp.mechanisms.local import LocalMechanism
@@ -40,11 +40,12 @@ from uldp.rng import Secrets, SecretStream, Streams
 from uldp.vectors import FixedPoint, Vector
 
 SENDS: Final = ("weights", "deltas")
-RANGES: Final = ("fixed", "model")
 EXTREMAL: Final = ("two-point", "grr")
 """Mechanisms for which the larger share of clones is proven (:mod:`uldp.privacy.shuffle`)."""
 PerLayer = float | tuple[float, ...]
 CountPerLayer = int | tuple[int, ...]
+_SOME_HAVE: Final = ("precision", "groups", "delta_sizes")
+_NAMES: Final = {"delta_sizes": "delta"}
 _BITS: Final = 40  # a perturbed value in 2^-40 of its largest size: rounding what is already private costs nothing
 
 
@@ -62,8 +63,6 @@ class LdpFedAvg(TrainsLocally, Method):
     precision: CountPerLayer = 4
     groups: CountPerLayer = 10
     delta_sizes: PerLayer = 20.0
-    ranges: str = "fixed"
-    """``model``: before every round, a layer's range is the global model's weights in it, twice as wide."""
     debias: bool = False
     layers: tuple[int, ...] = ()
     """Sizes of the model's tensors; filled in when the model is known."""
@@ -82,14 +81,8 @@ class LdpFedAvg(TrainsLocally, Method):
         require(self.compensate == 0, "compensate", self.compensate, "0 (no noise is shared)", "privacy")
         require(0 < self.fraction <= 1, "fraction", self.fraction, "above 0 and at most 1")
         require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
-        for key, known in (("sends", SENDS), ("ranges", RANGES), ("mechanism", tuple(LOCAL_MECHANISMS))):
+        for key, known in (("sends", SENDS), ("mechanism", tuple(LOCAL_MECHANISMS))):
             require(getattr(self, key) in known, key, getattr(self, key), f"one of {', '.join(known)}")
-        require(
-            self.ranges == "fixed" or (self.sends == "weights" and self.mechanism not in ("srr", "grr")),
-            "ranges",
-            self.ranges,
-            "'fixed', unless whole weights are sent and the mechanism has no grid (which may grow too fine in mid-run)",
-        )
         for layer in range(len(self.layers) or 1):
             self._mechanism(layer)
 
@@ -99,7 +92,7 @@ class LdpFedAvg(TrainsLocally, Method):
             require(
                 not isinstance(value, tuple) or len(value) == len(layers),
                 key,
-                value,
+                list(value) if isinstance(value, tuple) else value,
                 f"one number, or one for each of the model's {len(layers)} tensors",
             )
         return replace(self, layers=layers)
@@ -112,26 +105,33 @@ class LdpFedAvg(TrainsLocally, Method):
             raise ConfigError("an empty list; give one number, or one per tensor", place=f"method.{key}")
         return value[min(layer, len(value) - 1)]
 
-    def _mechanism(self, layer: int, x: Vector | None = None) -> LocalMechanism:
-        """The mechanism of a layer; with ranges from the model, around its present weights ``x``."""
-        center, radius = float(self._setting("center", layer)), float(self._setting("radius", layer))
-        if self.ranges == "model" and x is not None and len(x):
-            # The global model is public, so this tells nothing. Twice as wide, for clients go beyond it.
-            center = float((x.max() + x.min()) / 2)
-            radius = max(radius, float(x.max() - x.min()))
-        settings = {"epsilon": self.epsilon_weight, "center": center, "radius": radius}
-        if self.mechanism in ("srr", "grr"):
-            settings["precision"] = self._setting("precision", layer)
-        if self.mechanism == "srr":
-            settings |= {"groups": self._setting("groups", layer), "delta": self._setting("delta_sizes", layer)}
-        return local_mechanism(self.mechanism, **settings)
+    def _mechanism(self, layer: int) -> LocalMechanism:
+        """The mechanism of a layer."""
+        # Its range is fixed: one that follows the global model follows its noise, and widens itself.
+        settings: dict[str, Any] = {"epsilon": self.epsilon_weight}
+        settings |= {key: float(self._setting(key, layer)) for key in ("center", "radius")}
+        for key in self._of_mechanism():
+            settings[_NAMES.get(key, key)] = self._setting(key, layer)
+        try:
+            return local_mechanism(self.mechanism, **settings)
+        except ConfigError as error:
+            given = getattr(self, (error.place or "").removeprefix("method."), None)
+            if not isinstance(given, tuple):
+                raise
+            entry = f"entry {layer + 1} of {list(given)}: {error.message}"
+            raise ConfigError(entry, place=error.place, value=error.value) from error
+
+    def _of_mechanism(self) -> tuple[str, ...]:
+        """The settings that only some mechanisms have, those of this one."""
+        known = {field.name for field in fields(LOCAL_MECHANISMS[self.mechanism])}
+        return tuple(key for key in _SOME_HAVE if _NAMES.get(key, key) in known)
 
     def _parts(self, x: Vector) -> Iterator[tuple[slice, LocalMechanism]]:
-        """The layers of a vector, each with its mechanism for the model ``x`` of this round."""
+        """The layers of a vector, each with its mechanism."""
         start = 0
         for layer, size in enumerate(self.layers or (len(x),)):
             part = slice(start, start + size)
-            yield part, self._mechanism(layer, x[part])
+            yield part, self._mechanism(layer)
             start += size
 
     @property
@@ -143,6 +143,7 @@ class LdpFedAvg(TrainsLocally, Method):
         return self.fraction < 1
 
     def silos_per_round(self, facts: Facts) -> int:
+        """f_r |S| as a whole number: the nearest, and halves to the even one."""
         return round(self.fraction * facts.silos)
 
     def silo(
@@ -204,10 +205,20 @@ class LdpFedAvg(TrainsLocally, Method):
             f"sizes that add up to the model's {facts.dimension} parameters",
         )
 
+    def notes(self, facts: Facts, counts: IntArray) -> tuple[str, ...]:
+        own, defaults = self._of_mechanism(), {field.name: field.default for field in fields(self)}
+        return tuple(
+            f"method.{key} has no effect: mechanism {self.mechanism!r} has none."
+            for key in _SOME_HAVE
+            if key not in own and getattr(self, key) != defaults[key]
+        )
+
     def caveats(self, facts: Facts) -> tuple[str, ...]:
         lines = [
             f"Per weight and round: epsilon {self.epsilon_weight:g} (pure local DP, {self.mechanism}). Per client and "
-            f"round: {self.epsilon_weight * facts.dimension:g}, for its data move all {facts.dimension} weights.",
+            f"round: {self.epsilon_weight * facts.dimension:g} without any delta, for its data move all "
+            f"{facts.dimension} weights. The epsilons above are at the delta given, where many small ones compose to "
+            "less than their sum.",
             "A client is protected as a whole, and so is a person whose records are all with one client. A person with "
             "records at s clients faces s times the local epsilon.",
         ]
@@ -216,8 +227,6 @@ class LdpFedAvg(TrainsLocally, Method):
                 f"The server picks {self.silos_per_round(facts)} of {facts.silos} clients a round and knows whom; the "
                 "numbers are for a client that is picked in every round."
             )
-        if self.ranges == "model":
-            lines.append("Ranges follow the global model, which is public; they tell nothing about single clients.")
         return tuple(lines)
 
     def corrections(self) -> tuple[str, ...]:

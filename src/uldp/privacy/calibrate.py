@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from uldp.errors import ConfigError
 from uldp.privacy.accountants import Composition, account, check_delta
-from uldp.privacy.events import Event, NonPrivate, flattened
+from uldp.privacy.events import Event
 from uldp.privacy.pld import quick_epsilon
 
 LARGEST_MULTIPLIER = 1e6
@@ -26,7 +26,7 @@ def calibrate(planned: Callable[[float], Composition], epsilon: float, delta: fl
     def excess(noise_multiplier: float) -> float:
         return account(planned(noise_multiplier), delta).value - epsilon
 
-    high = _quick_multiplier(lambda noise_multiplier: _quick(planned(noise_multiplier), delta) <= epsilon)
+    high = _quick_multiplier(lambda noise_multiplier: quick_epsilon(planned(noise_multiplier), delta) <= epsilon)
     if excess(high) > 0:  # not even LARGEST_MULTIPLIER: the quick bound is never below the accountant's
         raise _out_of_reach(account(planned(high), delta).value, epsilon)
     low = high
@@ -55,7 +55,7 @@ def rounds_within(event: Event, epsilon: float, delta: float, at_most: int) -> i
     100
     """
     _check_target(epsilon, delta)
-    enough, too_many = _bisected(lambda rounds: _quick({event: rounds}, delta) <= epsilon, 0, at_most + 1)
+    enough, too_many = _bisected(lambda rounds: quick_epsilon({event: rounds}, delta) <= epsilon, 0, at_most + 1)
     step = 1 + enough // 8
     while enough < at_most:  # the quick bound is a little too large: go on from there in growing steps
         rounds = min(enough + step, at_most)
@@ -92,11 +92,6 @@ def _quick_multiplier(holds: Callable[[float], bool]) -> float:
         else:
             low = middle
     return high
-
-
-def _quick(composition: Composition, delta: float) -> float:
-    unbounded = any(isinstance(event, NonPrivate) for event in flattened(composition))
-    return math.inf if unbounded else quick_epsilon(composition, delta)
 
 
 def _check_target(epsilon: float, delta: float) -> None:

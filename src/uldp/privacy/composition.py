@@ -19,6 +19,9 @@ TAIL = 1e-6
 ROUNDING = 1e-9
 """What float64 may lose in a sum of binomial probabilities, relatively and generously."""
 
+MOST_RELEASES = 10**9
+"""That are composed, for the sake of time. Beyond, epsilons are added up."""
+
 TOLERANCE = 1e-8
 """How much larger than the bound itself, relatively, an epsilon found by bisection may be."""
 
@@ -39,6 +42,8 @@ def advanced_composition(epsilon: float, times: int, slack: float) -> float:
         raise ConfigError(f"a number between 0 and 1, not {slack}", place="privacy.delta", value=slack)
     if isinstance(times, bool) or not isinstance(times, int) or times < 1:
         raise ConfigError(f"a whole number of at least 1, not {times!r}", place="times", value=times)
+    if times > MOST_RELEASES:
+        raise ConfigError(f"at most {MOST_RELEASES:,} releases are composed, not {times:,}", place="times", value=times)
     hits, weights = likely(times, 1 / (1 + math.exp(-epsilon)), TAIL * slack)
     losses = (2 * hits - times) * epsilon
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from uldp.privacy.composition import LEAST_GAIN, advanced_composition
+from uldp.privacy.composition import LEAST_GAIN, MOST_RELEASES, advanced_composition
 from uldp.privacy.events import Composition, Event, LocalReports, flattened
 
 
@@ -15,7 +15,10 @@ def composed(epsilon: float, count: int, delta: float) -> float:
     >>> composed(5.0, 10, 1e-5), round(composed(0.1, 1000, 1e-5), 2)
     (50.0, 17.79)
     """
-    total, less = count * epsilon, advanced_composition(epsilon, count, delta)
+    total = count * epsilon
+    if count > MOST_RELEASES:
+        return total
+    less = advanced_composition(epsilon, count, delta)
     # A delta always buys a little, of a single report too. What is less than a thousandth is not worth a failure.
     return less if less < (1 - LEAST_GAIN) * total else total
 

@@ -29,11 +29,17 @@ import numpy as np
 
 from uldp.errors import ConfigError
 from uldp.privacy.accountants import check_delta
-from uldp.privacy.composition import LEAST_GAIN, ROUNDING, TAIL, advanced_composition, likely, smallest
+from uldp.privacy.composition import LEAST_GAIN, MOST_RELEASES, ROUNDING, TAIL, advanced_composition, likely, smallest
+from uldp.privacy.local import composed
 from uldp.privacy.mixture import Array
 
 LARGEST_EPSILON = 50.0
 """Beyond, a clone is rarer than 1e-21 and there is nothing to compute."""
+
+MOST_CLIENTS = 10**7
+"""Of a round, for the sake of time. What holds among so many holds among more."""
+
+_MOST_BLOCKS = 4096
 
 
 def erlingsson(epsilon: float, clients: int, delta: float) -> float:
@@ -76,9 +82,15 @@ def _feldman(epsilon: float, clients: int, delta: float, extremal: bool) -> floa
     if clients == 1 or epsilon > LARGEST_EPSILON:
         return None
     share = 2 / (math.exp(epsilon) + 1) if extremal else math.exp(-epsilon)
-    clones, weights = likely(clients - 1, share, TAIL * delta)
+    clones, weights = _blocks(*likely(clients - 1, share, TAIL * delta))
     found = smallest(lambda target: _clones_delta(target, epsilon, clones, weights) + 2 * TAIL * delta, delta, epsilon)
     return found if found < (1 - LEAST_GAIN) * epsilon else None
+
+
+def _blocks(clones: Array, weights: Array) -> tuple[Array, Array]:
+    """The same in at most ``_MOST_BLOCKS`` blocks, each with its smallest number: fewer clones never hide better."""
+    starts = np.arange(0, len(clones), -(-len(clones) // _MOST_BLOCKS))
+    return clones[starts], np.add.reduceat(weights, starts)
 
 
 def _clones_delta(target: float, epsilon: float, clones: Array, weights: Array) -> float:
@@ -141,10 +153,10 @@ def shuffled_run(
     """With shuffling among the ``clients`` that take part in a round: ``weights`` releases a round about one client.
 
     A weight carries its position, so shuffling does not end composition over the weights. Each of the three numbers
-    holds at ``delta`` by itself and is the best of what is proven: the local epsilons added up or composed, the
-    shuffled ones added up (each with an equal part of delta) or composed (half of delta shared among the releases,
-    half for the composition). It is never above the local bound. ``extremal`` as in ``feldman``; the default holds for
-    every randomizer.
+    holds at ``delta`` by itself and is the best of what is proven: the local epsilons as the local accountant has
+    them, or, where that is less by a thousandth at least, the shuffled ones added up (each with an equal part of delta)
+    or composed (half of delta shared among the releases, half for the composition). So it is never above the local
+    accountant's number. ``extremal`` as in ``feldman``; the default holds for every randomizer.
     """
     _check(epsilon, delta, clients=clients, weights=weights, rounds=rounds)
     one, of_one = _composed(epsilon, clients, 1, delta, extremal)
@@ -164,10 +176,9 @@ def _composed(epsilon: float, clients: int, times: int, delta: float, extremal: 
     if times == 1:
         alone = shuffled(delta)
         return (epsilon, "the local epsilon, shuffling gains nothing") if alone is None else (alone, among)
-    ways = [
-        (times * epsilon, f"{times} local epsilons added up"),
-        (advanced_composition(epsilon, times, delta), f"{times} local epsilons composed (Kairouz et al.)"),
-    ]
+    local = composed(epsilon, times, delta)
+    added = "added up" if local == times * epsilon else "composed (Kairouz et al.)"
+    ways = []
     if (each := shuffled(delta / times)) is not None:
         ways.append((times * each, f"{times} times epsilon {each:.4g} at delta {delta / times:.3g}, {among}, added up"))
     half = delta / (2 * times)
@@ -175,7 +186,8 @@ def _composed(epsilon: float, clients: int, times: int, delta: float, extremal: 
         split = f"composed (Kairouz et al.) at delta {delta / 2:.3g} besides"
         text = f"{times} times epsilon {each:.4g} at delta {half:.3g}, {among}, {split}"
         ways.append((advanced_composition(each, times, delta / 2), text))
-    return min(ways)
+    best = min(ways, default=(math.inf, ""))
+    return best if best[0] < (1 - LEAST_GAIN) * local else (local, f"{times} local epsilons {added}")
 
 
 def _check(epsilon: float, delta: float | None, **counts: int) -> None:
@@ -186,3 +198,16 @@ def _check(epsilon: float, delta: float | None, **counts: int) -> None:
     for place, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ConfigError(f"a whole number of at least 1, not {count!r}", place=place, value=count)
+    if counts.get("clients", 1) > MOST_CLIENTS:
+        raise ConfigError(
+            f"at most {MOST_CLIENTS:,}, not {counts['clients']:,}; what holds among {MOST_CLIENTS:,} holds among more",
+            place="clients",
+            value=counts["clients"],
+        )
+    weights, rounds = counts.get("weights", 1), counts.get("rounds", 1)
+    if weights * rounds > MOST_RELEASES:
+        raise ConfigError(
+            f"{weights:,} weights in {rounds:,} rounds are more than {MOST_RELEASES:,} values; take fewer",
+            place="weights" if weights > 1 else "rounds",
+            value=weights if weights > 1 else rounds,
+        )

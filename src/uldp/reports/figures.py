@@ -59,6 +59,17 @@ def compare_figure(compared: Sequence[Compared], metric: str, path: Path) -> Pat
     return save_picture(figure, path)
 
 
+def check_picture(path: Path) -> None:
+    """Refuse an ending that is no picture, before anything is computed for it."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = sorted(FigureCanvasBase.get_supported_filetypes())
+    if path.suffix and path.suffix[1:].lower() not in known:
+        raise ConfigError(
+            f"{path.suffix!r} is no kind of picture; use one of {', '.join(known)}", place="--out", value=str(path)
+        )
+
+
 def save_picture(figure: Figure, path: Path) -> Path:
     """Write the picture and let go of it. ``path`` is what somebody asked for with ``--out``."""
     from matplotlib import pyplot as plt
