@@ -127,7 +127,7 @@ def test_a_budget_of_the_whole_run_is_a_hard_stop():
 
 def test_a_budget_below_one_round_is_an_error_that_says_what_a_round_costs():
     result = runner.invoke(app, ["run", *SMALL, "--method", "ldp-fl", "--set", "privacy.epsilon=4"])
-    assert result.exit_code == 2 and "one round costs epsilon 3250, the budget is 4" in result.stderr
+    assert result.exit_code == 2 and "one round costs epsilon 3250 locally, the budget is 4" in result.stderr
 
 
 DRAFT = """

@@ -6,7 +6,6 @@ from tests.core.test_sessions import DIGEST, ask, build
 from tests.support import TinyLearner, drive, make_plan, make_sessions, small_federation, step
 
 from uldp.errors import ConfigError, MessageRefused
-from uldp.experiment.config import Experiment
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
 from uldp.methods.base import Facts, Observer, State
 from uldp.methods.ldp_fedavg import LdpFedAvg
@@ -114,12 +113,27 @@ def test_layers_have_settings_of_their_own_and_the_model_says_how_many():
         build("ldp-fedavg", radius=(0.1, 0.2)).for_model((1, 1, 2))
 
 
-def test_the_range_does_not_follow_the_model():
-    """The global model is noisy: a range that follows it widens itself, and training explodes."""
-    method = build("ldp-fedavg", sends="weights", radius=0.1)
-    assert mechanism_of(method, np.array([-1.0, 0.0, 1.0, 3.0])) == mechanism_of(method)
-    with pytest.raises(ConfigError, match="unknown key 'ranges'"):
-        Experiment.from_tree({"data": {"dataset": "digits"}, "method": {"name": "ldp-fl", "ranges": "model"}})
+@pytest.mark.parametrize(
+    ("x", "radius"),
+    [
+        ([0.5, 0.5, 0.5, 0.5], 0.1),  # never less than method.radius
+        ([0.44, 0.58, 0.57, 90.0], 0.15),  # twice the median distance from the center: few large weights do not matter
+        ([-9.0, 9.0, 7.0, 3.0], 0.2),  # never more than twice method.radius
+    ],
+)
+def test_the_width_of_a_range_may_follow_the_public_model_within_public_bounds(x, radius):
+    method = build("ldp-fedavg", ranges="model", sends="weights", radius=0.1, center=0.5)
+    used = mechanism_of(method, np.array(x))
+    assert used.center == 0.5 and used.radius == pytest.approx(radius, rel=0.11)
+
+
+def test_a_range_that_follows_the_model_does_not_widen_itself():
+    """Two outputs at epsilon 1, five clients: each round's noise is a part of the next round's range."""
+    federation = small_federation(silos=5, records=20, seed=3)
+    method = build("ldp-fl", ranges="model", radius=0.1, epsilon_weight=1.0, rounds=40)
+    server, silos = make_sessions(method, federation)
+    drive(server, silos)
+    assert np.abs(server.model).max() <= 2 * 0.1 / np.tanh(0.5) * (1 + 1e-9)
 
 
 def test_a_setting_without_effect_is_said_once():
@@ -188,6 +202,9 @@ def test_the_event_is_all_weights_of_a_client_for_every_observer():
         ({"fraction": 0.0}, "fraction"),
         ({"fraction": 1.5}, "fraction"),
         ({"sends": "gradients"}, "sends"),
+        ({"ranges": "data"}, "ranges"),
+        ({"ranges": "model"}, "ranges"),
+        ({"ranges": "model", "sends": "weights", "mechanism": "srr"}, "ranges"),
         ({"sample_rate": 0.5}, "sample_rate"),
         ({"noise_multiplier": 5.0}, "noise_multiplier"),
         ({"radius": ()}, "radius"),
@@ -274,6 +291,7 @@ def test_the_shuffler_refuses_what_is_no_update_of_this_round():
 
 
 def test_a_run_behind_the_shuffler_gives_the_model_of_plain():
+    from uldp.experiment.config import Experiment
     from uldp.runtimes.local import run
 
     found = {}

@@ -95,8 +95,8 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: Facts) -> Met
         one_round = account({experiment.method.event(facts, facts.silos): 1}, privacy.delta).value
         if one_round > privacy.epsilon:
             raise ConfigError(
-                f"one round costs epsilon {one_round:.4g}, the budget is {privacy.epsilon:g}; leave it out, or lower "
-                "method.epsilon_weight",
+                f"one round costs epsilon {one_round:.4g} locally, the budget is {privacy.epsilon:g}; leave it out "
+                "(--set privacy.epsilon=none), or lower method.epsilon_weight",
                 place="privacy.epsilon",
                 value=privacy.epsilon,
             )

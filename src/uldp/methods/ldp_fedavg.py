@@ -40,8 +40,13 @@ from uldp.rng import Secrets, SecretStream, Streams
 from uldp.vectors import FixedPoint, Vector
 
 SENDS: Final = ("weights", "deltas")
+RANGES: Final = ("fixed", "model")
 EXTREMAL: Final = ("two-point", "grr")
 """Mechanisms for which the larger share of clones is proven (:mod:`uldp.privacy.shuffle`)."""
+WIDEST: Final = 2.0
+"""A range that follows the model is at most so many times as wide as ``radius`` says. The global model is as noisy as
+the range is wide; without a bound the range would widen itself."""
+GRIDDED: Final = ("srr", "grr")
 PerLayer = float | tuple[float, ...]
 CountPerLayer = int | tuple[int, ...]
 _SOME_HAVE: Final = ("precision", "groups", "delta_sizes")
@@ -63,6 +68,9 @@ class LdpFedAvg(TrainsLocally, Method):
     precision: CountPerLayer = 4
     groups: CountPerLayer = 10
     delta_sizes: PerLayer = 20.0
+    ranges: str = "fixed"
+    """``model``: before every round, a layer's radius is twice the median distance of the global model's weights in it
+    from the center, but at least ``radius`` and at most ``WIDEST`` times that."""
     debias: bool = False
     layers: tuple[int, ...] = ()
     """Sizes of the model's tensors; filled in when the model is known."""
@@ -81,8 +89,14 @@ class LdpFedAvg(TrainsLocally, Method):
         require(self.compensate == 0, "compensate", self.compensate, "0 (no noise is shared)", "privacy")
         require(0 < self.fraction <= 1, "fraction", self.fraction, "above 0 and at most 1")
         require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
-        for key, known in (("sends", SENDS), ("mechanism", tuple(LOCAL_MECHANISMS))):
+        for key, known in (("sends", SENDS), ("ranges", RANGES), ("mechanism", tuple(LOCAL_MECHANISMS))):
             require(getattr(self, key) in known, key, getattr(self, key), f"one of {', '.join(known)}")
+        require(
+            self.ranges == "fixed" or (self.sends == "weights" and self.mechanism not in GRIDDED),
+            "ranges",
+            self.ranges,
+            "'fixed', unless method.sends is 'weights' and method.mechanism has no grid (two-point, piecewise, hybrid)",
+        )
         for layer in range(len(self.layers) or 1):
             self._mechanism(layer)
 
@@ -105,11 +119,14 @@ class LdpFedAvg(TrainsLocally, Method):
             raise ConfigError("an empty list; give one number, or one per tensor", place=f"method.{key}")
         return value[min(layer, len(value) - 1)]
 
-    def _mechanism(self, layer: int) -> LocalMechanism:
-        """The mechanism of a layer."""
-        # Its range is fixed: one that follows the global model follows its noise, and widens itself.
-        settings: dict[str, Any] = {"epsilon": self.epsilon_weight}
-        settings |= {key: float(self._setting(key, layer)) for key in ("center", "radius")}
+    def _mechanism(self, layer: int, x: Vector | None = None) -> LocalMechanism:
+        """The mechanism of a layer; with ranges from the model, as wide as its present weights ``x`` ask for."""
+        center, radius = float(self._setting("center", layer)), float(self._setting("radius", layer))
+        if self.ranges == "model" and x is not None and len(x):
+            # The global model is public, so this tells nothing. The median does not follow its few noisiest weights.
+            followed = 2 * float(np.median(np.abs(x - center)))
+            radius = min(max(radius, followed), WIDEST * radius)
+        settings = {"epsilon": self.epsilon_weight, "center": center, "radius": radius}
         for key in self._of_mechanism():
             settings[_NAMES.get(key, key)] = self._setting(key, layer)
         try:
@@ -127,11 +144,11 @@ class LdpFedAvg(TrainsLocally, Method):
         return tuple(key for key in _SOME_HAVE if _NAMES.get(key, key) in known)
 
     def _parts(self, x: Vector) -> Iterator[tuple[slice, LocalMechanism]]:
-        """The layers of a vector, each with its mechanism."""
+        """The layers of a vector, each with its mechanism for the model ``x`` of this round."""
         start = 0
         for layer, size in enumerate(self.layers or (len(x),)):
             part = slice(start, start + size)
-            yield part, self._mechanism(layer)
+            yield part, self._mechanism(layer, x[part])
             start += size
 
     @property
@@ -226,6 +243,10 @@ class LdpFedAvg(TrainsLocally, Method):
             lines.append(
                 f"The server picks {self.silos_per_round(facts)} of {facts.silos} clients a round and knows whom; the "
                 "numbers are for a client that is picked in every round."
+            )
+        if self.ranges == "model":
+            lines.append(
+                "The width of ranges follows the global model, which is public; it tells nothing about single clients."
             )
         return tuple(lines)
 
