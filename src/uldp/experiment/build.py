@@ -228,6 +228,7 @@ def agreed_plan(
         facts=facts,
         silos=silos,
         identities=_identities(experiment, silos),
+        min_silos=experiment.aggregation.min_silos or 0,
     )
 
 
