@@ -42,21 +42,25 @@ class RoundReport:
     metrics: Mapping[str, float]
     epsilon: float
     seconds: float
+    missing: tuple[str, ...] = ()
+    """The silos that the round had to do without."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        line = {
             "round": self.round,
             "metrics": dict(self.metrics),
             "epsilon": finite_or_none(self.epsilon),
             "seconds": round(self.seconds, 6),
         }
+        return {**line, "missing": list(self.missing)} if self.missing else line
 
     @classmethod
     def from_json(cls, line: dict[str, Any], rounds: int) -> RoundReport:
         try:
             epsilon = math.inf if line["epsilon"] is None else float(line["epsilon"])
             metrics = {str(name): float(value) for name, value in line["metrics"].items()}
-            return cls(int(line["round"]), rounds, metrics, epsilon, float(line["seconds"]))
+            missing = tuple(str(name) for name in line.get("missing", ()))
+            return cls(int(line["round"]), rounds, metrics, epsilon, float(line["seconds"]), missing)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"cannot read the metrics {line!r}", place="metrics.jsonl") from error
 
@@ -153,6 +157,7 @@ class RecordedRun(ABC):
         self._history: list[RoundReport] = []
         self._seconds = 0.0
         self._left_out_before = 0
+        self._missing: tuple[str, ...] = ()
         shape = (PROBES, *subject.about.feature_shape)
         self._probe = subject.streams.child("probe").generator().uniform(-1, 1, shape).astype(np.float32)
 
@@ -211,6 +216,7 @@ class RecordedRun(ABC):
             entry = self._server.charge()
             if entry is not None and self._directory is not None:
                 self._directory.append_ledger(entry)
+            self._missing = self._server.absent
             self._server.advance()
             self._check_model(self._server.model, f"after round {self._server.round}")
             now = time.perf_counter()
@@ -247,6 +253,7 @@ class RecordedRun(ABC):
             {} if test is None else self._learner.evaluate(self._server.model, test),
             math.inf if self._subject.about.void else self._server.ledger.epsilon().value,
             seconds,
+            self._missing,
         )
         self._history.append(report)
         if self._directory is not None:
@@ -283,7 +290,14 @@ class RecordedRun(ABC):
 
     def _statement(self) -> Statement:
         subject = self._subject
-        return statement(subject.plan, self._server.ledger, subject.about, simulated=self._secrets.simulated)
+        return statement(
+            subject.plan,
+            self._server.ledger,
+            subject.about,
+            simulated=self._secrets.simulated,
+            together=self.together,
+            heard=self._server.heard,
+        )
 
     def _finish(self) -> Result:
         summary = self._statement()
