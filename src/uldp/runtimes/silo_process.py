@@ -10,6 +10,7 @@ killed process, gets the identical bytes, and what was computed while nobody lis
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +22,7 @@ from uldp.experiment.parties import PreparedSilo
 from uldp.rng import Secrets
 from uldp.runs.files import kept_key
 from uldp.runtimes import socket_frames
+from uldp.runtimes.policy import Charge, OwnLedger, Policy, shown_by_a_round
 from uldp.runtimes.recording import torch_threads
 from uldp.runtimes.silo_state import SiloState
 from uldp.sessions.silo import SiloSession
@@ -50,8 +52,11 @@ class SiloProcess:
         address: str,
         *,
         identity: SigningKey | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self._prepared = prepared
+        self._policy = policy or Policy()
+        self._policy.check(prepared.experiment, prepared.plan, prepared.about.void)
         self._address = address
         self._stopped = False
         self._state = SiloState(state_dir, prepared.plan.digest)
@@ -65,6 +70,13 @@ class SiloProcess:
         closed = saved is not None and SiloSession.is_closed(saved)
         # Who has said goodbye needs no secrets any more: its last answer is kept.
         secrets = Secrets.from_os() if closed else self._state.secrets(prepared.experiment)
+        ledger = OwnLedger(self._state.ledger_file(rehearsal=secrets.simulated), self._policy)
+        session_id = hashlib.sha256(secrets.child("session").key).hexdigest()[:16]
+        shown = shown_by_a_round(prepared.plan, prepared.about.void)
+
+        def permit(round_: int, question: str) -> None:
+            ledger.charge(Charge(prepared.plan.digest, session_id, round_, question, shown))
+
         session = SiloSession(
             prepared.plan,
             prepared.data,
@@ -73,6 +85,7 @@ class SiloProcess:
             secrets,
             identity=identity,
             roster=prepared.roster,
+            permit=permit,
         )
         if saved is not None:
             session.restore(saved)
@@ -134,7 +147,9 @@ class SiloProcess:
             with torch_threads(self._prepared.experiment.run.threads):
                 reply = self._session.reply(request)
         except (MessageRefused, BudgetExhausted) as error:
-            return self._refused(str(error))
+            return self._refused(self._named(error))
+        except RunError as error:
+            return self._unwritten(error)
         except UldpError as error:
             # It may name files or records: that stays here.
             LOG.error("silo %s: %s", self.name, error)
@@ -147,10 +162,16 @@ class SiloProcess:
             if self._session.closed:
                 self._state.forget_secrets()
         except RunError as error:
-            LOG.error("silo %s: %s", self.name, error)
-            why = f"cannot write its state ({error.message}), so nothing was sent; free some space there"
-            return self._refused(f"silo {self.name}: {why}")
+            return self._unwritten(error)
         return {"kind": "reply"}, reply
+
+    def _unwritten(self, error: RunError) -> tuple[dict[str, Any], bytes]:
+        LOG.error("silo %s: %s", self.name, error)
+        why = f"cannot write its state ({error.message}), so nothing was sent; free some space there"
+        return self._refused(f"silo {self.name}: {why}")
+
+    def _named(self, error: UldpError) -> str:
+        return str(error) if self.name in error.place else f"silo {self.name}: {error}"
 
     def _refused(self, sentence: str) -> tuple[dict[str, Any], bytes]:
         LOG.warning("refused: %s", sentence)

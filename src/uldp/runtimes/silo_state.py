@@ -54,6 +54,10 @@ class SiloState:
             raise RunError("the silo's secrets for this experiment are gone; start a new one", place=str(self._key))
         return Secrets.from_key(kept_key(self._key))
 
+    def ledger_file(self, *, rehearsal: bool) -> Path:
+        """The silo's own ledger. A rehearsal has another: its noise protects nobody, and its model stays at home."""
+        return self.folder / ("rehearsal-ledger.jsonl" if rehearsal else "ledger.jsonl")
+
     def load(self) -> bytes | None:
         """The saved session, None if there is none yet; a damaged one is an error, never a fresh start."""
         with reported(self._session):

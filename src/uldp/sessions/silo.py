@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -55,6 +55,10 @@ def signing_key(secrets: Secrets, index: int) -> SigningKey:
     return SigningKey(secrets.child("identity", index))
 
 
+Permit = Callable[[int, str], None]
+"""Is asked before a round is computed, with its number and a digest of its question, and raises to refuse it."""
+
+
 class SiloSession:
     """Answers the server's questions, one at a time, in the order that the turn table allows."""
 
@@ -68,6 +72,7 @@ class SiloSession:
         *,
         identity: SigningKey | None = None,
         roster: str = "",
+        permit: Permit | None = None,
     ) -> None:
         self._plan = plan
         self._data = data
@@ -78,6 +83,7 @@ class SiloSession:
         self._data_digest = data.digest()
         self._counts = np.minimum(data.counts(plan.facts.users), plan.method.count_cap(plan.facts))
         self._roster = roster
+        self._permit = permit or (lambda round_, question: None)
         self._side = plan.aggregation.silo(
             plan,
             self._index,
@@ -199,6 +205,7 @@ class SiloSession:
         inside = (question, self._data_digest, self._kept_digest, repr(plan.method))
         secrets = self._round_secrets("inside", round_, inside)
         streams = self._streams.child("round", round_)
+        self._permit(round_, self._asked_digest(body))
         # Who is not picked sends nothing but zeros: nobody's records are looked at.
         rows = plan.method.silo(x, data, self._learner, streams, secrets) if takes_part else iter(())
         setup = hashlib.sha256(b"".join([*self._setup, self._offer])).hexdigest()
