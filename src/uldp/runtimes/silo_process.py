@@ -68,8 +68,7 @@ class SiloProcess:
     def _restored(self, identity: SigningKey | None) -> SiloSession:
         prepared, saved = self._prepared, self._state.load()
         closed = saved is not None and SiloSession.is_closed(saved)
-        # Who has said goodbye needs no secrets any more: its last answer is kept.
-        secrets = Secrets.from_os() if closed else self._state.secrets(prepared.experiment)
+        secrets = self._state.secrets(prepared.experiment, closed=closed)
         ledger = OwnLedger(self._state.ledger_file(rehearsal=secrets.simulated), self._policy)
         session_id = hashlib.sha256(secrets.child("session").key).hexdigest()[:16]
         shown = shown_by_a_round(prepared.plan, prepared.about.void)
