@@ -541,6 +541,15 @@ def test_two_servers_do_not_work_on_one_run(world):
     made.serving().go()
 
 
+def test_a_second_run_of_the_same_experiment_is_told_how_to_go_on(world, tmp_path):
+    """Another run has other samples and other noise: silos do not mistake it for the one that they know."""
+    made = world(experiment())
+    made.serving().go()
+    (tmp_path / "run").rename(tmp_path / "finished")
+    with pytest.raises(RunError, match=r"round 3 was the last; resume its run, or .* another run\.seed"):
+        made.serving().go()
+
+
 def test_impatience_is_checked():
     with pytest.raises(Exception, match="one of wait, exclude, stop"):
         Patience(on_missing="ignore")
