@@ -7,15 +7,15 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from uldp.data.federation import Federation, IntArray, Task
+from uldp.data.federation import Federation, IntArray, Records, Task
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
 from uldp.methods.base import Facts, Method, Observer
 from uldp.privacy.accountants import Composition, Epsilon, account, account_replaced
 from uldp.privacy.calibrate import calibrate
-from uldp.privacy.events import LocalReports
+from uldp.privacy.events import Event, LocalReports
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.shuffle import shuffled_run
 from uldp.privacy.statement import Exposure, Statement
@@ -23,6 +23,8 @@ from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
 
 if TYPE_CHECKING:
+    from uldp.data.roster import UserIndex
+    from uldp.data.schema import Schema
     from uldp.learners.torch import TorchLearner
 
 
@@ -45,19 +47,10 @@ def load_federation(experiment: Experiment) -> Federation:
         silos = data.silos if isinstance(data.silos, int) else None
         folder = None if data.data_dir is None else experiment.base / expanded(data.data_dir, "data.data_dir")
         return load_builtin(data.dataset, data.users, silos, data.allocation, streams, folder, data.options)
-    from uldp.data.roster import HashedIds, Roster
-    from uldp.data.schema import Schema
     from uldp.data.tables import load_tables
 
     assert isinstance(data.silos, tuple) and data.user is not None
-    schema = Schema.from_dict(data.schema, label=data.label, user=data.user)
-    index: Roster | HashedIds
-    if data.roster is not None:
-        index = Roster.from_file(experiment.base / data.roster, data.user)
-    elif data.id_key is not None:
-        index = HashedIds.with_key_file(data.users or 0, experiment.base / data.id_key)
-    else:
-        index = HashedIds.simulated(data.users or 0, Secrets.simulated_from_seed(experiment.run.seed).child("ids"))
+    schema, index = schema_of(experiment), user_index(experiment)
     federation = load_tables(
         [experiment.base / file for file in data.silos],
         schema,
@@ -71,6 +64,32 @@ def load_federation(experiment: Experiment) -> Federation:
     if data.roster is None and data.id_key is None:
         return replace(federation, caveats=(*federation.caveats, SIMULATED_KEY))
     return federation
+
+
+def schema_of(experiment: Experiment) -> Schema:
+    """How this experiment's tables become numbers."""
+    from uldp.data.schema import Schema
+
+    return Schema.from_dict(experiment.data.schema, label=experiment.data.label, user=experiment.data.user)
+
+
+def user_index(experiment: Experiment) -> UserIndex:
+    """How ids become users, for a party that holds the roster or the key."""
+    from uldp.data.roster import HashedIds, Roster
+
+    data = experiment.data
+    if data.roster is not None:
+        roster = Roster.from_file(experiment.base / data.roster, data.user)
+        if data.users not in (None, roster.users):
+            raise ConfigError(
+                f"the roster has {roster.users} ids, not {data.users}; correct one of them",
+                place="data.users",
+                value=data.users,
+            )
+        return roster
+    if data.id_key is not None:
+        return HashedIds.with_key_file(data.users or 0, experiment.base / data.id_key)
+    return HashedIds.simulated(data.users or 0, Secrets.simulated_from_seed(experiment.run.seed).child("ids"))
 
 
 def build_learner(experiment: Experiment, feature_shape: tuple[int, ...], task: Task) -> TorchLearner:
@@ -132,6 +151,23 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: Facts) -> Met
     return noised(sigma)
 
 
+class Described(Protocol):
+    """What a statement and a run directory say about the data; nobody's records are needed for it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def feature_shape(self) -> tuple[int, ...]: ...
+    @property
+    def caveats(self) -> tuple[str, ...]: ...
+    @property
+    def void(self) -> str: ...
+    @property
+    def hashed(self) -> bool: ...
+    @property
+    def schema(self) -> Schema | None: ...
+
+
 @dataclass(frozen=True)
 class Prepared:
     """An experiment that is ready to run."""
@@ -150,11 +186,23 @@ class Prepared:
     def streams(self) -> Streams:
         return Streams.from_seed(self.experiment.run.seed)
 
+    @property
+    def about(self) -> Federation:
+        return self.federation
+
+    @property
+    def test(self) -> Records:
+        return self.federation.test
+
     def ledger(self, entries: tuple[Entry, ...] = ()) -> Ledger:
         """A ledger with the experiment's budget and what was released before."""
-        method = self.plan.method
-        budget = self.experiment.privacy.epsilon if method.unit is not None and not method.void else None
-        return Ledger(self.experiment.privacy.delta, budget, entries)
+        return budgeted_ledger(self.experiment, self.plan, entries)
+
+
+def budgeted_ledger(experiment: Experiment, plan: Plan, entries: tuple[Entry, ...]) -> Ledger:
+    """A ledger with the experiment's budget and what was released before."""
+    budget = experiment.privacy.epsilon if plan.method.unit is not None and not plan.method.void else None
+    return Ledger(experiment.privacy.delta, budget, entries)
 
 
 def prepare(experiment: Experiment) -> Prepared:
@@ -165,24 +213,33 @@ def prepare(experiment: Experiment) -> Prepared:
             "the test set has no records; give data.test or a larger data.test_fraction", place="data.test"
         )
     learner = build_learner(experiment, federation.feature_shape, federation.task)
-    federation = replace(federation, caveats=(*federation.caveats, *_rounding(learner, federation)))
-    aggregation = experiment.aggregation.build(experiment.run.threads)
-    facts = Facts(federation.users, len(federation.silos), learner.dimension, aggregation.dither)
-    silos = tuple(silo.name for silo in federation.silos)
+    federation = replace(federation, caveats=(*federation.caveats, *rounding(learner, federation.feature_shape)))
     counts = federation.counts()
-    method = noised_method(experiment, counts.sum(axis=0), facts).for_model(learner.layer_sizes)
-    method.check_counts(facts, counts)
-    federation = replace(federation, notes=(*federation.notes, *method.notes(facts, counts)))
-    plan = Plan(
-        # The calibrated noise is part of what is agreed on: another version of an accountant may find another one.
-        digest=hashlib.sha256(f"{experiment.digest()} {facts} {method!r}".encode()).hexdigest(),
+    silos = tuple(silo.name for silo in federation.silos)
+    plan = agreed_plan(experiment, learner, silos, federation.users, counts.sum(axis=0))
+    plan.method.check_counts(plan.facts, counts)
+    federation = replace(federation, notes=(*federation.notes, *plan.method.notes(plan.facts, counts)))
+    return Prepared(experiment, federation, learner, plan)
+
+
+def agreed_plan(
+    experiment: Experiment, learner: TorchLearner, silos: tuple[str, ...], users: int, totals: IntArray
+) -> Plan:
+    """What all parties of an experiment agree on. ``totals`` matter to methods that read the data only."""
+    aggregation = experiment.aggregation.build(experiment.run.threads)
+    facts = Facts(users, len(silos), learner.dimension, aggregation.dither)
+    method = noised_method(experiment, totals, facts).for_model(learner.layer_sizes)
+    return Plan(
+        # The calibrated noise is part of what is agreed on: another version of an accountant may find another one. And
+        # so are the model's tensors: somebody's own model may be another one elsewhere.
+        digest=hashlib.sha256(f"{experiment.digest()} {facts} {method!r} {learner.layer_sizes}".encode()).hexdigest(),
         method=method,
         aggregation=aggregation,
         facts=facts,
         silos=silos,
         identities=_identities(experiment, silos),
+        min_silos=experiment.aggregation.min_silos or 0,
     )
-    return Prepared(experiment, federation, learner, plan)
 
 
 def _identities(experiment: Experiment, silos: tuple[str, ...]) -> tuple[bytes, ...]:
@@ -196,11 +253,11 @@ def _identities(experiment: Experiment, silos: tuple[str, ...]) -> tuple[bytes, 
     return tuple(bytes.fromhex(given[silo]) for silo in silos) if given else ()
 
 
-def _rounding(learner: TorchLearner, federation: Federation) -> tuple[str, ...]:
+def rounding(learner: TorchLearner, feature_shape: tuple[int, ...]) -> tuple[str, ...]:
     """A caveat where a user's row may change in its last bits with who else is there."""
     from uldp.learners.stable import rows_are_stable
 
-    path = learner.path(federation.feature_shape)
+    path = learner.path(feature_shape)
     if path == "loop" or (path == "rules" and rows_are_stable()):
         return ()
     why = "the model has layers without batched rules" if path == "func" else "this machine's matrix kernels do so"
@@ -210,17 +267,31 @@ def _rounding(learner: TorchLearner, federation: Federation) -> tuple[str, ...]:
     )
 
 
-def void_of(method: Method, federation: Federation) -> str:
+def void_of(method: Method, federation: Described) -> str:
     """Why there is no guarantee; empty where there is one, and where nobody says so."""
     return (federation.void or method.void) if method.unit is not None else ""
 
 
-def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: bool) -> Statement:
-    """The statement about what the ledger holds."""
+def statement(
+    plan: Plan,
+    ledger: Ledger,
+    federation: Described,
+    *,
+    simulated: bool,
+    together: bool = True,
+    heard: Sequence[int] = (),
+) -> Statement:
+    """The statement about what the ledger holds.
+
+    ``together`` says that all parties ran in one place; ``heard`` how many silos took part in each round, all of them
+    where it says nothing.
+    """
     method, facts = plan.method, plan.facts
     void = void_of(method, federation)
     spent = Epsilon(math.inf, "none") if void else ledger.epsilon()
-    releases = list(Counter(entry.round for entry in ledger.entries).values())
+    rounds = Counter(entry.round for entry in ledger.entries)
+    releases = list(rounds.values())
+    missing = [facts.silos - heard[round_ - 1] if round_ <= len(heard) else 0 for round_ in rounds]
     shared: tuple[str, ...] = (SHARED_PLACES,) if federation.hashed and method.unit == "user" and not void else ()
     if method.unit == "user" and ledger.delta * facts.users >= 1:
         shared += (f"delta {ledger.delta:g} is not below 1/|U|: it allows to give away a whole person.",)
@@ -228,7 +299,8 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
     groups = tuple(
         (size, account({event: sum(releases)}, ledger.delta).value) for size, event in method.per_person(facts).items()
     )
-    exposures = exposures_of(plan, ledger, releases) if method.unit is not None and not void else ()
+    exposures = exposures_of(plan, ledger, releases, missing) if method.unit is not None and not void else ()
+    common = (*_parties(plan, missing, together=together), *_common_caveats(plan, simulated, together))
     return Statement(
         unit=method.unit,
         epsilon=spent.value,
@@ -240,13 +312,15 @@ def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: 
         groups=() if void else groups,
         void=void,
         first=len(federation.caveats) + len(shared),
-        caveats=(*federation.caveats, *shared, *method.caveats(facts), *_common_caveats(plan, simulated)),
+        caveats=(*federation.caveats, *shared, *method.caveats(facts), *common),
         corrections=method.corrections(),
     )
 
 
-def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[Exposure, ...]:
-    """Who faces which epsilon after rounds with so many releases each."""
+def exposures_of(
+    plan: Plan, ledger: Ledger, releases: Sequence[int], missing: Sequence[int] = ()
+) -> tuple[Exposure, ...]:
+    """Who faces which epsilon after rounds with so many releases each, and so many silos missing."""
     method, facts, aggregation = plan.method, plan.facts, plan.aggregation
     if method.local_noise:
         return _local_exposures(plan, ledger, sum(releases))
@@ -254,6 +328,8 @@ def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[E
     server_sees = each if aggregation.server_sees_each_silo else f"the noised total ({aggregation.name} aggregation)"
     silo_sees = "the model of every round" + (" and its own share of the noise" if method.shared_noise else "")
     several_see = "the same, and each other's shares"
+    if any(missing) and not aggregation.server_sees_each_silo:
+        server_sees += " and, of rounds that were repeated without a silo, at worst each silo's noised sum"
     if plan.server_samples:
         server_sees = f"{server_sees} and the sample"
     if plan.tells_sample:
@@ -271,16 +347,51 @@ def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[E
     if facts.silos > 2 and method.shared_noise:
         observers.append(("two silos together", several_see, replace(silos_view, colluding=2)))
     if facts.silos > 1 and method.shared_noise:
-        missing = ("the outside world, one silo silent", "the model of every round", Observer(dropped=1))
-        observers.append(missing)
+        one_silent = ("the outside world, one silo silent", "the model of every round", Observer(dropped=1))
+        observers.append(one_silent)
     rows = []
     for who, sees, observer in observers:
-        as_the_world = method.seen_by(facts, observer) == method.event(facts, facts.silos)
-        seen = ledger.composition() if as_the_world else method.seen_over(facts, observer, releases)
+        as_the_world = not any(missing) and method.seen_by(facts, observer) == method.event(facts, facts.silos)
+        as_the_world = as_the_world or observer == Observer()
+        seen = ledger.composition() if as_the_world else _seen(plan, observer, releases, missing)
         found = account(seen, ledger.delta).value
         replaced = found if method.covers_replacement else account_replaced(seen, ledger.delta).value
         rows.append(Exposure(who, sees, found, replaced, plan.shows_counts and observer.who != "world"))
     return tuple(rows)
+
+
+def _seen(plan: Plan, observer: Observer, releases: Sequence[int], missing: Sequence[int]) -> Composition:
+    """What an observer sees of rounds with so many releases each, and so many silos missing.
+
+    The server may have got an answer of a first attempt that came too late. Both attempts together then tell it the
+    noised sum of whoever was left out: no more than each silo's noised sum does.
+    """
+    seen: Counter[Event] = Counter()
+    absent = [*missing, *[0] * (len(releases) - len(missing))]
+    for number in sorted(set(absent)):
+        view = replace(observer, dropped=observer.dropped + number)
+        if number and observer.who == "server":
+            view = replace(view, sums=True)
+        part = [count for count, gone in zip(releases, absent, strict=True) if gone == number]
+        seen.update(plan.method.seen_over(plan.facts, view, part))
+    return seen
+
+
+def _parties(plan: Plan, missing: Sequence[int], *, together: bool) -> list[str]:
+    """What follows from silos that may leave a round, or did."""
+    lines = []
+    if any(missing):
+        rounds = sum(number > 0 for number in missing)
+        lines.append(
+            f"Silos were missing in {rounds} of {len(missing)} rounds, and their noise with them; the numbers count it."
+        )
+    if not together and plan.may_repeat and not plan.aggregation.server_sees_each_silo:
+        lines.append(
+            "A round may be repeated without silos that do not answer. A server that lies about who is missing learns "
+            f"single silos' noised sums, as under plain; that {plan.least_silos} of {plan.facts.silos} silos must stay "
+            "(aggregation.min_silos) bounds whom it can leave out, no more."
+        )
+    return lines
 
 
 def _local_exposures(plan: Plan, ledger: Ledger, releases: int) -> tuple[Exposure, ...]:
@@ -301,7 +412,7 @@ def _local_exposures(plan: Plan, ledger: Ledger, releases: int) -> tuple[Exposur
     return tuple(rows)
 
 
-def planned_statement(plan: Plan, delta: float, federation: Federation, *, simulated: bool) -> Statement:
+def planned_statement(plan: Plan, delta: float, federation: Described, *, simulated: bool) -> Statement:
     """The statement that a whole run will end with."""
     event = plan.method.event(plan.facts, plan.facts.silos)
     entries = tuple(Entry(round_, event, "planned") for round_ in range(1, plan.method.rounds + 1))
@@ -337,7 +448,7 @@ def _sampling_and_counts(plan: Plan) -> list[str]:
     return lines
 
 
-def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
+def _common_caveats(plan: Plan, simulated: bool, together: bool) -> tuple[str, ...]:
     if plan.method.unit is None:
         return ()
     lines = []
@@ -348,7 +459,7 @@ def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
         )
     lines += _sampling_and_counts(plan)
     lines += plan.aggregation.caveats(plan.method, plan.facts)
-    if not plan.aggregation.server_sees_each_silo or plan.aggregation.shuffles:
+    if together and (not plan.aggregation.server_sees_each_silo or plan.aggregation.shuffles):
         lines.append(
             "All parties ran in one place, which made the silos' keys"
             + (" from the seed" if simulated else "")
