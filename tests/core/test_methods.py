@@ -23,11 +23,7 @@ from uldp.privacy.ledger import Entry, Ledger
 from uldp.rng import Secrets
 from uldp.vectors import from_words
 
-PRIVATE = [
-    name
-    for name, named in METHODS.items()
-    if issubclass(named.method, UserSum) and named.fixed.get("mode") != "published"
-]
+PRIVATE = [name for name, named in METHODS.items() if issubclass(named.method, UserSum) and named.protects]
 FACTS = Facts(users=100, silos=5, dimension=4)
 
 

@@ -125,7 +125,7 @@ def test_identities_of_the_experiment_are_part_of_what_is_agreed_on(tmp_path):
     [
         ({}, "run.secrets: noise and keys from the seed"),
         ({"run": {"secrets": "os"}}, "aggregation.identities: masked needs every silo's public key"),
-        ({"method": {"name": "uldp-group-median"}}, "method: a setting is read from all silos' data"),
+        ({"method": {"name": "uldp-group-median"}}, "method.group_size: such a setting reads all silos' data"),
         ({"method": {"name": "ldp-fedavg"}, "aggregation": {"name": "shuffled"}}, "no party yet that shuffles"),
     ],
 )

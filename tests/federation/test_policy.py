@@ -79,7 +79,7 @@ def test_a_policy_file(tmp_path):
     for text, reason in (
         ("max_epsilom = 3", "Did you mean 'max_epsilon'"),
         ("max_epsilon = 0", "a positive number"),
-        ("max_epsilon = nan", "a number"),
+        ("max_epsilon = nan", "a finite number"),
         ("delta = 2", "delta"),
         ('against = ["server"]', "'world' belongs to it"),
         ('against = ["world", "moon"]', "some of world, server, silos"),
