@@ -56,7 +56,7 @@ def load_tables(
     """The federation of these files; the test set is the file ``test``, or a share of the users."""
     if (test is None) == (test_fraction is None):
         raise ConfigError("give exactly one of test (a file) and test_fraction", place="data.test", value=test)
-    fraction = _fraction(test_fraction)
+    fraction = checked_fraction(test_fraction)
     schema = replace(schema, statistics=None)  # those of this data are taken below, if any
     # Read the test file first: a wrong path shows before minutes are spent on the silos.
     test_frame = None if test is None else _rows(read_table(test, "data.test"), str(test))
@@ -116,6 +116,11 @@ def load_silo(
     )
 
 
+def load_test(path: Path | str, schema: Schema) -> Records:
+    """The records of a test file: all of the data that a server of a real federation may hold."""
+    return _test_records(schema, [(_rows(read_table(path, "data.test"), str(path)), str(path))])
+
+
 def silo_files(files: Files) -> dict[str, Path]:
     """Silo names and their files; without names, the files' stems, numbered where two are the same."""
     if isinstance(files, Mapping):
@@ -131,7 +136,8 @@ def silo_files(files: Files) -> dict[str, Path]:
     return named
 
 
-def _fraction(test_fraction: float | None) -> float:
+def checked_fraction(test_fraction: float | None) -> float:
+    """The share of users that are held out for testing; 0 for none."""
     if test_fraction is None:
         return 0.0
     if not (isinstance(test_fraction, int | float) and 0 < test_fraction < 1):

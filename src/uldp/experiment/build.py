@@ -7,9 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from uldp.data.federation import Federation, IntArray, Task
+from uldp.data.federation import Federation, IntArray, Records, Task
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
 from uldp.methods.base import Facts, Method, Observer
@@ -23,6 +23,8 @@ from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
 
 if TYPE_CHECKING:
+    from uldp.data.roster import UserIndex
+    from uldp.data.schema import Schema
     from uldp.learners.torch import TorchLearner
 
 
@@ -45,19 +47,10 @@ def load_federation(experiment: Experiment) -> Federation:
         silos = data.silos if isinstance(data.silos, int) else None
         folder = None if data.data_dir is None else experiment.base / expanded(data.data_dir, "data.data_dir")
         return load_builtin(data.dataset, data.users, silos, data.allocation, streams, folder, data.options)
-    from uldp.data.roster import HashedIds, Roster
-    from uldp.data.schema import Schema
     from uldp.data.tables import load_tables
 
     assert isinstance(data.silos, tuple) and data.user is not None
-    schema = Schema.from_dict(data.schema, label=data.label, user=data.user)
-    index: Roster | HashedIds
-    if data.roster is not None:
-        index = Roster.from_file(experiment.base / data.roster, data.user)
-    elif data.id_key is not None:
-        index = HashedIds.with_key_file(data.users or 0, experiment.base / data.id_key)
-    else:
-        index = HashedIds.simulated(data.users or 0, Secrets.simulated_from_seed(experiment.run.seed).child("ids"))
+    schema, index = schema_of(experiment), user_index(experiment)
     federation = load_tables(
         [experiment.base / file for file in data.silos],
         schema,
@@ -71,6 +64,32 @@ def load_federation(experiment: Experiment) -> Federation:
     if data.roster is None and data.id_key is None:
         return replace(federation, caveats=(*federation.caveats, SIMULATED_KEY))
     return federation
+
+
+def schema_of(experiment: Experiment) -> Schema:
+    """How this experiment's tables become numbers."""
+    from uldp.data.schema import Schema
+
+    return Schema.from_dict(experiment.data.schema, label=experiment.data.label, user=experiment.data.user)
+
+
+def user_index(experiment: Experiment) -> UserIndex:
+    """How ids become users, for a party that holds the roster or the key."""
+    from uldp.data.roster import HashedIds, Roster
+
+    data = experiment.data
+    if data.roster is not None:
+        roster = Roster.from_file(experiment.base / data.roster, data.user)
+        if data.users not in (None, roster.users):
+            raise ConfigError(
+                f"the roster has {roster.users} ids, not {data.users}; correct one of them",
+                place="data.users",
+                value=data.users,
+            )
+        return roster
+    if data.id_key is not None:
+        return HashedIds.with_key_file(data.users or 0, experiment.base / data.id_key)
+    return HashedIds.simulated(data.users or 0, Secrets.simulated_from_seed(experiment.run.seed).child("ids"))
 
 
 def build_learner(experiment: Experiment, feature_shape: tuple[int, ...], task: Task) -> TorchLearner:
@@ -129,6 +148,23 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: Facts) -> Met
     return noised(sigma)
 
 
+class Described(Protocol):
+    """What a statement and a run directory say about the data; nobody's records are needed for it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def feature_shape(self) -> tuple[int, ...]: ...
+    @property
+    def caveats(self) -> tuple[str, ...]: ...
+    @property
+    def void(self) -> str: ...
+    @property
+    def hashed(self) -> bool: ...
+    @property
+    def schema(self) -> Schema | None: ...
+
+
 @dataclass(frozen=True)
 class Prepared:
     """An experiment that is ready to run."""
@@ -142,10 +178,23 @@ class Prepared:
     def streams(self) -> Streams:
         return Streams.from_seed(self.experiment.run.seed)
 
+    @property
+    def about(self) -> Federation:
+        return self.federation
+
+    @property
+    def test(self) -> Records:
+        return self.federation.test
+
     def ledger(self, entries: tuple[Entry, ...] = ()) -> Ledger:
         """A ledger with the experiment's budget and what was released before."""
-        budget = self.experiment.privacy.epsilon if self.plan.method.unit is not None else None
-        return Ledger(self.experiment.privacy.delta, budget, entries)
+        return budgeted_ledger(self.experiment, self.plan, entries)
+
+
+def budgeted_ledger(experiment: Experiment, plan: Plan, entries: tuple[Entry, ...]) -> Ledger:
+    """A ledger with the experiment's budget and what was released before."""
+    budget = experiment.privacy.epsilon if plan.method.unit is not None else None
+    return Ledger(experiment.privacy.delta, budget, entries)
 
 
 def prepare(experiment: Experiment) -> Prepared:
@@ -156,14 +205,22 @@ def prepare(experiment: Experiment) -> Prepared:
             "the test set has no records; give data.test or a larger data.test_fraction", place="data.test"
         )
     learner = build_learner(experiment, federation.feature_shape, federation.task)
-    federation = replace(federation, caveats=(*federation.caveats, *_rounding(learner, federation)))
-    aggregation = experiment.aggregation.build(experiment.run.threads)
-    facts = Facts(federation.users, len(federation.silos), learner.dimension, aggregation.dither)
-    silos = tuple(silo.name for silo in federation.silos)
+    federation = replace(federation, caveats=(*federation.caveats, *rounding(learner, federation.feature_shape)))
     counts = federation.counts()
-    method = noised_method(experiment, counts.sum(axis=0), facts).for_model(learner.layer_sizes)
-    federation = replace(federation, notes=(*federation.notes, *method.notes(facts, counts)))
-    plan = Plan(
+    silos = tuple(silo.name for silo in federation.silos)
+    plan = agreed_plan(experiment, learner, silos, federation.users, counts.sum(axis=0))
+    federation = replace(federation, notes=(*federation.notes, *plan.method.notes(plan.facts, counts)))
+    return Prepared(experiment, federation, learner, plan)
+
+
+def agreed_plan(
+    experiment: Experiment, learner: TorchLearner, silos: tuple[str, ...], users: int, totals: IntArray
+) -> Plan:
+    """What all parties of an experiment agree on. ``totals`` matter to methods that read the data only."""
+    aggregation = experiment.aggregation.build(experiment.run.threads)
+    facts = Facts(users, len(silos), learner.dimension, aggregation.dither)
+    method = noised_method(experiment, totals, facts).for_model(learner.layer_sizes)
+    return Plan(
         # The calibrated noise is part of what is agreed on: another version of an accountant may find another one.
         digest=hashlib.sha256(f"{experiment.digest()} {facts} {method!r}".encode()).hexdigest(),
         method=method,
@@ -172,7 +229,6 @@ def prepare(experiment: Experiment) -> Prepared:
         silos=silos,
         identities=_identities(experiment, silos),
     )
-    return Prepared(experiment, federation, learner, plan)
 
 
 def _identities(experiment: Experiment, silos: tuple[str, ...]) -> tuple[bytes, ...]:
@@ -186,11 +242,11 @@ def _identities(experiment: Experiment, silos: tuple[str, ...]) -> tuple[bytes, 
     return tuple(bytes.fromhex(given[silo]) for silo in silos) if given else ()
 
 
-def _rounding(learner: TorchLearner, federation: Federation) -> tuple[str, ...]:
+def rounding(learner: TorchLearner, feature_shape: tuple[int, ...]) -> tuple[str, ...]:
     """A caveat where a user's row may change in its last bits with who else is there."""
     from uldp.learners.stable import rows_are_stable
 
-    path = learner.path(federation.feature_shape)
+    path = learner.path(feature_shape)
     if path == "loop" or (path == "rules" and rows_are_stable()):
         return ()
     why = "the model has layers without batched rules" if path == "func" else "this machine's matrix kernels do so"
@@ -200,7 +256,7 @@ def _rounding(learner: TorchLearner, federation: Federation) -> tuple[str, ...]:
     )
 
 
-def statement(plan: Plan, ledger: Ledger, federation: Federation, *, simulated: bool) -> Statement:
+def statement(plan: Plan, ledger: Ledger, federation: Described, *, simulated: bool) -> Statement:
     """The statement about what the ledger holds."""
     method, facts = plan.method, plan.facts
     void = federation.void if method.unit is not None else ""
@@ -284,7 +340,7 @@ def _local_exposures(plan: Plan, ledger: Ledger, releases: int) -> tuple[Exposur
     return tuple(rows)
 
 
-def planned_statement(plan: Plan, delta: float, federation: Federation, *, simulated: bool) -> Statement:
+def planned_statement(plan: Plan, delta: float, federation: Described, *, simulated: bool) -> Statement:
     """The statement that a whole run will end with."""
     event = plan.method.event(plan.facts, plan.facts.silos)
     entries = tuple(Entry(round_, event, "planned") for round_ in range(1, plan.method.rounds + 1))

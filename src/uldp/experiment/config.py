@@ -85,9 +85,10 @@ class DataConfig:
                 place="data.allocation",
                 value=self.allocation,
             )
-        if (self.roster is None) == (self.users is None):
+        if self.roster is None and self.users is None:
             raise ConfigError(
-                "give exactly one of users (the public number |U|, ids are hashed into it) and roster (a file of ids)",
+                "give users (the public number |U|, ids are hashed into it) or roster (a file of ids; with users for a "
+                "server that does not hold it)",
                 place="data.users",
             )
         if self.roster is not None and self.id_key is not None:

@@ -18,7 +18,6 @@ the last file of a new directory: one without it was cut short while it was made
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -34,6 +33,7 @@ from uldp.errors import RunError, first_line
 from uldp.experiment.config import Experiment
 from uldp.privacy.ledger import Entry
 from uldp.rng import Secrets
+from uldp.runs.files import append_line, locked, read_lines, replace_file, reported
 from uldp.vectors import Vector
 
 _MAGIC = b"uldp-checkpoint-1\n"
@@ -64,7 +64,7 @@ class RunDirectory:
         cls.check_free(path)
         run = cls(path)
         run.make()
-        with _reported(run.path):
+        with reported(run.path):
             run._private.mkdir(exist_ok=True)
             run._private.chmod(0o700)
         run.write_json("versions.json", _versions())
@@ -76,7 +76,7 @@ class RunDirectory:
     def check_free(path: Path | str) -> None:
         """Refuse a directory that exists and is not empty, but for what a creation that was cut short leaves."""
         path = Path(path)
-        with _reported(path):
+        with reported(path):
             taken = path.exists() and (not path.is_dir() or not all(map(_left_behind, path.iterdir())))
         if taken:
             raise RunError(
@@ -89,7 +89,7 @@ class RunDirectory:
     def next_free(parent: Path, name: str) -> Path:
         """The first of ``name-1``, ``name-2``, ... that does not exist."""
         number = 1
-        with _reported(parent):
+        with reported(parent):
             while (parent / f"{name}-{number}").exists():
                 number += 1
         return parent / f"{name}-{number}"
@@ -111,12 +111,12 @@ class RunDirectory:
 
     def make(self) -> None:
         """The directory itself, if it is not there yet."""
-        with _reported(self.path):
+        with reported(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
     def has(self, name: str) -> bool:
         """Whether there is a file of this name."""
-        with _reported(self.path):
+        with reported(self.path):
             return (self.path / name).is_file()
 
     @property
@@ -132,14 +132,7 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from working on this run at the same time."""
-        file = self._private / "lock"
-        with _reported(file):
-            number = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
-        with os.fdopen(number, "w") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunError("another process is working on this run", place=str(self.path)) from None
+        with locked(self._private / "lock", "another process is working on this run", str(self.path)):
             yield
 
     def experiment(self) -> Experiment:
@@ -160,8 +153,8 @@ class RunDirectory:
                 return Secrets.from_os()  # for show: a finished run releases nothing more
             if self.checkpoint_file.exists():
                 raise RunError("the key of the run's secrets is gone; start a new run", place=str(key))
-            self._replace(key, os.urandom(32))
-        with _reported(key):
+            replace_file(key, os.urandom(32))
+        with reported(key):
             return Secrets.from_key(key.read_bytes())
 
     def forget_secrets(self) -> None:
@@ -170,12 +163,12 @@ class RunDirectory:
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         body = msgspec.msgpack.encode(checkpoint)
-        self._replace(self.checkpoint_file, _MAGIC + hashlib.sha256(body).digest() + body)
+        replace_file(self.checkpoint_file, _MAGIC + hashlib.sha256(body).digest() + body)
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, None if there is none yet; a damaged one is an error, never a fresh start."""
         file = self.checkpoint_file
-        with _reported(file):
+        with reported(file):
             if not file.exists():
                 return None
             data = file.read_bytes()
@@ -192,16 +185,16 @@ class RunDirectory:
 
     def append_ledger(self, entry: Entry) -> None:
         """One more release, safely on disk before this returns."""
-        self._append("ledger.jsonl", entry.to_json())
+        append_line(self.path / "ledger.jsonl", entry.to_json())
 
     def ledger_entries(self) -> tuple[Entry, ...]:
-        return tuple(Entry.from_json(line) for line in self._lines("ledger.jsonl"))
+        return tuple(Entry.from_json(line) for line in read_lines(self.path / "ledger.jsonl"))
 
     def append_metrics(self, line: dict[str, Any]) -> None:
-        self._append("metrics.jsonl", line)
+        append_line(self.path / "metrics.jsonl", line)
 
     def metrics(self) -> list[dict[str, Any]]:
-        return list(self._lines("metrics.jsonl"))
+        return list(read_lines(self.path / "metrics.jsonl"))
 
     def keep_metrics(self, rounds: int) -> list[dict[str, Any]]:
         """The metric lines of rounds 1 to ``rounds``. Later ones are dropped: they will be written again."""
@@ -214,14 +207,14 @@ class RunDirectory:
             )
         if kept != lines:
             text = "".join(json.dumps(line) + "\n" for line in kept)
-            self._replace(self.path / "metrics.jsonl", text.encode(), mode=0o644)
+            replace_file(self.path / "metrics.jsonl", text.encode(), mode=0o644)
         return kept
 
     def save_model(self, x: Vector, schema: dict[str, Any] | None) -> None:
         """The trained parameters, with what is needed to apply them to a table."""
         file = self.path / "model.npz"
         partial = file.with_name(".model.npz")
-        with _reported(file):
+        with reported(file):
             with partial.open("wb") as out:
                 np.savez(out, x=x)
             partial.replace(file)
@@ -239,10 +232,10 @@ class RunDirectory:
             raise RunError(f"cannot be read ({first_line(error)})", place=str(file)) from error
 
     def write_json(self, name: str, tree: Any) -> None:
-        self._replace(self.path / name, (json.dumps(tree, indent=2) + "\n").encode(), mode=0o644)
+        replace_file(self.path / name, (json.dumps(tree, indent=2) + "\n").encode(), mode=0o644)
 
     def write_text(self, name: str, text: str) -> None:
-        self._replace(self.path / name, text.encode(), mode=0o644)
+        replace_file(self.path / name, text.encode(), mode=0o644)
 
     def read_json(self, name: str) -> Any:
         file = self.path / name
@@ -256,52 +249,10 @@ class RunDirectory:
     def append_private(self, name: str, tree: dict[str, Any]) -> None:
         """One more line of a file that is for the owner only."""
         file = self._private / name
-        with _reported(file):
+        with reported(file):
             number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(number, "ab") as out:
                 out.write((json.dumps(tree) + "\n").encode())
-
-    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
-        file = self.path / name
-        if not file.exists():
-            return
-        with _reported(file):
-            data = file.read_bytes()
-        # A crash can leave the last line half written; it was not acted upon yet.
-        for number, line in enumerate(data.split(b"\n")[:-1], start=1):
-            try:
-                tree = json.loads(line)
-            except ValueError as error:
-                raise RunError(f"line {number} is damaged ({first_line(error)})", place=str(file)) from error
-            if not isinstance(tree, dict) or not tree:
-                raise RunError(f"line {number} is damaged: it holds no keys", place=str(file))
-            yield tree
-
-    def _append(self, name: str, tree: dict[str, Any]) -> None:
-        file = self.path / name
-        with _reported(file), file.open("a+b") as out:
-            end = out.seek(0, os.SEEK_END)
-            if end:  # drop a half-written last line
-                out.seek(0)
-                complete = out.read().rfind(b"\n") + 1
-                if complete != end:
-                    out.truncate(complete)
-            out.write((json.dumps(tree) + "\n").encode())
-            out.flush()
-            os.fsync(out.fileno())
-            if not end:
-                _sync_folder(self.path)
-
-    def _replace(self, file: Path, data: bytes, mode: int = 0o600) -> None:
-        partial = file.with_name(f".{file.name}.partial")
-        with _reported(file):
-            handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-            with os.fdopen(handle, "wb") as out:
-                out.write(data)
-                out.flush()
-                os.fsync(out.fileno())
-            partial.replace(file)
-            _sync_folder(file.parent)
 
 
 def _left_behind(entry: Path) -> bool:
@@ -309,24 +260,6 @@ def _left_behind(entry: Path) -> bool:
     if entry.name == "private":
         return entry.is_dir() and not any(entry.iterdir())
     return entry.name == "versions.json" or (entry.name.startswith(".") and entry.name.endswith(".partial"))
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, not only the contents of its files."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _reported(file: Path) -> Iterator[None]:
-    """Trouble with the disk as one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise RunError(f"{error.strerror or error}", place=str(file), value=str(file)) from error
 
 
 def _versions() -> dict[str, str]:

@@ -1,0 +1,112 @@
+"""Files that survive a crash: replaced in one step, appended line by line, held by one process at a time.
+
+Trouble with the disk is a :class:`RunError` of one sentence; the file is then as it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from uldp.errors import RunError, first_line
+
+
+@contextmanager
+def reported(file: Path) -> Iterator[None]:
+    """Trouble with the disk as one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{error.strerror or error}", place=str(file), value=str(file)) from error
+
+
+def replace_file(file: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write ``file`` as a whole: after a crash it is the old one or the new one. It is on disk when this returns."""
+    partial = file.with_name(f".{file.name}.partial")
+    with reported(file):
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        partial.replace(file)
+        sync_folder(file.parent)
+
+
+def append_line(file: Path, tree: dict[str, Any], mode: int = 0o644) -> None:
+    """One more line of JSON, safely on disk before this returns."""
+    with reported(file):
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, mode)
+        with os.fdopen(handle, "r+b") as out:
+            end = out.seek(0, os.SEEK_END)
+            if end:  # drop a half-written last line
+                out.seek(0)
+                complete = out.read().rfind(b"\n") + 1
+                if complete != end:
+                    out.truncate(complete)
+                out.seek(complete)
+            out.write((json.dumps(tree) + "\n").encode())
+            out.flush()
+            os.fsync(out.fileno())
+            if not end:
+                sync_folder(file.parent)
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file that :func:`append_line` wrote; none if there is no such file."""
+    with reported(file):
+        if not file.exists():
+            return
+        data = file.read_bytes()
+    # A crash can leave the last line half written; it was not acted upon yet.
+    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+        try:
+            tree = json.loads(line)
+        except ValueError as error:
+            raise RunError(f"line {number} is damaged ({first_line(error)})", place=str(file)) from error
+        if not isinstance(tree, dict) or not tree:
+            raise RunError(f"line {number} is damaged: it holds no keys", place=str(file))
+        yield tree
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, not only the contents of its files."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def private_folder(folder: Path) -> None:
+    """The folder, made if need be, for its owner only."""
+    with reported(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
+
+
+def kept_key(file: Path) -> bytes:
+    """32 bytes from the operating system, made once and kept for the owner only."""
+    with reported(file):
+        if file.exists():
+            return file.read_bytes()
+    replace_file(file, os.urandom(32))
+    return kept_key(file)
+
+
+@contextmanager
+def locked(file: Path, taken: str, place: str) -> Iterator[None]:
+    """Keep other processes out while this lasts; ``taken`` is what they are told."""
+    with reported(file):
+        number = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
+    with os.fdopen(number, "w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(taken, place=place, value=place) from None
+        yield

@@ -1,0 +1,159 @@
+"""Frames over a local socket: how a carrier hands a message to a silo that runs on the same machine.
+
+A frame is a small msgpack header and a body of bytes, each with its length before it (4 and 8 bytes, big-endian). The
+carrier's process is started for every message, so this module loads nothing that takes long: the standard library and
+msgspec.
+
+Addresses are ``unix:/path`` or ``tcp:127.0.0.1:port``. What is not on this machine is refused: a silo's process trusts
+whoever reaches its socket to be its own carrier. A Unix socket is for its owner only; prefer it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from uldp.errors import ConfigError, MessageRefused, RunError
+
+MOST_HEADER_BYTES: Final = 1 << 16
+LONGEST_PATH: Final = 100
+"""Operating systems allow a little more for the path of a Unix socket; some not much."""
+_CHUNK: Final = 1 << 20
+
+
+def listen(address: str) -> socket.socket:
+    """A socket that waits for carriers. What a killed process left of a Unix socket is replaced."""
+    kind, where = _parsed(address)
+    sock = socket.socket(kind, socket.SOCK_STREAM)
+    try:
+        if isinstance(where, str):
+            _clear(where, address)
+            before = os.umask(0o177)  # from the first moment on for the owner only
+            try:
+                sock.bind(where)
+            finally:
+                os.umask(before)
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(where)
+        sock.listen(64)
+    except OSError as error:
+        sock.close()
+        raise RunError(f"cannot listen ({error.strerror or error})", place=address, value=address) from error
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def connect(address: str, timeout: float | None = None) -> socket.socket:
+    """A connection to whoever listens at ``address``; ``timeout`` seconds for this and for every later step."""
+    kind, where = _parsed(address)
+    sock = socket.socket(kind, socket.SOCK_STREAM)
+    sock.settimeout(timeout)
+    try:
+        sock.connect(where)
+    except OSError as error:
+        sock.close()
+        raise RunError(
+            f"nobody answers there ({error.strerror or error}); is the silo's process running?",
+            place=address,
+            value=address,
+        ) from error
+    return sock
+
+
+def send(sock: socket.socket, header: dict[str, Any], body: bytes) -> None:
+    """One frame."""
+    head = msgspec.msgpack.encode(header)
+    if len(head) > MOST_HEADER_BYTES:
+        raise MessageRefused(f"a header of {len(head)} bytes, at most {MOST_HEADER_BYTES}", place="socket")
+    try:
+        sock.sendall(len(head).to_bytes(4, "big") + head + len(body).to_bytes(8, "big"))
+        sock.sendall(body)
+    except OSError as error:
+        raise RunError(f"the connection broke while sending ({error.strerror or error})", place="socket") from error
+
+
+def receive(sock: socket.socket, limit: int) -> tuple[dict[str, Any], bytes]:
+    """The next frame, with a body of at most ``limit`` bytes. Nothing is set aside for a body before it comes."""
+    head = _exactly(sock, _length(sock, 4, MOST_HEADER_BYTES, "header"))
+    try:
+        header = msgspec.msgpack.decode(head, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise MessageRefused(f"a frame's header cannot be read: {error}", place="socket") from error
+    return header, _exactly(sock, _length(sock, 8, limit, "body"))
+
+
+def _length(sock: socket.socket, size: int, most: int, what: str) -> int:
+    length = int.from_bytes(_exactly(sock, size), "big")
+    if length > most:
+        raise MessageRefused(f"a {what} of {length} bytes, at most {most} are expected", place="socket", value=length)
+    return length
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes:
+    parts, missing = [], count
+    while missing:
+        try:
+            part = sock.recv(min(missing, _CHUNK))
+        except OSError as error:
+            raise RunError(f"the connection broke ({error.strerror or error})", place="socket") from error
+        if not part:
+            raise RunError(f"the connection ended {missing} bytes too early", place="socket", value=missing)
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def _parsed(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
+    kind, _, where = address.partition(":")
+    if kind == "unix" and where.startswith("/"):
+        if len(os.fsencode(where)) > LONGEST_PATH:
+            raise ConfigError(
+                f"the path of a socket has at most {LONGEST_PATH} bytes; take a shorter folder, such as one in /run",
+                place=address,
+                value=address,
+            )
+        return socket.AF_UNIX, where
+    if kind == "tcp":
+        host, _, port = where.rpartition(":")
+        if port.isdecimal() and int(port) < 1 << 16 and _on_this_machine(host.strip("[]")):
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            return family, (host.strip("[]"), int(port))
+    raise ConfigError(
+        f"unix:/path or tcp:127.0.0.1:port, on this machine, not {address!r}", place="address", value=address
+    )
+
+
+def _on_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _clear(path: str, address: str) -> None:
+    """Remove a socket that nobody listens at any more; anything else at its place is left alone."""
+    if not Path(path).exists():
+        return
+    if not stat.S_ISSOCK(os.stat(path).st_mode):
+        raise RunError("there is something else than a socket", place=address, value=address)
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        probe.settimeout(1.0)
+        probe.connect(path)
+    except ConnectionRefusedError:
+        os.unlink(path)
+    except OSError as error:
+        raise RunError(f"cannot be replaced ({error.strerror or error})", place=address, value=address) from error
+    else:
+        raise RunError("another process listens there already", place=address, value=address)
+    finally:
+        probe.close()
