@@ -6,6 +6,7 @@ It imports no PyTorch and none of our sessions, so it starts in a moment. As a p
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from typing import Any, Final
@@ -63,7 +64,7 @@ def make_app() -> Any:
 
     app = ClientApp()
 
-    @app.query("carry")  # type: ignore[misc]
+    @app.query("carry")  # type: ignore[untyped-decorator]
     def carry(message: Message, context: Context) -> Message:
         silo, address = str(context.node_config["silo"]), str(context.node_config["socket"])
         return Message(answer(message.content, silo, address), reply_to=message)
@@ -74,8 +75,8 @@ def make_app() -> Any:
 def main() -> None:
     """In place of ``flwr-clientapp``: the same program, but the app is this one and not what came with the run."""
     from flwr.supernode.cli import flwr_clientapp
-    from flwr.supernode.runtime import run_clientapp as runtime
 
+    runtime: Any = importlib.import_module("flwr.supernode.runtime.run_clientapp")
     for name in ("install_from_fab", "get_load_client_app_fn"):
         if not hasattr(runtime, name):  # another Flower than the pinned one would run the server's code
             raise SystemExit(f"uldp: this version of Flower has no {name}; install uldp[flower]")

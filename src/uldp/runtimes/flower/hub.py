@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -148,10 +149,8 @@ class Hub:
     def _drop(self) -> None:
         if self._carrier is not None:
             carrier, self._carrier, self._since = self._carrier, None, time.monotonic()
-            try:
+            with suppress(OSError):  # it may be gone already
                 carrier.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # it was gone already
             self._changed.notify_all()
 
     def _accept(self) -> None:

@@ -6,6 +6,7 @@ insecure rehearsal the nodes are asked for their names.
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import socket
@@ -167,7 +168,7 @@ def make_app() -> Any:
 
     app = ServerApp()
 
-    @app.main()  # type: ignore[misc]
+    @app.main()  # type: ignore[untyped-decorator]
     def main_of_run(grid: Grid, context: Context) -> None:
         carry(grid, str(context.run_config.get("hub", "")), str(context.run_config.get("token", "")))
 
@@ -177,8 +178,8 @@ def make_app() -> Any:
 def main() -> None:
     """In place of ``flwr-serverapp``: the same program, but the app is this one and not what came with a run."""
     from flwr.superlink.cli import flwr_serverapp
-    from flwr.superlink.runtime import run_serverapp as runtime
 
+    runtime: Any = importlib.import_module("flwr.superlink.runtime.run_serverapp")
     if not hasattr(runtime, "run_"):
         raise SystemExit("uldp: this version of Flower starts apps in another way; install uldp[flower]")
 
