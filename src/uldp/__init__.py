@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from uldp.methods.base import Facts, Method, State
     from uldp.methods.user_sum import UserSum
     from uldp.privacy.statement import Statement
-    from uldp.runtimes.local import Result, RoundReport, resume, run
+    from uldp.runtimes.local import resume, run
+    from uldp.runtimes.recording import Result, RoundReport
 
 _HOMES = {
     "BudgetExhausted": "uldp.errors",
@@ -42,8 +43,8 @@ _HOMES = {
     "ModelError": "uldp.errors",
     "Prepared": "uldp.experiment.build",
     "Records": "uldp.data.federation",
-    "Result": "uldp.runtimes.local",
-    "RoundReport": "uldp.runtimes.local",
+    "Result": "uldp.runtimes.recording",
+    "RoundReport": "uldp.runtimes.recording",
     "RunError": "uldp.errors",
     "SiloData": "uldp.data.federation",
     "State": "uldp.methods.base",

@@ -56,6 +56,8 @@ class RoundQuestion:
     weights: bytes
     offer: bytes = b""
     """The server's point, where users are sampled in private."""
+    present: Sample | None = None
+    """Which silos take part, where a round is repeated without some; None for all."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Released:
     vector: bytes
     saturated: int
     left_out: int
+    noised: bytes = b""
+    """The noised sum before it was protected, where a round can be repeated with fewer silos. It stays in the silo."""
 
 
 Covered = Callable[[str, Sequence[str]], Secrets]
@@ -149,6 +153,10 @@ class SiloSide(ABC):
     ) -> Released:
         """Weight, encode, add up, add noise, protect."""
 
+    def again(self, noised: bytes, question: RoundQuestion) -> bytes:
+        """The same noised sum, protected for the silos that are present now. Nothing is computed anew."""
+        raise MessageRefused("a round cannot be repeated in this aggregation", place=self._place)
+
 
 @dataclass(frozen=True)
 class Aggregation(ABC):
@@ -165,6 +173,8 @@ class Aggregation(ABC):
     """See :class:`uldp.methods.base.Facts`."""
     shuffles: ClassVar[bool] = False
     """Whether a shuffler stands between the silos and the server."""
+    repeatable: ClassVar[bool] = False
+    """Whether a round can be repeated without silos that do not answer."""
 
     def route(self, method: Method) -> Route:
         """The exchanges after the greeting."""
@@ -262,8 +272,12 @@ class WordsSilo(SiloSide):
         scale = method.noise_scale(facts)
         digest = hashlib.sha256(m.pack(summed.total)).hexdigest()
         total = add_noise(summed.total, scale, covered("noise", (repr(scale), digest)).stream())
-        words = self.protect(to_words(total), question)
-        return Released(m.pack(words), 0 if private else summed.saturated, summed.left_out)
+        words = to_words(total)
+        protected = m.pack(self.protect(words, question))
+        return Released(protected, 0 if private else summed.saturated, summed.left_out, m.pack(words))
+
+    def again(self, noised: bytes, question: RoundQuestion) -> bytes:
+        return m.pack(self.protect(m.unpack_words(noised, self._setting.facts.dimension, self._place), question))
 
     def protect(self, words: Words, question: RoundQuestion) -> Words:
         """What leaves the silo instead of ``words``."""

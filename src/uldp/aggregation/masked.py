@@ -4,6 +4,9 @@ For every pair of silos one adds a mask to its sum and the other takes the same 
 the total, modulo 2^64 and exactly: the model is that of ``plain``, bit for bit. A mask is a keystream under a key that
 the two silos agreed on, bound to the experiment, the pair, the round and the question. A silo that is asked
 another question in the same round would use other masks, so two answers cannot be subtracted.
+
+A round may be repeated without silos that do not answer, with masks between the others only. What a server could make
+of both attempts, and what limits it, is in ``docs/decisions/0012``.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ class Masked(Aggregation):
 
     name: ClassVar[str] = "masked"
     summary: ClassVar[str] = "the server sees the noised total only"
+    repeatable: ClassVar[bool] = True
 
     def route(self, method: Method) -> Route:
         return Route(AGREE_KEYS + super().route(method).setup)
@@ -91,6 +95,9 @@ class MaskedSilo(WordsSilo):
     def protect(self, words: Words, question: RoundQuestion) -> Words:
         words = words.copy()
         for other, shared in self._shared.items():
+            if question.present is not None and not question.present[other]:
+                continue
+            # The digest covers who is present: another set of silos meets other masks.
             purpose = pair_purpose(self._setting, self._index, other, "mask", question.round, question.digest)
             add_masks(words, shared.stream(*purpose), negative=self._index > other)
         return words

@@ -21,6 +21,7 @@ class Plain(Aggregation):
     name: ClassVar[str] = "plain"
     summary: ClassVar[str] = "the server sees each silo's noised sum"
     server_sees_each_silo: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = True
 
     def server(self, setting: Setting, secrets: Secrets) -> WordsServer:
         return WordsServer(setting, secrets)

@@ -22,6 +22,7 @@ class Shuffled(Plain):
     name: ClassVar[str] = "shuffled"
     summary: ClassVar[str] = "a shuffler mixes the clients' perturbed values before the server sees them"
     shuffles: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = False
 
     def check(self, method: Method, facts: Facts) -> None:
         super().check(method, facts)

@@ -27,7 +27,7 @@ from uldp.errors import ConfigError, concerning
 if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
     from uldp.runtimes.compare import Comparison, OnRun, Total
-    from uldp.runtimes.local import OnRound
+    from uldp.runtimes.recording import OnRound
 
 
 @reporting

@@ -18,7 +18,7 @@ import typer
 from uldp.errors import UldpError
 
 if TYPE_CHECKING:
-    from uldp.runtimes.local import RoundReport
+    from uldp.runtimes.recording import RoundReport
 
 P = ParamSpec("P")
 

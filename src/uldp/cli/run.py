@@ -14,7 +14,7 @@ from uldp.cli.source import DataDirOption, DatasetOption, File, MethodOption, Pr
 if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
     from uldp.runs.directory import RunDirectory
-    from uldp.runtimes.local import Result
+    from uldp.runtimes.recording import Result
 
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory to create (default: runs/NAME-N).")]
 Run = Annotated[Path, typer.Argument(help="A run directory.")]

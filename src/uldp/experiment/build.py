@@ -15,7 +15,7 @@ from uldp.experiment.config import Experiment
 from uldp.methods.base import Facts, Method, Observer
 from uldp.privacy.accountants import Composition, Epsilon, account, account_replaced
 from uldp.privacy.calibrate import calibrate
-from uldp.privacy.events import LocalReports
+from uldp.privacy.events import Event, LocalReports
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.shuffle import shuffled_run
 from uldp.privacy.statement import Exposure, Statement
@@ -228,6 +228,7 @@ def agreed_plan(
         facts=facts,
         silos=silos,
         identities=_identities(experiment, silos),
+        min_silos=experiment.aggregation.min_silos or 0,
     )
 
 
@@ -256,19 +257,34 @@ def rounding(learner: TorchLearner, feature_shape: tuple[int, ...]) -> tuple[str
     )
 
 
-def statement(plan: Plan, ledger: Ledger, federation: Described, *, simulated: bool) -> Statement:
-    """The statement about what the ledger holds."""
+def statement(
+    plan: Plan,
+    ledger: Ledger,
+    federation: Described,
+    *,
+    simulated: bool,
+    together: bool = True,
+    heard: Sequence[int] = (),
+) -> Statement:
+    """The statement about what the ledger holds.
+
+    ``together`` says that all parties ran in one place; ``heard`` how many silos took part in each round, all of them
+    where it says nothing.
+    """
     method, facts = plan.method, plan.facts
     void = federation.void if method.unit is not None else ""
     spent = Epsilon(math.inf, "none") if void else ledger.epsilon()
-    releases = list(Counter(entry.round for entry in ledger.entries).values())
+    rounds = Counter(entry.round for entry in ledger.entries)
+    releases = list(rounds.values())
+    missing = [facts.silos - heard[round_ - 1] if round_ <= len(heard) else 0 for round_ in rounds]
     shared: tuple[str, ...] = (SHARED_PLACES,) if federation.hashed and method.unit == "user" and not void else ()
     if method.unit == "user" and ledger.delta * facts.users >= 1:
         shared += (f"delta {ledger.delta:g} is not below 1/|U|: it allows to give away a whole person.",)
     groups = tuple(
         (size, account({event: sum(releases)}, ledger.delta).value) for size, event in method.per_person(facts).items()
     )
-    exposures = exposures_of(plan, ledger, releases) if method.unit is not None and not void else ()
+    exposures = exposures_of(plan, ledger, releases, missing) if method.unit is not None and not void else ()
+    common = (*_parties(plan, missing, together=together), *_common_caveats(plan, simulated, together))
     return Statement(
         unit=method.unit,
         epsilon=spent.value,
@@ -280,13 +296,15 @@ def statement(plan: Plan, ledger: Ledger, federation: Described, *, simulated: b
         groups=() if void else groups,
         void=void,
         first=len(federation.caveats) + len(shared),
-        caveats=(*federation.caveats, *shared, *method.caveats(facts), *_common_caveats(plan, simulated)),
+        caveats=(*federation.caveats, *shared, *method.caveats(facts), *common),
         corrections=method.corrections(),
     )
 
 
-def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[Exposure, ...]:
-    """Who faces which epsilon after rounds with so many releases each."""
+def exposures_of(
+    plan: Plan, ledger: Ledger, releases: Sequence[int], missing: Sequence[int] = ()
+) -> tuple[Exposure, ...]:
+    """Who faces which epsilon after rounds with so many releases each, and so many silos missing."""
     method, facts, aggregation = plan.method, plan.facts, plan.aggregation
     if method.local_noise:
         return _local_exposures(plan, ledger, sum(releases))
@@ -294,6 +312,8 @@ def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[E
     server_sees = each if aggregation.server_sees_each_silo else f"the noised total ({aggregation.name} aggregation)"
     silo_sees = "the model of every round" + (" and its own share of the noise" if method.shared_noise else "")
     several_see = "the same, and each other's shares"
+    if any(missing) and not aggregation.server_sees_each_silo:
+        server_sees += " and, of rounds that were repeated without a silo, at worst each silo's noised sum"
     if plan.server_samples:
         server_sees = f"{server_sees} and the sample"
     if plan.tells_sample:
@@ -311,15 +331,49 @@ def exposures_of(plan: Plan, ledger: Ledger, releases: Sequence[int]) -> tuple[E
     if facts.silos > 2 and method.shared_noise:
         observers.append(("two silos together", several_see, replace(silos_view, colluding=2)))
     if facts.silos > 1 and method.shared_noise:
-        missing = ("the outside world, one silo silent", "the model of every round", Observer(dropped=1))
-        observers.append(missing)
+        one_silent = ("the outside world, one silo silent", "the model of every round", Observer(dropped=1))
+        observers.append(one_silent)
     rows = []
     for who, sees, observer in observers:
-        seen = ledger.composition() if observer == Observer() else method.seen_over(facts, observer, releases)
+        seen = ledger.composition() if observer == Observer() else _seen(plan, observer, releases, missing)
         found = account(seen, ledger.delta).value
         replaced = found if method.covers_replacement else account_replaced(seen, ledger.delta).value
         rows.append(Exposure(who, sees, found, replaced, plan.shows_counts and observer.who != "world"))
     return tuple(rows)
+
+
+def _seen(plan: Plan, observer: Observer, releases: Sequence[int], missing: Sequence[int]) -> Composition:
+    """What an observer sees of rounds with so many releases each, and so many silos missing.
+
+    The server may have got an answer of a first attempt that came too late. Both attempts together then tell it the
+    noised sum of whoever was left out: no more than each silo's noised sum does.
+    """
+    seen: Counter[Event] = Counter()
+    absent = [*missing, *[0] * (len(releases) - len(missing))]
+    for number in sorted(set(absent)):
+        view = replace(observer, dropped=observer.dropped + number)
+        if number and observer.who == "server":
+            view = replace(view, sums=True)
+        part = [count for count, gone in zip(releases, absent, strict=True) if gone == number]
+        seen.update(plan.method.seen_over(plan.facts, view, part))
+    return seen
+
+
+def _parties(plan: Plan, missing: Sequence[int], *, together: bool) -> list[str]:
+    """What follows from silos that may leave a round, or did."""
+    lines = []
+    if any(missing):
+        rounds = sum(number > 0 for number in missing)
+        lines.append(
+            f"Silos were missing in {rounds} of {len(missing)} rounds, and their noise with them; the numbers count it."
+        )
+    if not together and plan.may_repeat and not plan.aggregation.server_sees_each_silo:
+        lines.append(
+            "A round may be repeated without silos that do not answer. A server that lies about who is missing learns "
+            f"single silos' noised sums, as under plain; that {plan.least_silos} of {plan.facts.silos} silos must stay "
+            "(aggregation.min_silos) bounds whom it can leave out, no more."
+        )
+    return lines
 
 
 def _local_exposures(plan: Plan, ledger: Ledger, releases: int) -> tuple[Exposure, ...]:
@@ -376,7 +430,7 @@ def _sampling_and_counts(plan: Plan) -> list[str]:
     return lines
 
 
-def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
+def _common_caveats(plan: Plan, simulated: bool, together: bool) -> tuple[str, ...]:
     if plan.method.unit is None:
         return ()
     lines = []
@@ -387,7 +441,7 @@ def _common_caveats(plan: Plan, simulated: bool) -> tuple[str, ...]:
         )
     lines += _sampling_and_counts(plan)
     lines += plan.aggregation.caveats(plan.method, plan.facts)
-    if not plan.aggregation.server_sees_each_silo or plan.aggregation.shuffles:
+    if together and (not plan.aggregation.server_sees_each_silo or plan.aggregation.shuffles):
         lines.append(
             "All parties ran in one place, which made the silos' keys"
             + (" from the seed" if simulated else "")

@@ -134,10 +134,13 @@ class AggregationConfig:
     name: str = "masked"
     key_bits: int | None = None
     slots: int | None = None
+    min_silos: int | None = None
     identities: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.build(workers=1)
+        if self.min_silos is not None and self.min_silos < 1:
+            raise ConfigError(f"at least 1, not {self.min_silos}", place="aggregation.min_silos", value=self.min_silos)
         for silo, public in self.identities.items():
             place = f"aggregation.identities.{silo}"
             if not isinstance(public, str) or not re.fullmatch("[0-9a-f]{64}", public):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from uldp.errors import MessageRefused
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 OVERHEAD_BYTES: Final = 1 << 16
 """Room for everything in a message that is not a vector."""
 
@@ -124,26 +124,29 @@ class AskUpdate(Message, frozen=True):
     ``sample`` says who takes part: one bit per silo where the server picks silos, then one bit per user where users are
     sampled and silos are told; empty means everybody. ``weights`` are encrypted
     weights for this round, where users are sampled without the silos knowing: one for each user, or several to choose
-    from, sealed.
+    from, sealed. ``present`` has one bit per silo where a round is repeated without some of them; empty means that all
+    are there.
     """
 
     round: int
     model: bytes
     sample: bytes
     weights: bytes = b""
+    present: bytes = b""
 
 
 class Update(Message, frozen=True):
     """Silo: my protected sum, words modulo 2^64 or ciphertexts.
 
     ``saturated`` is reported by methods without a guarantee only, ``remark`` by those that tell something beside the
-    sum (see ``Method.remark``).
+    sum (see ``Method.remark``). ``present`` is that of the question: a late answer to another one is not taken for it.
     """
 
     round: int
     vector: bytes
     saturated: int
     remark: int = 0
+    present: bytes = b""
 
 
 class Finish(Message, frozen=True):

@@ -30,7 +30,8 @@ from uldp.privacy.ledger import Ledger
 from uldp.privacy.statement import Statement, finite_or_none
 from uldp.protocol.messages import PROTOCOL_VERSION
 from uldp.runs.directory import RunDirectory
-from uldp.runtimes.local import OnRound, Result, run
+from uldp.runtimes.local import run
+from uldp.runtimes.recording import OnRound, Result
 
 SETTINGS = "comparison.json"
 

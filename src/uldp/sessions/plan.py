@@ -13,9 +13,13 @@ from uldp.protocol.turns import Question, Turns, turns
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Setting):
-    """The public part of an experiment. ``digest`` stands for all of its settings."""
+    """The public part of an experiment. ``digest`` stands for all of its settings.
+
+    ``min_silos`` is with how few silos a round may be repeated when others do not answer; 0 for the default.
+    """
 
     aggregation: Aggregation
+    min_silos: int = 0
 
     def __post_init__(self) -> None:
         if self.facts.dither != self.aggregation.dither:
@@ -26,6 +30,34 @@ class Plan(Setting):
             )
         self.method.check(self.facts)
         self.aggregation.check(self.method, self.facts)
+        self._check_min_silos()
+
+    def _check_min_silos(self) -> None:
+        silos, least = self.facts.silos, min(2, self.facts.silos)
+        if self.min_silos and not self.aggregation.repeatable and self.min_silos != silos:
+            raise ConfigError(
+                f"{self.aggregation.name} cannot go on without a silo; leave it out",
+                place="aggregation.min_silos",
+                value=self.min_silos,
+            )
+        if self.min_silos and not least <= self.min_silos <= silos:
+            raise ConfigError(
+                f"from {least} to the number of silos ({silos}), not {self.min_silos}",
+                place="aggregation.min_silos",
+                value=self.min_silos,
+            )
+
+    @property
+    def least_silos(self) -> int:
+        """With how few silos a round may do: by default all but those whose noise is compensated for."""
+        if not self.aggregation.repeatable:
+            return self.facts.silos
+        return self.min_silos or max(min(2, self.facts.silos), self.facts.silos - self.method.compensate)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a round may be repeated without silos that do not answer."""
+        return self.least_silos < self.facts.silos
 
     @property
     def setup(self) -> tuple[Question, ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -22,7 +22,7 @@ import numpy as np
 
 from uldp.aggregation.base import Sample
 from uldp.data.federation import IntArray
-from uldp.errors import MessageRefused, ModelError, RunError
+from uldp.errors import BudgetExhausted, MessageRefused, ModelError, RunError
 from uldp.methods.base import State
 from uldp.methods.release import add_noise
 from uldp.privacy.ledger import Entry, Ledger
@@ -45,6 +45,8 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     collected: bytes | None
     setup: list[dict[str, bytes]]
     chosen: bytes
+    absent: list[str]
+    heard: list[int]
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class ServerSession:
         self._told: IntArray | None = None
         self._turn: _Turn | None = None
         self._answers: dict[str, m.Body] = {}
+        self._absent: set[str] = set()
+        self._heard: list[int] = []
         self._sum: Words | None = None
         self._charged = False
         self.saturated = 0
@@ -85,6 +89,16 @@ class ServerSession:
     def round(self) -> int:
         """How many rounds have changed the model."""
         return self._round
+
+    @property
+    def heard(self) -> tuple[int, ...]:
+        """How many silos took part in each round, also in one that is collected and not used yet."""
+        return tuple(self._heard)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The silos that the present round goes on without."""
+        return tuple(name for name in self._plan.silos if name in self._absent)
 
     @property
     def in_round(self) -> bool:
@@ -111,14 +125,53 @@ class ServerSession:
             answer, after = turn(self._plan.turns, self._phase, question, "server")
             self._turn = _Turn(question, answer, after)
             self._answers = {}
-        waiting = [name for name in self._plan.silos if name not in self._answers]
+        waiting = [name for name in self._audience if name not in self._answers]
         return {name: m.encode(self._plan.digest, name, self._question_for(name)) for name in waiting}
+
+    @property
+    def _audience(self) -> list[str]:
+        return [name for name in self._plan.silos if name not in self._absent]
+
+    @property
+    def finishing(self) -> bool:
+        """Whether nothing but goodbyes is awaited."""
+        return self._turn is not None and isinstance(self._turn.question, m.Finish)
+
+    def exclude(self, names: Collection[str]) -> None:
+        """Repeat the round without these silos; they may come back in the next one. A refusal changes nothing.
+
+        The others are asked again, for their masks must cancel without the missing ones. Save the session before that:
+        silos do not let one come back within a round. Goodbyes may be missing without further ado.
+        """
+        if self.finishing:
+            self._absent.update(names)
+            return
+        missing = ", ".join(sorted({*names, *self._absent}))
+        left, least = [name for name in self._audience if name not in names], self._plan.least_silos
+        if not self.in_round or not self._plan.aggregation.repeatable:
+            when = f"under {self._plan.aggregation.name}" if self.in_round else "before the first round"
+            raise RunError(f"no answer from {missing}, and {when} the run cannot go on without a silo", place="server")
+        if len(left) < least:
+            raise RunError(
+                f"no answer from {missing}; {len(left)} silos are left, and a round needs {least} "
+                "(aggregation.min_silos)",
+                place="server",
+                value=len(left),
+            )
+        if not self._ledger.affords(self._plan.method.event(self._plan.facts, len(left)), self._round + 1):
+            raise BudgetExhausted(
+                f"round {self._round + 1} without {missing} and their noise would pass the budget; it was not made",
+                place="privacy.epsilon",
+                value=self._ledger.budget,
+            )
+        self._absent.update(names)
+        self._turn, self._answers = None, {}
 
     def receive(self, name: str, reply: bytes) -> None:
         """Take one silo's answer. A refused answer changes nothing."""
         if name not in self._plan.silos:
             raise MessageRefused(f"there is no silo {name!r} in this experiment", place="server", value=name)
-        if self._turn is None or name in self._answers:
+        if self._turn is None or name in self._answers or name in self._absent:
             raise MessageRefused("answered without being asked", place=f"silo {name}")
         body = m.decode(reply, experiment=self._plan.digest, silo=name, limit=self._plan.message_limit)
         if not isinstance(body, self._turn.answer):
@@ -162,6 +215,7 @@ class ServerSession:
             total = self._side.total({name: body.vector for name, body in updates.items()})
             self._sum = self._noised(total, [body.remark for body in updates.values()])
             self.saturated += sum(body.saturated for body in updates.values())
+            self._heard.append(len(updates))
         elif question is m.AskChoices:
             self._chosen = next(body.points for body in answers.values() if isinstance(body, m.Choices))
         elif question in self._plan.setup:
@@ -182,8 +236,8 @@ class ServerSession:
         """Charge the ledger for what :meth:`advance` is about to release; None if nothing is, or it was before."""
         if self._sum is None:
             return None
-        # Every silo has answered, or there would be no total.
-        event = self._plan.method.event(self._plan.facts, self._plan.facts.silos)
+        # A silo that was not heard has taken its noise with it.
+        event = self._plan.method.event(self._plan.facts, self._heard[-1])
         entry = Entry(self._round + 1, event, hashlib.sha256(m.pack(self._sum)).hexdigest())
         new = self._ledger.charge(entry)
         self._charged = True
@@ -203,6 +257,7 @@ class ServerSession:
                 place="method.global_lr",
             )
         self._state, self._round, self._sum, self._charged = state, self._round + 1, None, False
+        self._absent.clear()
 
     @property
     def _cap(self) -> int:
@@ -248,11 +303,16 @@ class ServerSession:
         if sample is not None and self._plan.tells_sample:
             told += m.pack_bits(sample)
         weights = self._side.weights(round_, None if self._plan.tells_sample else sample)
-        return m.AskUpdate(round_, m.pack(self._state.x), told, weights)
+        return m.AskUpdate(round_, m.pack(self._state.x), told, weights, self._present())
+
+    def _present(self) -> bytes:
+        """One bit per silo where some are left out of the round."""
+        here = np.array([name not in self._absent for name in self._plan.silos], dtype=np.bool_)
+        return b"" if here.all() else m.pack_bits(here)
 
     def _affords_next(self) -> bool:
         """The budget is a hard stop: a round that does not fit is not even asked for."""
-        event = self._plan.method.event(self._plan.facts, self._plan.facts.silos)
+        event = self._plan.method.event(self._plan.facts, len(self._audience))
         return self._ledger.affords(event, self._round + 1)
 
     def _sample(self, round_: int) -> Sample | None:
@@ -311,6 +371,8 @@ class ServerSession:
             case m.Update(round_, vector, saturated, remark):
                 if round_ != self._round + 1:
                     raise MessageRefused(f"answered for round {round_}, not {self._round + 1}", place=f"silo {name}")
+                if body.present != self._present():
+                    raise MessageRefused("answered for an attempt with other silos", place=f"silo {name}")
                 self._side.check_vector(name, vector)
                 if saturated < 0:
                     raise MessageRefused("a negative number of saturated coordinates", place=f"silo {name}")
@@ -321,7 +383,7 @@ class ServerSession:
                 self._side.check(name, body)
 
     def _all_answered(self) -> None:
-        missing = [name for name in self._plan.silos if name not in self._answers]
+        missing = [name for name in self._audience if name not in self._answers]
         if self._turn is None or missing:
             raise RunError(f"no answer yet from {', '.join(missing) or 'anybody'}", place="server")
 
@@ -342,6 +404,8 @@ class ServerSession:
             collected,
             self._setup,
             self._chosen,
+            sorted(self._absent),
+            self._heard,
         )
         return msgspec.msgpack.encode(saved)
 
@@ -364,7 +428,7 @@ class ServerSession:
         if saved.collected is not None:
             self._sum = m.unpack_words(saved.collected, facts.dimension, "checkpoint")
         self._phase, self._round, self.saturated = phase, saved.round, saved.saturated
-        self._chosen = saved.chosen
+        self._chosen, self._absent, self._heard = saved.chosen, set(saved.absent), saved.heard
 
     def _restore_setup(self, answers: list[dict[str, bytes]]) -> None:
         """Tell the aggregation's machine again what it was told."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -19,6 +19,16 @@ from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
 
 
+class _Answered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A round's release before it was protected. ``asked`` stands for its question, but for who is present."""
+
+    asked: str
+    present: bytes
+    noised: bytes
+    saturated: int
+    remark: int
+
+
 class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     """What a silo must remember between messages. ``data`` stands for the records that it answered about."""
 
@@ -30,11 +40,23 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     answer: bytes
     setup: list[bytes]
     offer: bytes
+    answered: _Answered | None = None
+
+
+def _decoded(state: bytes, whose: str) -> _Saved:
+    try:
+        return msgspec.msgpack.decode(state, type=_Saved)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"the saved state of {whose} is unreadable: {error}", place="checkpoint") from error
 
 
 def signing_key(secrets: Secrets, index: int) -> SigningKey:
     """The long-term key of a silo whose experiment runs in one place: it is made here, like all other secrets."""
     return SigningKey(secrets.child("identity", index))
+
+
+Permit = Callable[[int, str], None]
+"""Is asked before a round is computed, with its number and a digest of its question, and raises to refuse it."""
 
 
 class SiloSession:
@@ -50,6 +72,7 @@ class SiloSession:
         *,
         identity: SigningKey | None = None,
         roster: str = "",
+        permit: Permit | None = None,
     ) -> None:
         self._plan = plan
         self._data = data
@@ -60,6 +83,7 @@ class SiloSession:
         self._data_digest = data.digest()
         self._counts = np.minimum(data.counts(plan.facts.users), plan.method.count_cap(plan.facts))
         self._roster = roster
+        self._permit = permit or (lambda round_, question: None)
         self._side = plan.aggregation.silo(
             plan,
             self._index,
@@ -77,12 +101,32 @@ class SiloSession:
         self._round = 0
         self._question = ""
         self._answer = b""
+        self._answered: _Answered | None = None
         self.left_out = 0
         """Rows of users that were not finite and counted as zero. It stays in the silo: no message carries it."""
 
     @property
     def name(self) -> str:
         return self._data.name
+
+    @property
+    def round(self) -> int:
+        """The last round that was answered."""
+        return self._round
+
+    @property
+    def phase(self) -> str:
+        return self._phase.value
+
+    @property
+    def closed(self) -> bool:
+        """Whether the silo has said goodbye."""
+        return self._phase is Phase.CLOSED
+
+    @staticmethod
+    def is_closed(state: bytes) -> bool:
+        """Whether :meth:`save` gave ``state`` after the silo had said goodbye."""
+        return _decoded(state, "silo").phase == Phase.CLOSED.value
 
     def reply(self, request: bytes) -> bytes:
         """The answer to ``request``. A refused request changes nothing.
@@ -116,8 +160,10 @@ class SiloSession:
                 self._offer = offer
                 return m.Choices(round_, points), self._told, self._round
             case m.AskUpdate(round_):
-                return self._update(body, question), self._told, round_
+                again = self._answered is not None and round_ == self._round
+                return self._again(body) if again else self._update(body, question), self._told, round_
             case m.Finish():
+                self._answered = None
                 return m.Goodbye(), self._told, self._round
             case _:  # the turn table lets nothing else through than the aggregation's own setup
                 answer = self._side.answer(body)
@@ -144,7 +190,7 @@ class SiloSession:
         self._check_round(round_)
         if (sample == b"") == plan.asks_with_sample:
             raise MessageRefused("the sample does not fit method.sample_rate", place=self.name)
-        asked = RoundQuestion(round_, self._common_digest(body), body.weights, self._offer)
+        asked = RoundQuestion(round_, self._common_digest(body), body.weights, self._offer, self._present(body))
         self._side.check_question(asked)
         x = m.unpack_floats(model, facts.dimension, self.name)
         if self._kept is None:
@@ -159,6 +205,7 @@ class SiloSession:
         inside = (question, self._data_digest, self._kept_digest, repr(plan.method))
         secrets = self._round_secrets("inside", round_, inside)
         streams = self._streams.child("round", round_)
+        self._permit(round_, self._asked_digest(body))
         # Who is not picked sends nothing but zeros: nobody's records are looked at.
         rows = plan.method.silo(x, data, self._learner, streams, secrets) if takes_part else iter(())
         setup = hashlib.sha256(b"".join([*self._setup, self._offer])).hexdigest()
@@ -170,7 +217,55 @@ class SiloSession:
         released = self._side.release(rows, weights, asked, covered)
         self.left_out += released.left_out
         remark = plan.method.remark(data, secrets) if takes_part else 0
-        return m.Update(round_, released.vector, released.saturated, remark)
+        if plan.may_repeat:
+            noised, saturated = released.noised, released.saturated
+            self._answered = _Answered(self._asked_digest(body), body.present, noised, saturated, remark)
+        return m.Update(round_, released.vector, released.saturated, remark, body.present)
+
+    def _again(self, body: m.AskUpdate) -> m.Update:
+        """The round's answer once more, for fewer silos: the same noised sum under other masks.
+
+        Silos may only become fewer. So a server that takes turns in leaving silos out learns no more than one chain
+        of ever smaller sets tells it.
+        """
+        before = self._answered
+        assert before is not None
+        if self._asked_digest(body) != before.asked:
+            raise MessageRefused(
+                f"round {body.round} was answered already, and for another model or sample", place=self.name
+            )
+        present, earlier = self._present(body), self._bits(before.present)
+        now = np.ones(len(self._plan.silos), dtype=np.bool_) if present is None else present
+        if earlier is not None and (now & ~earlier).any():
+            raise MessageRefused("a silo that was left out of a round does not come back within it", place=self.name)
+        asked = RoundQuestion(body.round, self._common_digest(body), body.weights, self._offer, present)
+        vector = self._side.again(before.noised, asked)
+        self._answered = msgspec.structs.replace(before, present=body.present)
+        return m.Update(body.round, vector, before.saturated, before.remark, body.present)
+
+    def _present(self, body: m.AskUpdate) -> Sample | None:
+        """Who takes part in the round; refused if that is not this silo and enough others."""
+        present = self._bits(body.present)
+        if present is None:
+            return None
+        if not present[self._index]:
+            raise MessageRefused("is asked for a round that it is left out of", place=self.name)
+        least = self._plan.least_silos
+        if present.sum() < least or present.all():
+            raise MessageRefused(
+                f"a round without some silos needs {least} of them (aggregation.min_silos), not {int(present.sum())}",
+                place=self.name,
+                value=int(present.sum()),
+            )
+        return present
+
+    def _bits(self, present: bytes) -> Sample | None:
+        return m.unpack_bits(present, len(self._plan.silos), self.name) if present else None
+
+    @staticmethod
+    def _asked_digest(body: m.AskUpdate) -> str:
+        """Stands for the round's question, whoever is present."""
+        return hashlib.sha256(m.encode_body(msgspec.structs.replace(body, present=b""))).hexdigest()
 
     def _sample(self, sample: bytes) -> tuple[Sample | None, Sample | None]:
         """Which silos and which users take part; None for all."""
@@ -195,7 +290,8 @@ class SiloSession:
             raise MessageRefused(
                 f"round {round_} lies outside the agreed {rounds} rounds", place=self.name, value=round_
             )
-        if round_ != self._round + 1:
+        # Whoever was left out of rounds comes back in a later one; a round before that is never answered again.
+        if round_ <= self._round or not (self._plan.may_repeat or round_ == self._round + 1):
             raise MessageRefused(
                 f"round {round_} is not the next one ({self._round + 1})", place=self.name, value=round_
             )
@@ -218,13 +314,13 @@ class SiloSession:
         """
         told = None if self._told is None else m.pack(self._told)
         data, phase, last = self._data_digest, self._phase.value, (self._question, self._answer)
-        saved = _Saved(data, phase, self._round, told, *last, self._setup, self._offer)
+        saved = _Saved(data, phase, self._round, told, *last, self._setup, self._offer, self._answered)
         return msgspec.msgpack.encode(saved)
 
     def restore(self, state: bytes) -> None:
         """Continue from what :meth:`save` gave."""
+        saved = _decoded(state, f"silo {self.name}")
         try:
-            saved = msgspec.msgpack.decode(state, type=_Saved)
             phase = Phase(saved.phase)
             if saved.data != self._data_digest:
                 raise RunError("its records are not those it began with; start a new run", place=f"silo {self.name}")
@@ -232,8 +328,8 @@ class SiloSession:
                 for question in saved.setup:
                     self._side.answer(m.decode_body(question))
             told = None if saved.told is None else self._checked(saved.told)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, MessageRefused) as error:
+        except (ValueError, MessageRefused) as error:
             raise RunError(f"the saved state of silo {self.name} is unreadable: {error}", place="checkpoint") from error
         self._setup, self._told, self._offer = saved.setup, told, saved.offer
-        self._phase, self._round = phase, saved.round
+        self._phase, self._round, self._answered = phase, saved.round, saved.answered
         self._question, self._answer = saved.question, saved.answer

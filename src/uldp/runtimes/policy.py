@@ -1,0 +1,188 @@
+"""The data owner's last word: what a silo takes part in, and how much its people may face over all experiments.
+
+``policy.toml`` lies with the silo and goes nowhere else::
+
+    max_epsilon = 3.0                     # over all experiments together; without it nothing is capped, only counted
+    delta = 1e-6
+    allowed_aggregations = ["masked", "paillier"]
+    allowed_methods = ["uldp-avg", "uldp-avg-w"]
+    allow_counts = false                  # refuse experiments that show record counts in the clear
+    against = ["world", "server", "silos"]
+
+Before a round is computed, its cost is on this silo's own ledger; a round that would pass the cap is refused. What is
+charged is the most that a round can show: as few silos as the experiment allows, and a server that kept both attempts
+of a repeated round. Charged is for every kind of observer in ``against`` by itself, and the worst of them counts.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from uldp.errors import BudgetExhausted, ConfigError, RunError
+from uldp.experiment.config import Experiment
+from uldp.experiment.sections import read_section
+from uldp.methods.base import Observer
+from uldp.privacy.accountants import account, check_delta
+from uldp.privacy.events import Event, NonPrivate, event_from_json, event_to_json
+from uldp.privacy.ledger import merge
+from uldp.runs.files import append_line, read_lines
+from uldp.sessions.plan import Plan
+
+OBSERVERS: Final = ("world", "server", "silos")
+PROTECTED: Final = ("user", "client")
+"""Units under which a whole person is protected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What the owner of a silo's data allows."""
+
+    max_epsilon: float | None = None
+    delta: float = 1e-5
+    allowed_aggregations: tuple[str, ...] | None = None
+    allowed_methods: tuple[str, ...] | None = None
+    allow_counts: bool = True
+    against: tuple[str, ...] = OBSERVERS
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+        if self.max_epsilon is not None and not self.max_epsilon > 0:
+            raise ConfigError(
+                f"a positive number, not {self.max_epsilon}", place="policy.max_epsilon", value=self.max_epsilon
+            )
+        for who in self.against:
+            if who not in OBSERVERS:
+                raise ConfigError(f"some of {', '.join(OBSERVERS)}, not {who!r}", place="policy.against", value=who)
+        if "world" not in self.against:
+            raise ConfigError("'world' belongs to it: everybody may see the model", place="policy.against")
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> Policy:
+        try:
+            tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot be read: {error.strerror}", place=str(path), value=str(path)) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"is not valid TOML: {error}", place=str(path)) from error
+        return read_section(cls, tree, "policy")
+
+    def check(self, experiment: Experiment, plan: Plan, void: str = "") -> None:
+        """Refuse an experiment that goes against the policy already by itself."""
+        for key, name in (("aggregations", plan.aggregation.name), ("methods", experiment.method_name)):
+            allowed = getattr(self, f"allowed_{key}")
+            if allowed is not None and name not in allowed:
+                raise ConfigError(
+                    f"this silo's owner allows {', '.join(allowed) or 'none'}, the experiment has {name}",
+                    place=f"policy.allowed_{key}",
+                    value=name,
+                )
+        if plan.shows_counts and not self.allow_counts:
+            raise ConfigError(
+                "this silo's owner does not allow to show record counts in the clear; take aggregation.name = "
+                "'paillier', or a method that does not weigh by records",
+                place="policy.allow_counts",
+            )
+        shown = shown_by_a_round(plan, void)
+        for who in self.against:
+            cost = account({shown[who]: plan.method.rounds}, self.delta).value
+            if self.max_epsilon is not None and cost > self.max_epsilon:
+                raise ConfigError(
+                    f"this silo's owner allows epsilon {self.max_epsilon:g} at delta {self.delta:g}; the experiment "
+                    f"would cost {_number(cost)} towards the {who}",
+                    place="policy.max_epsilon",
+                    value=self.max_epsilon,
+                )
+
+
+def shown_by_a_round(plan: Plan, void: str = "") -> dict[str, Event]:
+    """The most that one round can show to each kind of observer, whoever answers in the end."""
+    method, facts, aggregation = plan.method, plan.facts, plan.aggregation
+    if method.unit not in PROTECTED or void:
+        return {who: NonPrivate() for who in OBSERVERS}
+    gone = facts.silos - plan.least_silos
+    sums = aggregation.server_sees_each_silo or plan.may_repeat
+    knows = not (aggregation.hides_sample and aggregation.secure)
+    return {
+        "world": method.seen_by(facts, Observer(dropped=gone)),
+        "server": method.seen_by(facts, Observer("server", dropped=gone, sums=sums, sample=plan.server_samples)),
+        "silos": method.seen_by(facts, Observer("silos", dropped=gone, sample=knows)),
+    }
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One round's release. ``session`` tells runs of the same experiment apart, ``content`` its questions."""
+
+    experiment: str
+    session: str
+    round: int
+    content: str
+    events: Mapping[str, Event] = field(compare=False)
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        return (self.experiment, self.session, self.round, self.content)
+
+    def to_json(self) -> dict[str, Any]:
+        events = {who: event_to_json(event) for who, event in self.events.items()}
+        about = {"experiment": self.experiment, "session": self.session, "round": self.round}
+        return {**about, "content": self.content, "events": events}
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any], place: str) -> Charge:
+        try:
+            events = {who: event_from_json(tree["events"][who]) for who in OBSERVERS}
+            key = (str(tree["experiment"]), str(tree["session"]), int(tree["round"]), str(tree["content"]))
+            return cls(*key, events)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"cannot read the entry {tree!r}", place=place) from error
+
+
+class OwnLedger:
+    """What a silo has released in all experiments; on disk before anything is computed."""
+
+    def __init__(self, file: Path, policy: Policy) -> None:
+        self._file = file
+        self._policy = policy
+        charges = [Charge.from_json(line, str(file)) for line in read_lines(file)]
+        self._charges = {charge.key: charge for charge in charges}
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        return tuple(self._charges.values())
+
+    def epsilon(self, *further: Charge) -> float:
+        """What has been spent towards the worst observer, with ``further`` releases."""
+        worst = 0.0
+        for who in self._policy.against:
+            rounds: dict[tuple[str, str, int], list[Event]] = {}
+            for charge in {**self._charges, **{one.key: one for one in further}}.values():
+                rounds.setdefault(charge.key[:3], []).append(charge.events[who])
+            seen = Counter(event for events in rounds.values() for event in merge(events))
+            worst = max(worst, account(seen, self._policy.delta).value if seen else 0.0)
+        return worst
+
+    def charge(self, charge: Charge) -> None:
+        """Write ``charge`` down, unless it was before; refused if it would pass the cap."""
+        if charge.key in self._charges:
+            return
+        cap = self._policy.max_epsilon
+        if cap is not None and (needed := self.epsilon(charge)) > cap:
+            raise BudgetExhausted(
+                f"round {charge.round} would raise epsilon over all experiments with this silo from "
+                f"{_number(self.epsilon())} to {_number(needed)}, its owner allows {cap:g}; nothing was released",
+                place="policy.max_epsilon",
+                value=cap,
+            )
+        append_line(self._file, charge.to_json(), mode=0o600)
+        self._charges[charge.key] = charge
+
+
+def _number(epsilon: float) -> str:
+    return f"{epsilon:.4g}" if math.isfinite(epsilon) else "without bound"

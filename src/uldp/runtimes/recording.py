@@ -1,0 +1,333 @@
+"""What every way to run an experiment shares: the loop of rounds, and the run directory that is written on the way.
+
+A runtime says how the parties are made and how one exchange happens. Here is when things are written: the ledger before
+the model changes, a checkpoint whenever all answers of a round are in, a line of metrics after every round.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from uldp.data.federation import Records
+from uldp.errors import ModelError, RunError
+from uldp.experiment.build import Described, statement
+from uldp.experiment.config import Experiment
+from uldp.learners.base import Learner
+from uldp.privacy.accountants import Composition
+from uldp.privacy.ledger import Entry, Ledger
+from uldp.privacy.statement import Statement, finite_or_none
+from uldp.rng import Secrets, Streams
+from uldp.runs.directory import Checkpoint, RunDirectory
+from uldp.sessions.plan import Plan
+from uldp.sessions.server import ServerSession
+from uldp.vectors import Vector
+
+PROBES: Final = 64
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What is known after a round."""
+
+    round: int
+    rounds: int
+    metrics: Mapping[str, float]
+    epsilon: float
+    seconds: float
+    missing: tuple[str, ...] = ()
+    """The silos that the round had to do without."""
+
+    def to_json(self) -> dict[str, Any]:
+        line = {
+            "round": self.round,
+            "metrics": dict(self.metrics),
+            "epsilon": finite_or_none(self.epsilon),
+            "seconds": round(self.seconds, 6),
+        }
+        return {**line, "missing": list(self.missing)} if self.missing else line
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any], rounds: int) -> RoundReport:
+        try:
+            epsilon = math.inf if line["epsilon"] is None else float(line["epsilon"])
+            metrics = {str(name): float(value) for name, value in line["metrics"].items()}
+            missing = tuple(str(name) for name in line.get("missing", ()))
+            return cls(int(line["round"]), rounds, metrics, epsilon, float(line["seconds"]), missing)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"cannot read the metrics {line!r}", place="metrics.jsonl") from error
+
+
+@dataclass(frozen=True)
+class Result:
+    """A trained model with its test metrics and its privacy statement."""
+
+    dataset: str
+    method: str
+    model: Vector
+    history: tuple[RoundReport, ...]
+    statement: Statement
+    saturated: int
+    left_out: int
+    seconds: float
+    run: str | None = None
+    released: Composition = field(default_factory=dict)
+    """The events of the ledger, for adding up several runs."""
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Test metrics of the final model."""
+        return self.history[-1].metrics if self.history else {}
+
+    @property
+    def epsilon(self) -> float:
+        return self.statement.epsilon
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``uldp run --json``."""
+        return {
+            "run": self.run,
+            "dataset": self.dataset,
+            "method": self.method,
+            "rounds": self.history[-1].round if self.history else 0,
+            "metrics": dict(self.metrics),
+            "epsilon": finite_or_none(self.epsilon),
+            "delta": self.statement.delta,
+            "seconds": round(self.seconds, 3),
+            "saturated": self.saturated,
+            "statement": self.statement.to_json(),
+        }
+
+
+OnRound = Callable[[RoundReport], None]
+
+
+class Subject(Protocol):
+    """What is run: an experiment with all that its server needs. ``test`` is None where the server holds no records."""
+
+    @property
+    def experiment(self) -> Experiment: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def learner(self) -> Learner: ...
+    @property
+    def streams(self) -> Streams: ...
+    @property
+    def about(self) -> Described: ...
+    @property
+    def test(self) -> Records | None: ...
+    def ledger(self, entries: tuple[Entry, ...] = ()) -> Ledger: ...
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Sums of floats depend on the number of threads, so it belongs to the configuration."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class RecordedRun(ABC):
+    """One run of an experiment, from its first exchange or its last checkpoint to its result."""
+
+    _secrets: Secrets
+    _server: ServerSession
+    together: bool = True
+    """Whether all parties run in one place."""
+
+    def __init__(self, subject: Subject, directory: RunDirectory | None, on_round: OnRound | None, data: str) -> None:
+        self._subject = subject
+        self._directory = directory
+        self._on_round = on_round
+        self._data = data
+        self._learner = subject.learner
+        self._history: list[RoundReport] = []
+        self._seconds = 0.0
+        self._left_out_before = 0
+        self._missing: tuple[str, ...] = ()
+        shape = (PROBES, *subject.about.feature_shape)
+        self._probe = subject.streams.child("probe").generator().uniform(-1, 1, shape).astype(np.float32)
+
+    @abstractmethod
+    def _make_parties(self, x: Vector, ledger: Ledger) -> None:
+        """Set up the server, and whoever else runs here, from the run's secrets."""
+
+    @abstractmethod
+    def _exchange(self) -> bool:
+        """One question to all silos and their answers; False when the experiment is over."""
+
+    def _silo_states(self) -> dict[str, bytes]:
+        """What the silos that run here must remember."""
+        return {}
+
+    def _restore_silos(self, states: Mapping[str, bytes]) -> None:
+        """Bring the silos that run here to where they were."""
+        if states:
+            raise RunError("the checkpoint has other silos; restore them, or start a new run", place="checkpoint")
+
+    def _left_out_now(self) -> int:
+        """Rows that were left out since the run was begun or resumed, as far as it is known here."""
+        return 0
+
+    def go(self) -> Result:
+        """Run to the end."""
+        alone = self._directory.locked() if self._directory else nullcontext()
+        with torch_threads(self._subject.experiment.run.threads), alone:
+            self._begin()
+            self._check_model(self._server.model, "before training")
+            self._train()
+            return self._finish()
+
+    def _begin(self) -> None:
+        """Make the sessions, and bring them to where the run stopped."""
+        subject, directory = self._subject, self._directory
+        self._secrets = directory.secrets(subject.experiment) if directory else _secrets_in_memory(subject.experiment)
+        ledger = subject.ledger(directory.ledger_entries() if directory else ())
+        self._make_parties(subject.learner.initial(subject.streams.child("model")), ledger)
+        if directory is None:
+            return
+        checkpoint = directory.load_checkpoint()
+        if checkpoint is not None:
+            self._restore(directory, checkpoint)
+        elif directory.finished or ledger.entries:
+            raise RunError("its checkpoint is gone; start a new run", place=str(directory.path))
+        else:
+            # Before the first question: a run that stops within round 1 must not go on with other data or settings.
+            self._checkpoint()
+
+    def _train(self) -> None:
+        began = time.perf_counter()
+        while self._server.collected or self._exchange():
+            if not self._server.collected:
+                continue
+            entry = self._server.charge()
+            if entry is not None and self._directory is not None:
+                self._directory.append_ledger(entry)
+            self._missing = self._server.absent
+            self._server.advance()
+            self._check_model(self._server.model, f"after round {self._server.round}")
+            now = time.perf_counter()
+            self._report(now - began)
+            began = now
+
+    def _checkpoint(self) -> None:
+        if self._directory is None:
+            return
+        self._directory.save_checkpoint(
+            Checkpoint(
+                round=self._server.round,
+                digest=self._subject.plan.digest,
+                data=self._data,
+                server=self._server.save(),
+                silos=self._silo_states(),
+                released=[(entry.round, entry.content) for entry in self._server.ledger.entries],
+                seconds=self._seconds,
+                left_out=self._left_out,
+            )
+        )
+
+    @property
+    def _left_out(self) -> int:
+        return self._left_out_before + self._left_out_now()
+
+    def _report(self, seconds: float) -> None:
+        """Evaluate, write down, tell."""
+        self._seconds += seconds
+        test = self._subject.test
+        report = RoundReport(
+            self._server.round,
+            self._subject.plan.method.rounds,
+            {} if test is None else self._learner.evaluate(self._server.model, test),
+            math.inf if self._subject.about.void else self._server.ledger.epsilon().value,
+            seconds,
+            self._missing,
+        )
+        self._history.append(report)
+        if self._directory is not None:
+            self._directory.append_metrics(report.to_json())
+        if self._on_round is not None:
+            self._on_round(report)
+
+    def _restore(self, directory: RunDirectory, checkpoint: Checkpoint) -> None:
+        """Continue from ``checkpoint``, if everything is still as it was."""
+        wrong = ""
+        released = {(entry.round, entry.content) for entry in self._server.ledger.entries}
+        if checkpoint.digest != self._subject.plan.digest:
+            wrong = "the settings in experiment.json are not those the run began with"
+        elif checkpoint.data != self._data:
+            wrong = "the data are not those the run began with"
+        elif not released.issuperset(checkpoint.released):
+            wrong = "ledger.jsonl does not hold all that was released"
+        if wrong:
+            raise RunError(f"{wrong}; restore them, or start a new run", place=str(directory.path))
+        self._server.restore(checkpoint.server)
+        self._restore_silos(checkpoint.silos)
+        self._seconds, self._left_out_before = checkpoint.seconds, checkpoint.left_out
+        lines, rounds = directory.keep_metrics(checkpoint.round), self._subject.plan.method.rounds
+        self._history = [RoundReport.from_json(line, rounds) for line in lines]
+
+    def _check_model(self, x: Vector, when: str) -> None:
+        """Stop on a model that returns NaN. The probes are public: no record decides whether a run goes on."""
+        if not np.isfinite(self._learner.predict(x, self._probe)).all():
+            raise ModelError(
+                f"the model returns NaN or infinity {when}; the last checkpoint is kept, what was spent stays spent. "
+                "Check the model, lower the learning rates or the clip",
+                place="model",
+            )
+
+    def _statement(self) -> Statement:
+        subject = self._subject
+        return statement(
+            subject.plan,
+            self._server.ledger,
+            subject.about,
+            simulated=self._secrets.simulated,
+            together=self.together,
+            heard=self._server.heard,
+        )
+
+    def _finish(self) -> Result:
+        summary = self._statement()
+        result = Result(
+            dataset=self._subject.about.name,
+            method=self._subject.experiment.method_name,
+            model=self._server.model,
+            history=tuple(self._history),
+            statement=summary,
+            saturated=self._server.saturated,
+            left_out=self._left_out,
+            seconds=self._seconds,
+            run=None if self._directory is None else str(self._directory.path),
+            released=self._server.ledger.composition(),
+        )
+        if self._directory is not None:
+            schema = self._subject.about.schema
+            self._directory.save_model(result.model, None if schema is None else schema.to_dict())
+            if not self._directory.finished:
+                self._checkpoint()  # of the end: who reads the run again computes nothing, and finds the same times
+                self._directory.write_json("statement.json", summary.to_json())
+                self._directory.write_text("statement.txt", "\n".join(summary.lines()) + "\n")
+                title = f"Privacy of {result.method} on {result.dataset}"
+                self._directory.write_text("statement.html", summary.page(title))
+                self._directory.write_json("result.json", result.to_json())
+            self._directory.forget_secrets()
+        return result
+
+
+def _secrets_in_memory(experiment: Experiment) -> Secrets:
+    if experiment.run.secrets == "os":
+        return Secrets.from_os()
+    return Secrets.simulated_from_seed(experiment.run.seed)

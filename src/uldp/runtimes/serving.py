@@ -1,0 +1,158 @@
+"""The server of a real federation: it drives its session over a carrier, and leaves the run directory of a simulation.
+
+A carrier takes requests to silos and brings back what they answer; how is its own business. Whatever happens on the
+way, the server asks again with the identical bytes, and a silo answers those with identical bytes. So a lost message, a
+restarted silo and a restarted server look alike and release nothing twice.
+
+After every exchange the session is saved: silos remember theirs too, and a server that came back with an older state
+would ask what they answer no more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from uldp.errors import BudgetExhausted, ConfigError, MessageRefused, RunError
+from uldp.experiment.parties import PreparedServer
+from uldp.privacy.ledger import Ledger
+from uldp.runs.directory import RunDirectory
+from uldp.runtimes.recording import OnRound, RecordedRun
+from uldp.sessions.server import ServerSession
+from uldp.vectors import Vector
+
+ON_MISSING: Final = ("wait", "exclude", "stop")
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why a silo's answer did not come. ``refused``: it did come, and it is no; asking again at once will not help."""
+
+    reason: str
+    refused: bool = False
+
+
+class Carrier(Protocol):
+    """Takes messages to silos and back."""
+
+    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failed]:
+        """Each silo's answer to its request, after ``timeout`` seconds at most; who is not in it did not answer."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long the server waits for a silo, and what it does then.
+
+    ``attempt`` seconds for one exchange by the carrier; the silos that did not answer are asked again until ``seconds``
+    have passed. Then ``on_missing``: "wait" goes on asking, "exclude" repeats the round without them (where the
+    experiment allows it), "stop" ends here and can be resumed. ``pause`` seconds lie between two attempts.
+    """
+
+    seconds: float = 600.0
+    attempt: float = 300.0
+    pause: float = 2.0
+    on_missing: str = "stop"
+
+    def __post_init__(self) -> None:
+        if self.on_missing not in ON_MISSING:
+            raise ConfigError(
+                f"one of {', '.join(ON_MISSING)}, not {self.on_missing!r}", place="on_missing", value=self.on_missing
+            )
+        for key in ("seconds", "attempt", "pause"):
+            if not getattr(self, key) >= 0:
+                raise ConfigError(f"0 or more seconds, not {getattr(self, key)}", place=key, value=getattr(self, key))
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Time, which tests make up."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+OnTrouble = Callable[[Mapping[str, Failed]], None]
+"""Is told after every attempt which silos did not answer, and why."""
+
+
+class Serving(RecordedRun):
+    """One run over a carrier, begun or resumed."""
+
+    together = False
+
+    def __init__(
+        self,
+        prepared: PreparedServer,
+        directory: RunDirectory,
+        carrier: Carrier,
+        *,
+        patience: Patience | None = None,
+        on_round: OnRound | None = None,
+        on_trouble: OnTrouble | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(prepared, directory, on_round, "")
+        self._prepared = prepared
+        self._carrier = carrier
+        self._patience = patience or Patience()
+        self._on_trouble = on_trouble or (lambda trouble: None)
+        self._clock = clock or Clock()
+
+    def _make_parties(self, x: Vector, ledger: Ledger) -> None:
+        self._server = ServerSession(self._prepared.plan, x, ledger, self._secrets)
+
+    def _exchange(self) -> bool:
+        if not self._server.requests():
+            return False
+        deadline = self._clock.now() + self._patience.seconds
+        while requests := self._server.requests():
+            trouble = self._attempt(requests)
+            if not trouble:
+                break
+            self._on_trouble(trouble)
+            if self._clock.now() >= deadline or all(failed.refused for failed in trouble.values()):
+                self._do_without(trouble)
+                deadline = self._clock.now() + self._patience.seconds
+            self._clock.sleep(self._patience.pause)
+        self._server.collect()
+        self._checkpoint()
+        return True
+
+    def _attempt(self, requests: Mapping[str, bytes]) -> dict[str, Failed]:
+        """Carry the requests, take what comes back; who did not answer, and why."""
+        answers = self._carrier.exchange(requests, self._patience.attempt)
+        trouble: dict[str, Failed] = {}
+        for name in requests:
+            answer = answers.get(name, Failed("no answer"))
+            if isinstance(answer, bytes):
+                try:
+                    self._server.receive(name, answer)
+                    continue
+                except MessageRefused as error:
+                    answer = Failed(str(error), refused=True)
+            trouble[name] = answer
+        return trouble
+
+    def _do_without(self, trouble: Mapping[str, Failed]) -> None:
+        """What happens when patience ends."""
+        why = "; ".join(f"{name}: {failed.reason}" for name, failed in trouble.items())
+        if self._server.finishing:
+            # All is trained and charged: a goodbye that is missing changes nothing.
+            self._server.exclude(trouble)
+            return
+        if self._patience.on_missing == "wait":
+            return
+        if self._patience.on_missing == "exclude":
+            try:
+                self._server.exclude(trouble)
+            except (RunError, BudgetExhausted) as error:
+                raise type(error)(f"{error.message} ({why})", place=error.place, value=error.value) from error
+            # Before anybody is asked again: silos let nobody come back within a round.
+            self._checkpoint()
+            return
+        raise RunError(
+            f"stopped without {', '.join(trouble)} ({why}); nothing is lost, the run can be resumed", place="server"
+        )

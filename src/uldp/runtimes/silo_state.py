@@ -1,0 +1,83 @@
+"""What a silo of a real federation keeps on its disk, for its owner only::
+
+    lock                              one process at a time
+    experiments/DIGEST/secrets.key    where its noise and keys come from; made once, removed when the experiment is over
+    experiments/DIGEST/session.bin    where the conversation stands, with the last answer
+    ledger.jsonl                      what was answered in all experiments (``uldp.runtimes.policy``)
+
+Whoever reads the folder of an unfinished experiment can take that silo's noise off: keep it as safe as the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final
+
+from uldp.errors import RunError
+from uldp.experiment.config import Experiment
+from uldp.rng import Secrets
+from uldp.runs.files import kept_key, locked, private_folder, replace_file, reported, sync_folder
+
+_MAGIC: Final = b"uldp-silo-1\n"
+_HEAD: Final = len(_MAGIC) + 32
+
+
+class SiloState:
+    """The files of one silo and one experiment."""
+
+    def __init__(self, folder: Path | str, digest: str) -> None:
+        self.folder = Path(folder)
+        self._own = self.folder / "experiments" / digest
+        for part in (self.folder, self.folder / "experiments", self._own):
+            private_folder(part)
+
+    @property
+    def _session(self) -> Path:
+        return self._own / "session.bin"
+
+    @property
+    def _key(self) -> Path:
+        return self._own / "secrets.key"
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep a second process with the same identity from answering too."""
+        taken = "another process of this silo is running; stop it first, or give this one a folder of its own"
+        return locked(self.folder / "lock", taken, str(self.folder))
+
+    def secrets(self, experiment: Experiment) -> Secrets:
+        """The silo's own secrets: from the operating system, or in a rehearsal from the seed."""
+        if experiment.run.secrets == "simulated":
+            return Secrets.simulated_from_seed(experiment.run.seed)
+        if not self._key.exists() and self._session.exists():
+            raise RunError("the silo's secrets for this experiment are gone; start a new one", place=str(self._key))
+        return Secrets.from_key(kept_key(self._key))
+
+    def ledger_file(self, *, rehearsal: bool) -> Path:
+        """The silo's own ledger. A rehearsal has another: its noise protects nobody, and its model stays at home."""
+        return self.folder / ("rehearsal-ledger.jsonl" if rehearsal else "ledger.jsonl")
+
+    def load(self) -> bytes | None:
+        """The saved session, None if there is none yet; a damaged one is an error, never a fresh start."""
+        with reported(self._session):
+            if not self._session.exists():
+                return None
+            data = self._session.read_bytes()
+        if data[:_HEAD] != _MAGIC + hashlib.sha256(data[_HEAD:]).digest():
+            raise RunError(
+                "the silo's saved session is damaged (its checksum does not fit); restore it from a backup, or start a "
+                "new experiment",
+                place=str(self._session),
+            )
+        return data[_HEAD:]
+
+    def save(self, session: bytes) -> None:
+        """Replace the saved session; it is on disk when this returns."""
+        replace_file(self._session, _MAGIC + hashlib.sha256(session).digest() + session)
+
+    def forget_secrets(self) -> None:
+        """The experiment is over: nobody can compute this silo's noise any more."""
+        with reported(self._key):
+            self._key.unlink(missing_ok=True)
+            sync_folder(self._own)
