@@ -167,7 +167,7 @@ class AggregationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentConfig:
-    """``[deployment]``: how the parties of a real federation are known to its carrier. A simulation needs none of it."""
+    """``[deployment]``: how the silos of a real federation are known to its carrier. A simulation needs none of it."""
 
     nodes: Mapping[str, Any] = field(default_factory=dict)
 

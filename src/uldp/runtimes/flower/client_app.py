@@ -22,16 +22,16 @@ MOST_BYTES: Final = 1 << 40
 
 
 def carried(address: str, request: bytes, patience: float = PATIENCE) -> tuple[str, bytes]:
-    """The silo's answer to ``request``: ("reply", bytes), or ("refused", a sentence)."""
+    """The silo's answer to ``request``: ("reply", bytes), ("refused", a sentence), or ("failed", why none came)."""
     try:
         # No timeout from here on: training takes as long as it takes, and a silo that dies closes the connection.
         with _connected(address, patience) as sock:
             frames.send(sock, {"kind": "request"}, request)
             header, body = frames.receive(sock, MOST_BYTES)
     except UldpError as error:
-        return "refused", str(error).encode()
+        return "failed", str(error).encode()
     kind = header.get("kind")
-    return ("reply", body) if kind == "reply" else ("refused", body or f"the silo said {kind!r}".encode())
+    return (kind, body) if kind in ("reply", "refused") else ("failed", f"the silo said {kind!r}".encode())
 
 
 def _connected(address: str, patience: float) -> Any:

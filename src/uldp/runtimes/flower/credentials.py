@@ -1,9 +1,8 @@
 """Keys of a silo, and certificates for trials.
 
 A silo has two long-term keys. With the first (Ed25519) the silos know each other: the server cannot put itself in
-between. With the second (ECDSA P-384) Flower's server knows the silo's node. ``silo`` makes both. ``certificates`` makes
-a private authority and a server certificate, for rehearsals: in earnest the server's certificate comes from whoever
-issues certificates in your house.
+between. With the second (ECDSA P-384) Flower's server knows the silo's node. The private authority and the server
+certificate are for trials: in earnest the server's certificate comes from whoever issues certificates in your house.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class Hub:
             if asked is None or asked.number != header.get("number"):
                 return  # an answer to what was asked before
             del self._asked[silo]
-            answered = header.get("kind") == "reply"
-            answer = body if answered else Failed(body.decode(errors="replace"))
+            kind, sentence = header.get("kind"), body[:2000].decode(errors="replace")
+            answer = body if kind == "reply" else Failed(sentence, refused=kind == "refused")
             self._answers[silo] = (asked.body, answer)
             self._changed.notify_all()

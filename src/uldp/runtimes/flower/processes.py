@@ -318,10 +318,10 @@ def superlink_command(home: Home, address: Address, security: Security | None) -
     command += ["--isolation", "process", "--superexec-auth-secret-file", str(home.file("superexec.secret"))]
     if security is None:
         return [*command, "--insecure"]
-    files = {"--ssl-ca-certfile": security.ca}
-    files |= {"--ssl-certfile": security.folder / credentials.SERVER}
-    files |= {"--ssl-keyfile": security.folder / credentials.SERVER_KEY}
-    return [*command, "--enable-supernode-auth", *(part for pair in files.items() for part in map(_word, pair))]
+    files = {"ca-certfile": credentials.CA, "certfile": credentials.SERVER, "keyfile": credentials.SERVER_KEY}
+    for option, name in files.items():
+        command += [f"--ssl-{option}", str((security.folder / name).resolve())]
+    return [*command, "--enable-supernode-auth"]
 
 
 def superexec_command(home: Home, address: Address, security: Security | None) -> list[str]:
@@ -343,10 +343,6 @@ def supernode_command(
 
 def _trust(ca: Path | None) -> list[str]:
     return ["--insecure"] if ca is None else ["--root-certificates", str(ca.resolve())]
-
-
-def _word(part: str | Path) -> str:
-    return str(part.resolve()) if isinstance(part, Path) else part
 
 
 def free_port() -> int:

@@ -123,7 +123,7 @@ class Carrying:
             except ValueError as error:
                 self._failed(request, str(error))
                 continue
-            kind = "reply" if words["kind"] == "reply" else "refused"
+            kind = words["kind"] if words["kind"] in ("reply", "refused") else "failed"
             self._tell(request, kind, body)
 
     def _named(self, node: int, message: Any) -> None:
