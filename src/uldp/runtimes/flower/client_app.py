@@ -53,7 +53,9 @@ def answer(content: Any, silo: str, address: str) -> Any:
         return packed("refused", str(error).encode(), silo=silo)
     if words["kind"] == "who":
         return packed("name", silo=silo)
+    began = time.monotonic()
     kind, reply = carried(address, body)
+    print(f"{len(body)} bytes asked, {kind} of {len(reply)} bytes after {time.monotonic() - began:.3f} s", flush=True)
     return packed(kind, reply, silo=silo)
 
 

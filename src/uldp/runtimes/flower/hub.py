@@ -12,7 +12,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,17 @@ from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.serving import Failed
 
 HELLO_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What one exchange took: bytes there and back over all silos, and seconds."""
+
+    silos: int
+    failed: int
+    sent: int
+    received: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -40,9 +51,15 @@ class Hub:
     largest answer.
     """
 
-    def __init__(self, nodes: Mapping[str, int] | None = None, limit: int = 1 << 40) -> None:
+    def __init__(
+        self,
+        nodes: Mapping[str, int] | None = None,
+        limit: int = 1 << 40,
+        on_exchange: Callable[[Exchange], None] = lambda exchange: None,
+    ) -> None:
         self._nodes = dict(nodes or {})
         self._limit = limit
+        self._on_exchange = on_exchange
         # Paths of sockets must be short, and run directories need not be.
         self._folder = tempfile.TemporaryDirectory(prefix="uldp-hub-")
         self.address = f"unix:{Path(self._folder.name) / 'hub'}"
@@ -100,7 +117,15 @@ class Hub:
         A silo that is asked the same again is not sent the request twice while its answer is under way; an answer that
         came late is there at once.
         """
-        end = time.monotonic() + timeout
+        began = time.monotonic()
+        found = self._exchanged(requests, began + timeout)
+        answers = [answer for answer in found.values() if isinstance(answer, bytes)]
+        sent, received = sum(map(len, requests.values())), sum(map(len, answers))
+        seconds = round(time.monotonic() - began, 3)
+        self._on_exchange(Exchange(len(requests), len(requests) - len(answers), sent, received, seconds))
+        return found
+
+    def _exchanged(self, requests: Mapping[str, bytes], end: float) -> dict[str, bytes | Failed]:
         with self._changed:
             for silo, body in requests.items():
                 if not self._known(silo, body):
@@ -108,8 +133,12 @@ class Hub:
             missing = set(requests)
             while (missing := missing - self._answers.keys()) and (left := end - time.monotonic()) > 0:
                 self._changed.wait(min(left, 1.0))
-            why = "has not answered in time" if self._carrier is not None else "cannot be reached: no run of Flower"
-            late = Failed(f"{why} ({timeout:g} s)")
+            why = (
+                "has not answered in time"
+                if self._carrier is not None
+                else "cannot be reached: no run of Flower is there"
+            )
+            late = Failed(why)
             return {silo: self._answers.pop(silo, (b"", late))[1] for silo in requests}
 
     def close(self) -> None:

@@ -365,8 +365,11 @@ def reachable(address: Address) -> bool:
 class SuperLink:
     """The server's part of Flower: SuperLink and SuperExec, the silos' nodes, and the run."""
 
-    def __init__(self, home: Home, address: Address, security: Security | None, hub: str) -> None:
+    def __init__(
+        self, home: Home, address: Address, security: Security | None, hub: str, *, running: bool = False
+    ) -> None:
         self.home = home
+        self._theirs = running
         self._address = address
         self._security = security
         self._hub = hub
@@ -384,7 +387,11 @@ class SuperLink:
         self.stop()
 
     def start(self) -> None:
-        """Start both programs, and wait until they answer."""
+        """Start both programs, and wait until they answer; one that runs already is used as it is."""
+        if self._theirs:
+            if not reachable(self._address):
+                raise RunError("no SuperLink answers there", place=str(self._address))
+            return
         if reachable(self._address):
             raise RunError("another program listens there; stop it, or choose another port", place=str(self._address))
         extra = {"ULDP_HUB": self._hub}
@@ -409,7 +416,7 @@ class SuperLink:
 
     @property
     def running(self) -> bool:
-        return bool(self._children) and all(child.ended is None for child in self._children)
+        return self._theirs or (bool(self._children) and all(child.ended is None for child in self._children))
 
     def stop(self) -> None:
         while self._children:
@@ -430,4 +437,5 @@ class SuperLink:
 
     def submit(self, token: str) -> str:
         """Start a new run of Flower; its id."""
-        return str(self.home.run("run", str(self._app), "--run-config", f'token="{token}"')["run-id"])
+        config = f'token="{token}"' + (f' hub="{self._hub}"' if self._theirs else "")
+        return str(self.home.run("run", str(self._app), CONNECTION, "--run-config", config)["run-id"])
