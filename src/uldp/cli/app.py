@@ -14,6 +14,7 @@ from uldp.cli.catalog import datasets, methods
 from uldp.cli.compare import compare
 from uldp.cli.data import data
 from uldp.cli.demo import demo
+from uldp.cli.doctor import doctor
 from uldp.cli.join import join
 from uldp.cli.keys import keys
 from uldp.cli.local import local
@@ -46,6 +47,7 @@ for command in (
     serve,
     join,
     rehearse,
+    doctor,
     epsilon,
     sigma,
     local,

@@ -44,11 +44,12 @@ class PublicKeys:
 
     def lines(self) -> str:
         """Lines for the experiment file."""
-        name = _toml_key(self.silo)
+        name = toml_key(self.silo)
         return f'[aggregation.identities]\n{name} = "{self.identity}"\n\n[deployment.nodes]\n{name} = "{self.node}"\n'
 
 
-def _toml_key(name: str) -> str:
+def toml_key(name: str) -> str:
+    """A name as a key of a TOML file, quoted where it must be."""
     plain = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
     return name if plain else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

@@ -128,10 +128,8 @@ class Watch:
             self._submit()
 
     def _tell_late(self) -> None:
-        late = self._hub.late
-        if not late:
-            self._said = time.monotonic()
-        elif time.monotonic() - self._said > LATE_SECONDS:
+        late = self._hub.late_by(LATE_SECONDS)
+        if late and time.monotonic() - self._said > LATE_SECONDS:
             self._said = time.monotonic()
             self._say(f"waiting for {', '.join(late)}")
 

@@ -42,6 +42,7 @@ class _Asked:
 
     number: int
     body: bytes
+    since: float
 
 
 class Hub:
@@ -111,6 +112,11 @@ class Hub:
         with self._changed:
             return tuple(self._asked)
 
+    def late_by(self, seconds: float) -> tuple[str, ...]:
+        """The silos that were asked so long ago, and have not answered."""
+        with self._changed:
+            return tuple(silo for silo, asked in self._asked.items() if time.monotonic() - asked.since > seconds)
+
     def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failed]:
         """Every silo's answer, or why there is none after ``timeout`` seconds.
 
@@ -159,7 +165,7 @@ class Hub:
 
     def _ask(self, silo: str, body: bytes) -> None:
         self._number += 1
-        self._asked[silo] = _Asked(self._number, body)
+        self._asked[silo] = _Asked(self._number, body, time.monotonic())
         self._answers.pop(silo, None)
         if self._carrier is not None:
             self._forward(self._carrier, silo)

@@ -109,7 +109,7 @@ def _absolute(data: dict[str, Any], base: Path) -> None:
 
 def _toml(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
     """A tree of settings as TOML."""
-    quoted = {key: toml_value(str(key)) for key in tree}
+    quoted = {key: credentials.toml_key(str(key)) for key in tree}
     values = [f"{quoted[key]} = {toml_value(value)}" for key, value in tree.items() if not isinstance(value, Mapping)]
     head = [f"[{'.'.join(path)}]"] if path and values else []
     below = [_toml(value, (*path, quoted[key])) for key, value in tree.items() if isinstance(value, Mapping)]
