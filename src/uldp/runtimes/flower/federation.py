@@ -46,6 +46,9 @@ UNKNOWN_SECONDS: Final = 300.0
 GOODBYE_SECONDS: Final = 20.0
 """How long Flower gets to carry a silo's last answer."""
 
+NOT_LET_IN: Final = 305 % 256
+"""Flower's exit code for a node key that is not registered, as the operating system passes it on."""
+
 
 @dataclass(frozen=True)
 class Where:
@@ -247,6 +250,12 @@ class Node:
         command = supernode_command(joining.superlink, free_port(), joining.ca, key, config)
         return Child(command, self._home.environment(), self._home.file("supernode.log"), self._home.folder)
 
+    @staticmethod
+    def _why(child: Child) -> str:
+        if child.ended == NOT_LET_IN:
+            return "the server does not know this silo's node key (yet); compare deployment.nodes and --keys"
+        return child.last_words(1)
+
     def _look(self) -> None:
         # Linux ends a child with the thread that started it: the node lives in this one.
         began = time.monotonic()
@@ -260,11 +269,11 @@ class Node:
                 if time.monotonic() - started > UNKNOWN_SECONDS / 10:
                     began = time.monotonic()
                 continue
+            why = self._why(self._child)
             if time.monotonic() - began > UNKNOWN_SECONDS:
-                why = self._child.last_words()
                 self.trouble = RunError(f"Flower's node is not let in: {why}", place=str(self._joining.superlink))
                 break
-            self._say(f"Flower's node has ended ({self._child.last_words(1)}); starting it again")
+            self._say(f"Flower's node has ended: {why}; starting it again")
             self._ended.wait(5.0)
             self._child = self._start()
             started = time.monotonic()

@@ -6,6 +6,7 @@ both compute the same, bit by bit.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -69,7 +70,7 @@ def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 18
     private_folder(folder)
     say(f"simulating, then {len(silos)} silos and a server in {folder}")
     simulated = run_local(experiment)
-    file = _written(experiment, silos, folder)
+    file = write_experiment(experiment, silos, folder)
     began = time.monotonic()
     directory = RunDirectory(folder / "run")
     _federated(file, silos, folder, say, timeout)
@@ -85,7 +86,7 @@ def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 18
     )
 
 
-def _written(experiment: Experiment, silos: tuple[str, ...], folder: Path) -> Path:
+def write_experiment(experiment: Experiment, silos: tuple[str, ...], folder: Path) -> Path:
     """The experiment file with everybody's new keys in it; certificates beside."""
     credentials.make_certificates(folder / "certificates", ["127.0.0.1", "localhost"], days=2)
     public = [credentials.make_silo_keys(silo, folder / "keys" / str(n)) for n, silo in enumerate(silos)]
@@ -116,8 +117,8 @@ def _toml(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
     return "\n".join([*head, *values, "", *below])
 
 
-def _federated(file: Path, silos: tuple[str, ...], folder: Path, say: Say, timeout: float) -> None:
-    """Start the commands that people start, and wait for their end."""
+def commands_of(file: Path, silos: tuple[str, ...], folder: Path) -> dict[str, list[str]]:
+    """What people would type, on their machines: the server's command, and one for each silo."""
     address = Address("127.0.0.1", free_port())
     ca = folder / "certificates" / credentials.CA
     serve = ["serve", str(file), "--out", str(folder / "run"), "--certificates", str(folder / "certificates")]
@@ -125,22 +126,26 @@ def _federated(file: Path, silos: tuple[str, ...], folder: Path, say: Say, timeo
     for number, silo in enumerate(silos):
         own = ["join", str(file), "--silo", silo, "--superlink", str(address), "--ca", str(ca), "--rehearse"]
         keys, state = folder / "keys" / str(number), folder / "silos" / str(number)
-        commands[f"silo {silo}"] = [*own, "--keys", str(keys), "--state", str(state)]
+        commands[silo] = [*own, "--keys", str(keys), "--state", str(state)]
+    return commands
+
+
+def started(name: str, command: list[str], folder: Path) -> Child:
+    """A party's process, with its log in ``folder``."""
+    log = folder / f"{name.replace('/', '-')}.log"
+    return Child([sys.executable, "-P", "-m", "uldp", *command], os.environ, log, folder)
+
+
+def _federated(file: Path, silos: tuple[str, ...], folder: Path, say: Say, timeout: float) -> None:
+    """Start the commands that people start, and wait for the server's end."""
     parties: dict[str, Child] = {}
     try:
-        for number, (name, command) in enumerate(commands.items()):
-            log = folder / f"{'server' if name == 'server' else f'silo-{number - 1}'}.log"
-            parties[name] = _started(command, log, folder)
+        for name, command in commands_of(file, silos, folder).items():
+            parties[name] = started(name, command, folder)
         _wait(parties, say, timeout)
     finally:
         for party in reversed(parties.values()):
             party.stop()
-
-
-def _started(command: list[str], log: Path, folder: Path) -> Child:
-    import os
-
-    return Child([sys.executable, "-P", "-m", "uldp", *command], os.environ, log, folder)
 
 
 def _wait(parties: Mapping[str, Child], say: Say, timeout: float) -> None:
