@@ -46,8 +46,8 @@ UNKNOWN_SECONDS: Final = 300.0
 GOODBYE_SECONDS: Final = 20.0
 """How long Flower gets to carry a silo's last answer."""
 
-NOT_LET_IN: Final = 305 % 256
-"""Flower's exit code for a node key that is not registered, as the operating system passes it on."""
+NOT_LET_IN: Final = "Exit Code: 305"
+"""What Flower's log says about a node key that is not registered."""
 
 
 @dataclass(frozen=True)
@@ -252,9 +252,10 @@ class Node:
 
     @staticmethod
     def _why(child: Child) -> str:
-        if child.ended == NOT_LET_IN:
+        said = child.last_words(1)
+        if NOT_LET_IN in said:
             return "the server does not know this silo's node key (yet); compare deployment.nodes and --keys"
-        return child.last_words(1)
+        return said
 
     def _look(self) -> None:
         # Linux ends a child with the thread that started it: the node lives in this one.

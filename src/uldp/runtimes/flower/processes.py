@@ -223,14 +223,12 @@ class Child:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_SECONDS)
         left = [pid for pid in {*everybody, *group(self.pid)} if _started_here(pid, everybody, self.pid)]
-        _signal(left, signal.SIGTERM)
-        end = time.monotonic() + STOP_SECONDS / 2
-        while time.monotonic() < end and any(map(_alive, left)):
-            self._process.poll()
-            time.sleep(0.1)
-        _signal([pid for pid in left if _alive(pid)], signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_SECONDS)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            _signal([pid for pid in left if _alive(pid)], number)
+            end = time.monotonic() + STOP_SECONDS / 2
+            while time.monotonic() < end and any(map(_alive, left)):
+                self._process.poll()
+                time.sleep(0.05)
 
     def last_words(self, lines: int = 3) -> str:
         """The end of its log that says something."""
