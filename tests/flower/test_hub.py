@@ -135,7 +135,7 @@ class FakeSilo:
         while True:
             connection, _ = self.listening.accept()
             with connection:
-                header, body = frames.receive(connection, 1 << 20)
+                header, body = frames.receive(connection, 1 << 27)
                 self.seen.append((header, body))
                 if body == b"die":
                     continue

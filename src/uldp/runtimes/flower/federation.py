@@ -162,7 +162,7 @@ def serve(
         keys = node_keys(prepared, where.security)
         home = Home(directory.path / "private" / "flower")
         superlink = SuperLink(home, where.address, where.security, hub.address, running=where.running)
-        until.callback(superlink.stop)
+        until.callback(superlink.end)
         until.callback(hub.close)
         until.enter_context(Watch(superlink, hub, keys, say).watching())
         return serving.go()

@@ -128,15 +128,19 @@ class Home:
 
     def run(self, *arguments: str) -> dict[str, Any]:
         """A command of ``flwr`` and the JSON that it prints."""
-        done = subprocess.run(
-            [_program("flwr"), *arguments, "--format", "json"],
-            env=self.environment(),
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
-            check=False,
-        )
+        command = [_program("flwr"), *arguments, "--format", "json"]
+        try:
+            done = subprocess.run(
+                command,
+                env=self.environment(),
+                cwd=self.folder,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise RunError(f"no answer after {COMMAND_SECONDS:g} s", place=f"flwr {arguments[0]}") from None
         return _json_of(done, arguments)
 
 
@@ -373,6 +377,7 @@ class SuperLink:
         self._security = security
         self._hub = hub
         self._children: list[Child] = []
+        self._over = False
         secret = home.file("superexec.secret")
         if not secret.exists():
             replace_file(secret, os.urandom(32).hex().encode())
@@ -383,6 +388,11 @@ class SuperLink:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Stop, and start nothing any more."""
+        self._over = True
         self.stop()
 
     def start(self) -> None:
@@ -399,6 +409,8 @@ class SuperLink:
             ("superexec", superexec_command(self.home, self._address, self._security)),
         ):
             log = self.home.file(f"{name}.log")
+            if self._over:
+                return
             child = Child(command, self.home.environment(extra), log, self.home.folder)
             self._children.append(child)
             if name == "superlink":
