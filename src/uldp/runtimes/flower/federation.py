@@ -225,7 +225,7 @@ class Node:
         self._silo = silo
         self._address = address
         self._say = say
-        self._home = Home(joining.state / "flower")
+        self._home = Home(joining.state / "flower", silo=True)
         self._ended = threading.Event()
         self._child: Child | None = None
         self.trouble: RunError | None = None

@@ -34,6 +34,8 @@ OURS: Final = {
     "flwr-clientapp": "uldp.runtimes.flower.client_app",
     "flwr-serverapp": "uldp.runtimes.flower.server_app",
 }
+STAYS: Final = {"flower-superexec": "uldp.runtimes.flower.executor"}
+"""What a SuperNode starts once, and what then starts ``flwr-clientapp`` for every message; ours answers by itself."""
 FOREIGN: Final = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation", "uv")
 """Other commands that Flower starts for a run; here they do nothing."""
 START_SECONDS: Final = 60.0
@@ -84,12 +86,12 @@ class Address:
 class Home:
     """A folder for Flower inside a run's private folder: settings, database, logs, commands."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, silo: bool = False) -> None:
         self.folder = folder.resolve()
         private_folder(self.folder)
         self._commands = self.folder / "bin"
         private_folder(self._commands)
-        for name, module in OURS.items():
+        for name, module in {**OURS, **(STAYS if silo else {})}.items():
             # Flower throws away what these print.
             self._command(name, f'exec "{sys.executable}" -P -m {module} "$@" >>"$FLWR_HOME/{name}.log" 2>&1')
         for name in FOREIGN:
