@@ -67,6 +67,7 @@ def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 18
     if experiment.run.secrets != "simulated":
         experiment = replace(experiment, run=replace(experiment.run, secrets="simulated"))
     silos = prepare_server(experiment, rehearsal=True).plan.silos
+    folder = folder.resolve()  # the parties' processes start there
     private_folder(folder)
     say(f"simulating, then {len(silos)} silos and a server in {folder}")
     simulated = run_local(experiment)
