@@ -11,7 +11,7 @@ from uldp.cli.app import app
 from uldp.errors import ConfigError
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian
-from uldp.runs.directory import RunDirectory
+from uldp.runs.files import replace_file
 from uldp.runtimes.local import _LocalRun
 
 runner = CliRunner()
@@ -324,16 +324,15 @@ def test_updates_that_were_left_out_are_told_also_after_a_resumption(monkeypatch
 
 def test_a_kill_while_a_run_directory_is_made_does_not_block(monkeypatch):
     for name in ("versions.json", "experiment.json", "comparison.json"):
-        original = RunDirectory._replace
 
-        def killed(self, file, data, mode=0o600, name=name, original=original):
+        def killed(file, data, mode=0o600, name=name):
             if file.name == name:
                 file.with_name(f".{name}.partial").write_bytes(data[:5])
                 raise KeyboardInterrupt
-            original(self, file, data, mode)
+            replace_file(file, data, mode)
 
         with monkeypatch.context() as patch:
-            patch.setattr(RunDirectory, "_replace", killed)
+            patch.setattr("uldp.runs.directory.replace_file", killed)
             assert runner.invoke(app, [*ONE, "--methods", "default", "--out", name]).exit_code == 130
         assert document(*ONE, "--methods", "default", "--out", name)["runs"] == 1
 

@@ -221,8 +221,9 @@ def agreed_plan(
     facts = Facts(users, len(silos), learner.dimension, aggregation.dither)
     method = noised_method(experiment, totals, facts).for_model(learner.layer_sizes)
     return Plan(
-        # The calibrated noise is part of what is agreed on: another version of an accountant may find another one.
-        digest=hashlib.sha256(f"{experiment.digest()} {facts} {method!r}".encode()).hexdigest(),
+        # The calibrated noise is part of what is agreed on: another version of an accountant may find another one. And
+        # so are the model's tensors: somebody's own model may be another one elsewhere.
+        digest=hashlib.sha256(f"{experiment.digest()} {facts} {method!r} {learner.layer_sizes}".encode()).hexdigest(),
         method=method,
         aggregation=aggregation,
         facts=facts,

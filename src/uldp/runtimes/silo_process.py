@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import socket
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Self
@@ -68,8 +69,7 @@ class SiloProcess:
     def _restored(self, identity: SigningKey | None) -> SiloSession:
         prepared, saved = self._prepared, self._state.load()
         closed = saved is not None and SiloSession.is_closed(saved)
-        # Who has said goodbye needs no secrets any more: its last answer is kept.
-        secrets = Secrets.from_os() if closed else self._state.secrets(prepared.experiment)
+        secrets = self._state.secrets(prepared.experiment, closed=closed)
         ledger = OwnLedger(self._state.ledger_file(rehearsal=secrets.simulated), self._policy)
         session_id = hashlib.sha256(secrets.child("session").key).hexdigest()[:16]
         shown = shown_by_a_round(prepared.plan, prepared.about.void)
@@ -127,11 +127,17 @@ class SiloProcess:
                 with connection:
                     connection.settimeout(PATIENCE)
                     try:
-                        header, body = socket_frames.receive(connection, self._prepared.plan.message_limit)
-                        socket_frames.send(connection, *self.answer(header, body))
-                    except (MessageRefused, RunError) as error:
+                        socket_frames.send(connection, *self._heard(connection))
+                    except RunError as error:
                         # The answer, if there was one, is saved: whoever asks again gets it.
                         LOG.warning("silo %s: %s", self.name, error)
+
+    def _heard(self, connection: socket.socket) -> tuple[dict[str, Any], bytes]:
+        try:
+            header, body = socket_frames.receive(connection, self._prepared.plan.message_limit)
+        except MessageRefused as error:
+            return self._refused(f"silo {self.name}: {error}")
+        return self.answer(header, body)
 
     def answer(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         """The frame that answers a frame."""

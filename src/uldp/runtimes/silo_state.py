@@ -46,10 +46,12 @@ class SiloState:
         taken = "another process of this silo is running; stop it first, or give this one a folder of its own"
         return locked(self.folder / "lock", taken, str(self.folder))
 
-    def secrets(self, experiment: Experiment) -> Secrets:
+    def secrets(self, experiment: Experiment, *, closed: bool) -> Secrets:
         """The silo's own secrets: from the operating system, or in a rehearsal from the seed."""
         if experiment.run.secrets == "simulated":
             return Secrets.simulated_from_seed(experiment.run.seed)
+        if closed:
+            return Secrets.from_os()  # for show: who has said goodbye repeats its last answer and nothing else
         if not self._key.exists() and self._session.exists():
             raise RunError("the silo's secrets for this experiment are gone; start a new one", place=str(self._key))
         return Secrets.from_key(kept_key(self._key))

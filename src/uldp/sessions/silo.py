@@ -137,6 +137,13 @@ class SiloSession:
         if question == self._question:
             return self._answer
         body = m.decode(request, experiment=self._plan.digest, silo=self.name, limit=self._plan.message_limit)
+        if isinstance(body, m.Hello) and self._phase is not Phase.NEW:
+            raise MessageRefused(
+                f"Hello is out of turn: this experiment was begun here, and round {self._round} was the last; resume "
+                "its run, or start another one with another run.seed",
+                place=self.name,
+                value=self._phase.value,
+            )
         _, after = turn(self._plan.turns, self._phase, body, self.name)
         answer, told, round_ = self._answer_to(body, question)
         self._answer = m.encode(self._plan.digest, self.name, answer)

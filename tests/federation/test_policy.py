@@ -1,0 +1,177 @@
+"""The data owner has the last word: what is refused, what is charged, and that it adds up over experiments."""
+
+import json
+
+import pytest
+from tests.federation.federation_support import SILOS, World, experiment, parties, with_identities
+
+from uldp.errors import BudgetExhausted, ConfigError, RunError
+from uldp.methods.base import Observer
+from uldp.privacy.accountants import account
+from uldp.privacy.events import NonPrivate
+from uldp.protocol import messages as m
+from uldp.runtimes.policy import Charge, OwnLedger, Policy, shown_by_a_round
+from uldp.runtimes.silo_process import SiloProcess
+
+DELTA = 1e-5
+
+
+def plan_of(**sections):
+    return parties(experiment(**sections))[0].plan
+
+
+def worst(plan, rounds):
+    return max(account({event: rounds}, DELTA).value for event in shown_by_a_round(plan).values())
+
+
+def lines(folder, rehearsal=True):
+    file = folder / ("rehearsal-ledger.jsonl" if rehearsal else "ledger.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_a_round_is_charged_for_the_worst_that_it_can_show():
+    plain, masked = plan_of(aggregation={"name": "plain"}), plan_of()
+    facts = masked.facts
+    shown = shown_by_a_round(masked)
+    assert shown["world"] == masked.method.event(facts, 3)
+    assert shown["silos"] == masked.method.seen_by(facts, Observer("silos"))
+    assert shown["server"] == masked.method.event(facts, 3)
+    assert shown_by_a_round(plain)["server"] == plain.method.seen_by(facts, Observer("server"))
+
+
+def test_where_silos_may_be_missing_their_noise_does_not_count():
+    drops = plan_of(privacy={"noise_multiplier": 5.0, "compensate": 1})
+    facts, shown = drops.facts, shown_by_a_round(drops)
+    assert shown["world"] == drops.method.event(facts, 2)
+    assert shown["silos"] == drops.method.seen_by(facts, Observer("silos", dropped=1))
+    # Two attempts of one round tell a server what plain does.
+    assert shown["server"] == drops.method.seen_by(facts, Observer("server", sums=True))
+
+
+def test_what_protects_nobody_is_charged_as_that():
+    plan = plan_of()
+    assert set(shown_by_a_round(plan, "void").values()) == {NonPrivate()}
+    with pytest.raises(ConfigError, match="would cost without bound"):
+        Policy(max_epsilon=100.0).check(experiment(), plan, "void")
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        ({"allowed_aggregations": ("paillier",)}, "policy.allowed_aggregations: this silo's owner allows paillier"),
+        ({"allowed_methods": ("uldp-sgd", "uldp-avg")}, "allows uldp-sgd, uldp-avg, the experiment has uldp-avg-w"),
+        ({"allowed_methods": ()}, "allows none"),
+        ({"allow_counts": False}, "policy.allow_counts"),
+        ({"max_epsilon": 0.5}, r"policy.max_epsilon: this silo's owner allows epsilon 0.5 at delta 1e-05"),
+    ],
+)
+def test_an_experiment_against_the_policy_is_refused_before_anything_is_made(tmp_path, policy, reason):
+    prepared = parties(experiment())[1]["silo-1"]
+    with pytest.raises(ConfigError, match=reason):
+        SiloProcess(prepared, tmp_path / "silo", "unix:/unused", policy=Policy(**policy))
+    assert not (tmp_path / "silo").exists()
+
+
+def test_a_policy_file(tmp_path):
+    file = tmp_path / "policy.toml"
+    file.write_text('max_epsilon = 3\ndelta = 1e-6\nallowed_aggregations = ["masked"]\n')
+    assert Policy.from_file(file) == Policy(max_epsilon=3.0, delta=1e-6, allowed_aggregations=("masked",))
+    for text, reason in (
+        ("max_epsilom = 3", "Did you mean 'max_epsilon'"),
+        ("max_epsilon = 0", "a positive number"),
+        ("max_epsilon = nan", "a number"),
+        ("delta = 2", "delta"),
+        ('against = ["server"]', "'world' belongs to it"),
+        ('against = ["world", "moon"]', "some of world, server, silos"),
+        ("max_epsilon", "not valid TOML"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=reason):
+            Policy.from_file(file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Policy.from_file(tmp_path / "none.toml")
+
+
+def test_every_round_is_charged_once_whatever_is_repeated(tmp_path):
+    def fault(made, name, request):
+        made.ask(name, request)
+        made.kill(name)
+        return made.ask(name, request)
+
+    made = World(tmp_path, experiment(), fault, policy=Policy(max_epsilon=100.0))
+    made.serving().go()
+    made.close()
+    for name in SILOS:
+        assert [line["round"] for line in lines(tmp_path / name)] == [1, 2, 3]
+        assert (tmp_path / name / "rehearsal-ledger.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_experiments_on_the_same_data_add_up_and_stop_at_the_cap(tmp_path):
+    """The first one fits; the second stops in the round that would pass the cap, and releases nothing more."""
+    first = experiment()
+    plan = parties(first)[0].plan
+    policy = Policy(max_epsilon=worst(plan, 5) * 1.0001, delta=DELTA)
+    for seed, fits in ((0, True), (1, False)):
+        made = World(tmp_path, experiment(run={"threads": 1, "seed": seed}), policy=policy)
+        serving = made.serving()
+        try:
+            if fits:
+                serving.go()
+            else:
+                with pytest.raises(RunError, match=r"policy.max_epsilon: round 3 would raise"):
+                    serving.go()
+        finally:
+            made.close()
+        (tmp_path / "run").rename(tmp_path / f"run-{seed}")
+    for name in SILOS:
+        assert [line["round"] for line in lines(tmp_path / name)] == [1, 2, 3, 1, 2]
+
+
+def test_a_refused_request_is_not_charged(tmp_path):
+    built = experiment()
+    plan = parties(built)[0].plan
+
+    def fault(made, name, request):
+        body = m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
+        if isinstance(body, m.AskUpdate) and body.round == 1:
+            other = m.AskUpdate(2, body.model, body.sample)
+            made.ask(name, m.encode(plan.digest, name, other))
+        return made.ask(name, request)
+
+    made = World(tmp_path, built, fault)
+    made.serving().go()
+    made.close()
+    assert [line["round"] for line in lines(tmp_path / "silo-1")] == [1, 2, 3]
+
+
+def test_a_deployment_has_another_ledger_than_its_rehearsal(tmp_path):
+    built = with_identities(tmp_path)
+    made = World(tmp_path, built, keys=tmp_path)
+    made.serving().go()
+    made.close()
+    assert len(lines(tmp_path / "silo-1", rehearsal=False)) == 3
+    assert not lines(tmp_path / "silo-1")
+
+
+def charge(round_, event, experiment="e", session="s", content="c"):
+    return Charge(experiment, session, round_, content, dict.fromkeys(("world", "server", "silos"), event))
+
+
+def test_a_ledger_is_read_back_and_a_replay_costs_nothing(tmp_path):
+    event = plan_of().method.event(plan_of().facts, 3)
+    file = tmp_path / "ledger.jsonl"
+    ledger = OwnLedger(file, Policy(max_epsilon=100.0))
+    ledger.charge(charge(1, event))
+    ledger.charge(charge(1, event))
+    ledger.charge(charge(1, event, session="another run"))
+    spent = ledger.epsilon()
+    assert spent == account({event: 2}, DELTA).value
+    again = OwnLedger(file, Policy(max_epsilon=100.0))
+    assert again.charges == ledger.charges
+    assert again.epsilon() == spent
+    with pytest.raises(BudgetExhausted, match=r"from .* to .*, its owner allows 0.1"):
+        OwnLedger(file, Policy(max_epsilon=0.1)).charge(charge(2, event))
+    assert len(file.read_text().splitlines()) == 2
+    file.write_text('{"experiment": "e"}\n')
+    with pytest.raises(RunError, match="cannot read the entry"):
+        OwnLedger(file, Policy())

@@ -1,0 +1,557 @@
+"""A federation over a carrier: the simulation's model bit by bit, whatever goes wrong on the way."""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.federation.federation_support import World, experiment, parties, with_identities
+
+from uldp.errors import RunError
+from uldp.protocol import messages as m
+from uldp.rng import Secrets
+from uldp.runs import files
+from uldp.runs.directory import RunDirectory
+from uldp.runtimes.local import run
+from uldp.runtimes.serving import Failed, Patience
+from uldp.runtimes.silo_process import SiloProcess
+from uldp.sessions.silo import signing_key
+
+SMALL_KEY = {"name": "paillier", "key_bits": 512, "slots": 1}
+FEW = {"name": "uldp-avg-w", "rounds": 3, "local_epochs": 1, "max_records": 30}
+CASES = {
+    "plain": {"aggregation": {"name": "plain"}},
+    "masked": {},
+    "masked, sampled": {"method": {"sample_rate": 0.5}},
+    "paillier": {"aggregation": SMALL_KEY, "method": FEW},
+    "private sampling": {"aggregation": SMALL_KEY, "method": {**FEW, "sample_rate": 0.5, "sampling": "private"}},
+}
+DROPS = {"privacy": {"noise_multiplier": 5.0, "compensate": 1}}
+"""One of three silos may be missing."""
+_SIMULATED: dict[str, object] = {}
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = []
+
+    def make(built, fault=None, **further):
+        made.append(World(tmp_path, built, fault, **further))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def simulated(built):
+    key = built.digest()
+    if key not in _SIMULATED:
+        _SIMULATED[key] = run(built)
+    return _SIMULATED[key]
+
+
+def update_of(reply, plan, name):
+    body = m.decode(reply, experiment=plan.digest, silo=name, limit=plan.message_limit)
+    return body if isinstance(body, m.Update) else None
+
+
+def updates(world):
+    """What left each silo for each round, and for which set of silos."""
+    plan, found = parties(world.built)[0].plan, {}
+    for name, _, reply in world.sent:
+        body = update_of(reply, plan, name)
+        if body is not None:
+            found.setdefault((name, body.round, body.present), set()).add(body.vector)
+    return found
+
+
+def check_nothing_left_twice(world):
+    """One vector for each silo, round and set of silos; under plain also over all sets."""
+    found = updates(world)
+    assert all(len(vectors) == 1 for vectors in found.values())
+    if world.built.aggregation.name == "plain":
+        rounds = {}
+        for (name, round_, _), vectors in found.items():
+            rounds.setdefault((name, round_), set()).update(vectors)
+        assert all(len(vectors) == 1 for vectors in rounds.values())
+
+
+def check_same(result, expected):
+    assert result.model.tobytes() == expected.model.tobytes()
+    assert [report.metrics for report in result.history] == [report.metrics for report in expected.history]
+    assert result.released == expected.released
+    assert result.epsilon == expected.epsilon
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_rehearsal_ends_with_the_simulation_s_model(world, case):
+    built = experiment(**CASES[case])
+    made = world(built)
+    check_same(made.serving().go(), simulated(built))
+    check_nothing_left_twice(made)
+
+
+@pytest.mark.parametrize("aggregation", [{"name": "masked"}, SMALL_KEY])
+def test_without_noise_secrets_of_everybody_s_own_give_the_same_model(world, tmp_path, aggregation):
+    options = {"method": FEW, "privacy": {"noise_multiplier": 0.0}}
+    built = with_identities(tmp_path, aggregation=aggregation, **options)
+    made = world(built, keys=tmp_path)
+    result = made.serving().go()
+    expected = simulated(experiment(aggregation=aggregation, **options)).model
+    if aggregation["name"] == "masked":
+        assert result.model.tobytes() == expected.tobytes()
+    # Under paillier everybody's secret dither rounds each coordinate of the total, by a unit per silo at most.
+    units = 3 * 3 / parties(built)[0].plan.method.encoding(parties(built)[0].plan.facts).units
+    assert np.abs(result.model - expected).max() <= units
+    assert not result.statement.simulated
+    assert not list(tmp_path.glob("*/experiments/*/secrets.key"))  # forgotten at the end, by everybody
+
+
+def test_the_run_directory_is_that_of_a_simulation(world, tmp_path):
+    built = experiment()
+    made = world(built)
+    made.serving().go()
+    directory = RunDirectory.create(tmp_path / "simulated", built)
+    run(built, directory)
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {p.name for p in directory.path.iterdir()}
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == (directory.path / "ledger.jsonl").read_bytes()
+    ours, theirs = (json.loads((path / "result.json").read_text()) for path in (tmp_path / "run", directory.path))
+    assert ours["metrics"] == theirs["metrics"]
+    caveats = [" ".join(one["statement"]["caveats"]) for one in (ours, theirs)]
+    assert ["All parties ran in one place" in text for text in caveats] == [False, True]
+
+
+# --- faults that nothing may change ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["plain", "masked", "private sampling"])
+def test_a_server_that_is_killed_at_every_point_goes_on(world, case):
+    """It dies before, during and after every exchange; each time a new one continues from the checkpoint."""
+    built = experiment(**CASES[case])
+
+    class Dies(Exception):
+        pass
+
+    seen = set()
+
+    def once(*point):
+        if point not in seen:
+            seen.add(point)
+            raise Dies
+
+    def fault(made, name, request):
+        once(name, request, "before")
+        answer = made.ask(name, request)
+        once(name, request, "after")
+        return answer
+
+    made, result = world(built, fault), None
+    while result is None:
+        with contextlib.suppress(Dies):
+            result = made.serving().go()
+    check_same(result, simulated(built))
+    check_nothing_left_twice(made)
+    assert len(seen) >= 2 * 3 * 5  # before and after every silo's answer in every exchange
+
+
+@pytest.mark.parametrize("point", ["append_ledger", "append_metrics", "save_model", "write_json", "forget_secrets"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_server_that_is_killed_while_it_writes_goes_on(world, monkeypatch, point, after):
+    built = experiment()
+    made = world(built)
+    serving = made.serving()
+    original, calls = getattr(RunDirectory, point), []
+
+    def dies(self, *arguments):
+        if after:
+            original(self, *arguments)
+        calls.append(arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, point, dies)
+        with pytest.raises(KeyboardInterrupt):
+            serving.go()
+    result = made.serving().go()
+    check_same(result, simulated(built))
+    check_nothing_left_twice(made)
+    entries = RunDirectory.open(made.folder / "run").ledger_entries()
+    assert [entry.round for entry in entries] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_silos_that_are_killed_before_and_after_every_answer_go_on(world, case):
+    built = experiment(**CASES[case])
+
+    def fault(made, name, request):
+        made.kill(name)
+        first = made.ask(name, request)
+        made.kill(name)  # after it has answered, and the answer is lost
+        assert made.ask(name, request) == first
+        return first
+
+    made = world(built, fault)
+    check_same(made.serving().go(), simulated(built))
+    check_nothing_left_twice(made)
+
+
+faults = st.lists(st.sampled_from(["well", "lost", "kill", "kill after", "lost answer", "garbage"]), max_size=40)
+
+
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
+@given(plan=faults, case=st.sampled_from(["plain", "masked"]))
+def test_whatever_goes_wrong_and_passes_changes_nothing(tmp_path_factory, plan, case):
+    built, left = experiment(**CASES[case]), list(plan)
+
+    def fault(made, name, request):
+        what = left.pop() if left else "well"
+        if what == "lost":
+            return Failed("lost")
+        if what == "garbage":
+            return b"garbage"
+        if what == "kill":
+            made.kill(name)
+        answer = made.ask(name, request)
+        if what == "kill after":
+            made.kill(name)
+        return Failed("lost") if what == "lost answer" else answer
+
+    made = World(tmp_path_factory.mktemp("world"), built, fault)
+    try:
+        check_same(made.serving("wait").go(), simulated(built))
+        check_nothing_left_twice(made)
+    finally:
+        made.close()
+
+
+# --- silos that stay away --------------------------------------------------------------------------------------------
+
+
+def away(gone, rounds, plan):
+    """Some silo does not answer in these rounds."""
+
+    def fault(made, name, request):
+        body = m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
+        if name == gone and isinstance(body, m.AskUpdate) and body.round in rounds:
+            return Failed("no answer")
+        return made.ask(name, request)
+
+    return fault
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "masked"])
+def test_a_round_goes_on_without_a_silo_and_says_so(world, tmp_path, aggregation):
+    built = experiment(aggregation={"name": aggregation}, **DROPS)
+    plan = parties(built)[0].plan
+    made = world(built, away("silo-2", [2], plan))
+    result = made.serving("exclude").go()
+    assert [report.missing for report in result.history] == [(), ("silo-2",), ()]
+    events = [entry.event for entry in RunDirectory.open(tmp_path / "run").ledger_entries()]
+    full, fewer = plan.method.event(plan.facts, 3), plan.method.event(plan.facts, 2)
+    assert events == [full, fewer, full]
+    check_nothing_left_twice(made)
+    assert "Silos were missing in 1 of 3 rounds" in " ".join(result.statement.caveats)
+    lied_to = "A server that lies about who is missing" in " ".join(result.statement.caveats)
+    assert lied_to == (aggregation == "masked")
+    again = made.serving("exclude").go()  # a finished run is only read
+    assert [report.missing for report in again.history] == [(), ("silo-2",), ()]
+
+
+def test_a_repeated_round_counts_as_plain_towards_the_server(world):
+    built = experiment(**DROPS)
+    plan = parties(built)[0].plan
+    usual = world(built).serving().go().statement
+    made = world(built, away("silo-2", [1, 2, 3], plan))
+    made.folder = made.folder / "second"
+    made.folder.mkdir()
+    repeated = made.serving("exclude").go().statement
+    by_plain = simulated(experiment(aggregation={"name": "plain"}, **DROPS)).statement
+    of = {row.who: row.epsilon for row in repeated.exposures}
+    assert of["the server"] == {row.who: row.epsilon for row in by_plain.exposures}["the server"]
+    assert of["the outside world"] > {row.who: row.epsilon for row in usual.exposures}["the outside world"]
+
+
+def test_the_model_of_a_repeated_round_is_that_of_the_others(world, tmp_path):
+    """Plain and masked agree bit by bit, also with a silo missing."""
+    models = []
+    for aggregation in ("plain", "masked"):
+        built = experiment(aggregation={"name": aggregation}, **DROPS)
+        made = world(built, away("silo-3", [1, 3], parties(built)[0].plan))
+        made.folder = tmp_path / aggregation
+        made.folder.mkdir()
+        models.append(made.serving("exclude").go().model.tobytes())
+    assert models[0] == models[1]
+
+
+def test_the_missing_silo_answered_and_its_answer_was_lost(world):
+    """It has released its vector already; in the next round it goes on as if nothing had happened."""
+    built = experiment(**DROPS)
+    plan = parties(built)[0].plan
+
+    def fault(made, name, request):
+        body = m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
+        answer = made.ask(name, request)
+        lost = name == "silo-1" and isinstance(body, m.AskUpdate) and body.round == 2
+        return Failed("lost") if lost else answer
+
+    made = world(built, fault)
+    result = made.serving("exclude").go()
+    assert [report.missing for report in result.history] == [(), ("silo-1",), ()]
+    check_nothing_left_twice(made)
+
+
+def test_a_server_killed_between_the_attempts_goes_on_with_the_second(world):
+    built = experiment(**DROPS)
+    plan = parties(built)[0].plan
+    made = world(built, away("silo-2", [2], plan))
+    serving = made.serving("exclude")
+    original = serving._do_without
+
+    def dies(trouble):
+        original(trouble)
+        raise KeyboardInterrupt
+
+    serving._do_without = dies
+    with pytest.raises(KeyboardInterrupt):
+        serving.go()
+    made.fault = None  # the silo is back, but the round is being repeated without it
+    result = made.serving("exclude").go()
+    assert [report.missing for report in result.history] == [(), ("silo-2",), ()]
+    check_nothing_left_twice(made)
+
+
+@pytest.mark.parametrize(("case", "sections"), [("masked", {}), ("paillier", {}), ("masked", DROPS)])
+def test_a_silo_that_never_comes_back_stops_the_run_which_can_be_resumed(world, case, sections):
+    built = experiment(**{**CASES[case], **sections})
+    made = world(built, away("silo-2", [2], parties(built)[0].plan))
+    with pytest.raises(RunError, match=r"stopped without silo-2 \(silo-2: no answer\); nothing is lost"):
+        made.serving("stop").go()
+    assert made.time.time >= 60  # it was asked again until patience ended
+    made.fault = None
+    check_same(made.serving().go(), simulated(built))
+    check_nothing_left_twice(made)
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [("masked", r"2 silos are left, and a round needs 3 \(aggregation.min_silos\)"), ("paillier", "under paillier")],
+)
+def test_where_nobody_may_be_missing_the_run_stops_with_one_sentence(world, case, reason):
+    built = experiment(**CASES[case])
+    made = world(built, away("silo-2", [2], parties(built)[0].plan))
+    with pytest.raises(RunError, match=reason):
+        made.serving("exclude").go()
+    made.fault = None
+    check_same(made.serving().go(), simulated(built))
+
+
+def test_a_silo_that_is_slow_is_waited_for(world):
+    built = experiment()
+    late = {"silo-3": 5}
+
+    def fault(made, name, request):
+        if late.get(name, 0) > 0:
+            late[name] -= 1
+            return Failed("beyond the time limit")
+        return made.ask(name, request)
+
+    made, seen = world(built, fault), []
+    check_same(made.serving("wait", on_trouble=seen.append).go(), simulated(built))
+    assert [list(trouble) for trouble in seen] == [["silo-3"]] * 5
+
+
+def test_a_missing_goodbye_does_not_hold_up_the_result(world):
+    built = experiment()
+    plan = parties(built)[0].plan
+
+    def fault(made, name, request):
+        body = m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
+        return Failed("gone home") if isinstance(body, m.Finish) else made.ask(name, request)
+
+    check_same(world(built, fault).serving("stop").go(), simulated(built))
+
+
+# --- silos that say something else -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"", b"garbage", bytes(10**6), m.encode("f" * 64, "silo-2", m.Goodbye())],
+    ids=["", "x", "long", "foreign"],
+)
+def test_garbage_is_no_answer(world, garbage):
+    built = experiment()
+    made = world(built, lambda made, name, request: garbage if name == "silo-2" else made.ask(name, request))
+    with pytest.raises(RunError, match="stopped without silo-2"):
+        made.serving().go()
+    made.fault = None
+    check_same(made.serving().go(), simulated(built))
+
+
+def test_a_vector_that_leaves_the_range_stops_the_run_before_anything_is_charged(world, tmp_path):
+    built = experiment()
+    plan = parties(built)[0].plan
+
+    def fault(made, name, request):
+        answer = made.ask(name, request)
+        body = update_of(answer, plan, name)
+        if name == "silo-2" and body is not None:
+            noise = m.pack(np.full(plan.facts.dimension, 2**62, dtype=np.uint64))
+            return m.encode(plan.digest, name, m.Update(body.round, noise, 0))
+        return answer
+
+    made = world(built, fault)
+    with pytest.raises(Exception, match="left the protocol"):
+        made.serving().go()
+    assert RunDirectory.open(tmp_path / "run").ledger_entries() == ()
+    made.fault = None
+    check_same(made.serving().go(), simulated(built))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"method": {"local_epochs": 2}},
+        {"model": {"name": "mlp"}},
+        {"privacy": {"noise_multiplier": 1.0}},
+        {"aggregation": {"name": "plain"}},
+        {"run": {"threads": 1, "seed": 1}},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_silo_with_another_experiment_is_told_so(world, other):
+    built, odd = experiment(), World(world(experiment()).folder / "odd", experiment(**other))
+    made = world(built, lambda made, name, request: (odd if name == "silo-2" else made).ask(name, request))
+    with pytest.raises(RunError, match="belongs to experiment"):
+        made.serving().go()
+    odd.close()
+
+
+def test_a_silo_with_another_roster_is_told_so(world):
+    built = experiment()
+    made = world(built)
+    prepared = dataclasses.replace(parties(built)[1]["silo-2"], roster="another")
+    made.running["silo-2"] = SiloProcess(prepared, made.folder / "odd", "unix:/unused")
+    with pytest.raises(RunError, match="has another roster"):
+        made.serving().go()
+
+
+@pytest.mark.parametrize("case", ["masked", "paillier"])
+def test_two_silos_with_one_identity_do_not_come_together(world, case):
+    """silo-3 answers for silo-2 too: it cannot sign for it."""
+    built = experiment(**CASES[case])
+    made = world(built)
+    server, silos = parties(built)
+    stranger = signing_key(Secrets.simulated_from_seed(0), 2)
+    with pytest.raises(Exception, match="not the one whose public half stands in the experiment"):
+        SiloProcess(silos["silo-2"], made.folder / "odd", "unix:/unused", identity=stranger)
+
+    def fault(made, name, request):
+        if name != "silo-2":
+            return made.ask(name, request)
+        body = m.decode(request, experiment=server.plan.digest, silo=name, limit=server.plan.message_limit)
+        answer = made.ask("silo-3", m.encode(server.plan.digest, "silo-3", body))
+        if isinstance(answer, Failed):
+            return answer
+        said = m.decode(answer, experiment=server.plan.digest, silo="silo-3", limit=server.plan.message_limit)
+        return m.encode(server.plan.digest, "silo-2", said)
+
+    made.fault = fault
+    with pytest.raises(RunError, match="silo-2: the signature of its key"):
+        made.serving().go()
+
+
+# --- disks -----------------------------------------------------------------------------------------------------------
+
+
+def full_disk(monkeypatch, matches):
+    """Writes to files whose path contains ``matches`` fail as on a full disk."""
+    original = files.replace_file
+
+    def write(file, data, mode=0o600):
+        if matches in str(file):
+            with files.reported(file):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        original(file, data, mode)
+
+    for module in ("uldp.runtimes.silo_state", "uldp.runs.directory"):
+        monkeypatch.setattr(f"{module}.replace_file", write)
+
+
+def test_a_silo_whose_disk_is_full_sends_nothing_and_loses_nothing(world, monkeypatch):
+    built = experiment()
+    made = world(built, away("silo-2", [2], parties(built)[0].plan))
+    with pytest.raises(RunError):
+        made.serving().go()
+    made.fault, left = None, len(made.sent)
+    with monkeypatch.context() as patch:
+        full_disk(patch, "silo-2")
+        with pytest.raises(RunError, match=r"silo silo-2: cannot write its state \(No space left on device\)"):
+            made.serving().go()
+    assert all(name != "silo-2" for name, _, _ in made.sent[left:])
+    check_same(made.serving().go(), simulated(built))
+    check_nothing_left_twice(made)
+
+
+def test_a_silo_whose_disk_was_full_and_which_then_died_computes_it_anew_and_only_once(world, monkeypatch):
+    built = experiment()
+    made = world(built, away("silo-2", [2], parties(built)[0].plan))
+    with pytest.raises(RunError):
+        made.serving().go()
+    made.fault = None
+    with monkeypatch.context() as patch:
+        full_disk(patch, "silo-2")
+        with pytest.raises(RunError):
+            made.serving().go()
+    made.kill("silo-2")
+    check_same(made.serving().go(), simulated(built))
+    check_nothing_left_twice(made)
+
+
+def test_a_server_whose_disk_is_full_stops_and_goes_on_later(world, monkeypatch):
+    built = experiment()
+    made = world(built, away("silo-2", [2], parties(built)[0].plan))
+    with pytest.raises(RunError):
+        made.serving().go()
+    made.fault = None
+    with monkeypatch.context() as patch:
+        full_disk(patch, "checkpoint.bin")
+        with pytest.raises(RunError, match="No space left on device"):
+            made.serving().go()
+    check_same(made.serving().go(), simulated(built))
+    check_nothing_left_twice(made)
+
+
+def test_two_servers_do_not_work_on_one_run(world):
+    built = experiment()
+    made = world(built)
+
+    def fault(made, name, request):
+        with pytest.raises(RunError, match="another process is working on this run"):
+            made.serving().go()
+        return made.ask(name, request)
+
+    made.fault = fault
+    made.serving().go()
+
+
+def test_a_second_run_of_the_same_experiment_is_told_how_to_go_on(world, tmp_path):
+    """Another run has other samples and other noise: silos do not mistake it for the one that they know."""
+    made = world(experiment())
+    made.serving().go()
+    (tmp_path / "run").rename(tmp_path / "finished")
+    with pytest.raises(RunError, match=r"round 3 was the last; resume its run, or .* another run\.seed"):
+        made.serving().go()
+
+
+def test_impatience_is_checked():
+    with pytest.raises(Exception, match="one of wait, exclude, stop"):
+        Patience(on_missing="ignore")
+    with pytest.raises(Exception, match="0 or more seconds"):
+        Patience(seconds=-1)
