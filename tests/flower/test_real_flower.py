@@ -113,3 +113,28 @@ def test_a_killed_server_resumes_where_it_was(tmp_path):
     directory = RunDirectory.open(tmp_path / "run")
     assert np.array_equal(directory.load_model(), simulated.model)
     assert [entry.round for entry in directory.ledger_entries()] == [1, 2, 3]
+
+
+def test_without_tls_nodes_are_asked_for_their_names_and_an_interrupt_leaves_nothing_behind(tmp_path):
+    tree = {**TREE, "method": {**TREE["method"], "rounds": 1}, "aggregation": {"name": "plain"}}
+    experiment = Experiment.from_tree(tree, tmp_path)
+    simulated = run(experiment)
+    file = rehearsal.write_experiment(experiment, SILOS, tmp_path)
+    address = f"127.0.0.1:{processes.free_port()}"
+    parties = {}
+    try:
+        serve = ["serve", str(file), "--out", str(tmp_path / "run"), "--address", address, "--insecure", "--rehearse"]
+        parties["server"] = rehearsal.started("server", serve, tmp_path)
+        for silo in SILOS:
+            join = ["join", str(file), "--silo", silo, "--superlink", address, "--insecure", "--rehearse"]
+            keys = ["--keys", str(tmp_path / "keys" / str(SILOS.index(silo))), "--state", str(tmp_path / silo)]
+            parties[silo] = rehearsal.started(silo, [*join, *keys], tmp_path)
+        assert until(lambda: parties["server"].ended is not None, 300, parties) and parties["server"].ended == 0
+        below = processes.descendants(parties["silo-1"].pid)
+        os.kill(parties["silo-1"].pid, signal.SIGTERM)
+        until(lambda: parties["silo-1"].ended is not None, 40, parties)
+        assert len(below) >= 2 and not any(map(processes._alive, below))
+    finally:
+        for party in parties.values():
+            party.stop()
+    assert np.array_equal(RunDirectory.open(tmp_path / "run").load_model(), simulated.model)
