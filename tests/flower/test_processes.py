@@ -37,11 +37,22 @@ time.sleep(100)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_program_whose_children_are_gone_is_lonely(tmp_path, monkeypatch):
+    monkeypatch.setattr(p, "STOP_SECONDS", 0.5)
+    child = p.Child([sys.executable, "-c", FAMILY], os.environ, tmp_path / "log", tmp_path)
+    below = int(waited(lambda: (tmp_path / "log").read_text().strip()))
+    assert alive(child.pid) and alive(below) and not child.lonely
+    os.kill(below, signal.SIGKILL)
+    waited(lambda: child.lonely)
+    child.stop()
+    assert child.ended is not None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_stopping_a_program_leaves_no_orphan(tmp_path, monkeypatch):
     monkeypatch.setattr(p, "STOP_SECONDS", 0.5)
     child = p.Child([sys.executable, "-c", FAMILY], os.environ, tmp_path / "log", tmp_path)
     below = int(waited(lambda: (tmp_path / "log").read_text().strip()))
-    assert alive(child.pid) and alive(below)
     child.stop()
     assert child.ended is not None and not alive(below)
     child.stop()  # once more is harmless

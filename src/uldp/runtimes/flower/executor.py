@@ -27,7 +27,12 @@ def main() -> None:
         start_parent_process_monitor(arguments.parent_pid)
     app, client = make_app(), _client(arguments, None)
     while True:
-        found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+        try:
+            found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+        except Exception as error:  # the SuperNode may be starting still; when it ends, this process does
+            print(f"the SuperNode does not answer: {type(error).__name__}", flush=True)
+            time.sleep(1.0)
+            continue
         if found.HasField("task") and found.token:
             _answer(_client(arguments, found.token), app)
         else:

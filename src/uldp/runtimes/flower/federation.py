@@ -43,6 +43,8 @@ LATE_SECONDS: Final = 30.0
 """How often it is said who is late."""
 UNKNOWN_SECONDS: Final = 300.0
 """How long a silo's node tries to be let in, for instance before the server has registered its key."""
+SETTLED_SECONDS: Final = 30.0
+"""A node that has lived so long was let in, and has started what answers its messages."""
 GOODBYE_SECONDS: Final = 20.0
 """How long Flower gets to carry a silo's last answer."""
 
@@ -266,9 +268,12 @@ class Node:
             if self._silo.closed:
                 self._ended.wait(GOODBYE_SECONDS)
                 break
+            age = time.monotonic() - started
+            if self._child.ended is None and age > SETTLED_SECONDS:
+                began = time.monotonic()
+                if self._child.lonely:  # nobody is left to answer its messages, and Flower does not mind
+                    self._child.stop()
             if self._child.ended is None:
-                if time.monotonic() - started > UNKNOWN_SECONDS / 10:
-                    began = time.monotonic()
                 continue
             why = self._why(self._child)
             if time.monotonic() - began > UNKNOWN_SECONDS:

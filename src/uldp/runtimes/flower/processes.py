@@ -221,6 +221,12 @@ class Child:
         """The exit code, None while it runs."""
         return self._process.poll()
 
+    @property
+    def lonely(self) -> bool:
+        """Whether nothing that it started runs any more; never where that cannot be seen."""
+        below = descendants(self.pid)
+        return _stat(os.getpid()) is not None and not any(map(_alive, below))
+
     def stop(self) -> None:
         """Ask it to end, then make it; what it started goes too, also what left the process group."""
         everybody = [self.pid, *descendants(self.pid)]
