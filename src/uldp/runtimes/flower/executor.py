@@ -7,6 +7,7 @@ This one stays, asks the SuperNode for the next message, and answers it with our
 from __future__ import annotations
 
 import argparse
+import threading
 import time
 from typing import Any, Final
 
@@ -34,7 +35,9 @@ def main() -> None:
             time.sleep(1.0)
             continue
         if found.HasField("task") and found.token:
-            _answer(_client(arguments, found.token), app)
+            # In a thread: a message of a run that ended with its SuperLink may never come, and Flower waits for it.
+            about = (_client(arguments, found.token), app)
+            threading.Thread(target=_answer, args=about, daemon=True).start()
         else:
             time.sleep(POLL)
 
