@@ -14,11 +14,16 @@ from uldp.cli.catalog import datasets, methods
 from uldp.cli.compare import compare
 from uldp.cli.data import data
 from uldp.cli.demo import demo
+from uldp.cli.doctor import doctor
+from uldp.cli.join import join
+from uldp.cli.keys import keys
 from uldp.cli.local import local
 from uldp.cli.models import export, predict
 from uldp.cli.new import new
 from uldp.cli.plan import plan
+from uldp.cli.rehearse import rehearse
 from uldp.cli.run import resume, run
+from uldp.cli.serve import serve
 from uldp.cli.total import total
 
 app = typer.Typer(
@@ -39,6 +44,10 @@ for command in (
     compare,
     predict,
     export,
+    serve,
+    join,
+    rehearse,
+    doctor,
     epsilon,
     sigma,
     local,
@@ -46,6 +55,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(data, name="data")
+app.add_typer(keys, name="keys")
 app.add_typer(attack, name="attack")
 app.add_typer(bench, name="bench")
 

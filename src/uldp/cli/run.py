@@ -79,7 +79,7 @@ def _train(prepared: Prepared, directory: RunDirectory, transcript: bool, as_jso
     if as_json:
         print_json(result.to_json())
     else:
-        _show(result)
+        show_result(result)
 
 
 def warnings_before(prepared: Prepared) -> list[str]:
@@ -113,7 +113,8 @@ def warnings_after(result: Result, rounds: int) -> list[str]:
     return found
 
 
-def _show(result: Result) -> None:
+def show_result(result: Result) -> None:
+    """A result for people."""
     rounds = result.history[-1].round if result.history else 0
     typer.echo(f"{result.method} on {result.dataset}: {rounds} rounds in {result.seconds:.1f} s")
     print_table(("test metric", "value"), [(name, f"{value:.4f}") for name, value in result.metrics.items()])

@@ -169,6 +169,25 @@ class AggregationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeploymentConfig:
+    """``[deployment]``: how the silos of a real federation are known to its carrier. A simulation needs none of it."""
+
+    nodes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for silo, public in self.nodes.items():
+            place = f"deployment.nodes.{silo}"
+            if not isinstance(public, str) or not re.fullmatch("ecdsa-sha2-nistp384 [A-Za-z0-9+/]+={0,2}", public):
+                raise ConfigError(
+                    f"an ECDSA P-384 public key as `uldp keys silo` prints it, not {public!r}",
+                    place=place,
+                    value=repr(public),
+                )
+            if list(self.nodes.values()).count(public) > 1:
+                raise ConfigError("another silo has the same key", place=place, value=public)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """``[run]``: everything that must be equal for two runs to be equal, beside the experiment itself."""
 
@@ -210,6 +229,7 @@ class Experiment:
     privacy: PrivacyConfig
     aggregation: AggregationConfig
     run: RunConfig
+    deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
     name: str = field(default="", compare=False)
     """What people call it: the experiment file's name. Not part of the experiment's identity."""
     base: Path = field(default=Path(), compare=False)
@@ -218,7 +238,7 @@ class Experiment:
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any], base: Path | str = ".", name: str = "") -> Experiment:
         """The experiment of a tree as it stands in an experiment file."""
-        sections = ("data", "model", "method", "privacy", "aggregation", "run")
+        sections = ("data", "model", "method", "privacy", "aggregation", "run", "deployment")
         check_keys(tree, sections, "experiment")
         for section in ("data", "method"):
             if section not in tree:
@@ -234,6 +254,7 @@ class Experiment:
             privacy=privacy,
             aggregation=read_section(AggregationConfig, tree.get("aggregation", {}), "aggregation"),
             run=read_section(RunConfig, tree.get("run", {}), "run"),
+            deployment=read_section(DeploymentConfig, tree.get("deployment", {}), "deployment"),
             name=name,
             base=Path(base),
         )
@@ -259,6 +280,7 @@ class Experiment:
             "privacy": write_section(self.privacy),
             "aggregation": write_section(self.aggregation),
             "run": write_section(self.run),
+            **({"deployment": write_section(self.deployment)} if self.deployment.nodes else {}),
         }
 
     def digest(self) -> str:

@@ -67,7 +67,7 @@ class RunDirectory:
         with reported(run.path):
             run._private.mkdir(exist_ok=True)
             run._private.chmod(0o700)
-        run.write_json("versions.json", _versions())
+        run.write_json("versions.json", versions())
         about = {"name": experiment.name, "base": str(experiment.base.resolve())}
         run.write_json("experiment.json", {**about, **experiment.to_tree()})
         return run
@@ -262,7 +262,8 @@ def _left_behind(entry: Path) -> bool:
     return entry.name == "versions.json" or (entry.name.startswith(".") and entry.name.endswith(".partial"))
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """The versions that a result depends on."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 

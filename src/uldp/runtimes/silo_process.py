@@ -96,6 +96,11 @@ class SiloProcess:
     def name(self) -> str:
         return self._session.name
 
+    @property
+    def closed(self) -> bool:
+        """Whether the experiment is over for this silo."""
+        return self._session.closed
+
     def __enter__(self) -> Self:
         return self
 

@@ -1,0 +1,48 @@
+"""``uldp doctor``: what is wrong, before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from uldp.cli.federation import Rehearse
+from uldp.cli.output import Json, Set, print_json, print_table, reporting
+
+
+@reporting
+def doctor(
+    file: Annotated[Path, typer.Argument(help="The experiment file.")],
+    address: Annotated[
+        str | None, typer.Option("--address", help="For a server: where it would listen.", show_default=False)
+    ] = None,
+    certificates: Annotated[Path | None, typer.Option("--certificates", help="For a server: its certificates.")] = None,
+    silo: Annotated[list[str], typer.Option("--silo", help="For a silo: its name; may be repeated.")] = [],  # noqa: B006
+    data: Annotated[Path | None, typer.Option("--data", help="For one silo: its table.")] = None,
+    keys: Annotated[Path | None, typer.Option("--keys", help="For one silo: the folder of its keys.")] = None,
+    ca: Annotated[Path | None, typer.Option("--ca", help="For a silo: the server's authority.")] = None,
+    superlink: Annotated[str | None, typer.Option("--superlink", help="For a silo: HOST:PORT of the server.")] = None,
+    policy: Annotated[Path | None, typer.Option("--policy", help="For a silo: its owner's policy.")] = None,
+    rehearse: Rehearse = False,
+    overrides: Set = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Check files, certificates, ports, keys, clocks, versions and data against an experiment; start nothing."""
+    from uldp.cli.source import experiment_from
+    from uldp.runtimes.flower.checks import ServerSide, SiloSide, examine
+    from uldp.runtimes.flower.processes import Address
+
+    experiment = experiment_from(file, None, None, overrides)
+    server = None
+    if address is not None or certificates is not None:
+        server = ServerSide(Address.parsed(address or "127.0.0.1:8000", "--address"), certificates)
+    reached = None if superlink is None else Address.parsed(superlink, "--superlink")
+    silos = [SiloSide(name, data, keys, ca, reached, policy) for name in silo]
+    found = examine(experiment, server, silos, rehearsal=rehearse)
+    if as_json:
+        print_json({"ok": all(one.well for one in found), "findings": [one.to_json() for one in found]})
+    else:
+        print_table(("", "what", ""), [("ok" if one.well else "PROBLEM", one.what, one.said) for one in found])
+    if not all(one.well for one in found):
+        raise typer.Exit(2)

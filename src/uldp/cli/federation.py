@@ -1,0 +1,35 @@
+"""What ``uldp serve`` and ``uldp join`` share."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+Rehearse = Annotated[
+    bool,
+    typer.Option("--rehearse", help='Allow run.secrets = "simulated": noise and keys from the seed protect nobody.'),
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS and without known silos; on loopback only.")]
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    typer.echo(text, err=True)
+
+
+@contextmanager
+def politely_ended() -> Iterator[None]:
+    """A SIGTERM is like Ctrl-C: everything that was started is stopped."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,53 @@
+"""``uldp keys``: what the parties of a real federation know each other by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from uldp.cli.output import Json, print_json, reporting
+
+keys = typer.Typer(help="Make keys of a silo, and certificates for trials.", no_args_is_help=True)
+
+
+@keys.callback()
+def _keys() -> None:
+    pass
+
+
+@keys.command()
+@reporting
+def silo(
+    name: Annotated[str, typer.Argument(help="The silo's name, as in the experiment.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", help="The folder to make; it stays with the silo.")],
+    as_json: Json = False,
+) -> None:
+    """Make a silo's two private keys, and print the public lines for the experiment file."""
+    from uldp.runtimes.flower.credentials import make_silo_keys
+
+    public = make_silo_keys(name, out)
+    if as_json:
+        print_json({"silo": name, "identity": public.identity, "node": public.node, "folder": str(out)})
+        return
+    typer.echo(public.lines())
+    typer.echo(f"The private keys are in {out}; they never leave this silo. The lines above may go to all.", err=True)
+
+
+@keys.command()
+@reporting
+def certificates(
+    out: Annotated[Path, typer.Option("--out", help="The folder to make; it stays with the server.")],
+    host: Annotated[list[str], typer.Option("--host", help="A name or address of the server; may be repeated.")],
+    days: Annotated[int, typer.Option("--days", help="How long they are valid.")] = 90,
+    as_json: Json = False,
+) -> None:
+    """For trials: make a private authority and a certificate of the server, signed by it."""
+    from uldp.runtimes.flower.credentials import CA, make_certificates
+
+    make_certificates(out, host, days)
+    if as_json:
+        print_json({"folder": str(out), "authority": str(out / CA), "hosts": host, "days": days})
+        return
+    typer.echo(f"wrote {out}; give {out / CA} to every silo, and nothing else of it.")

@@ -1,0 +1,70 @@
+"""``uldp rehearse``: a whole federation on this machine, compared with the simulation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from uldp.cli.federation import politely_ended, say
+from uldp.cli.output import Json, Set, print_json, print_table, reporting
+from uldp.cli.source import DataDirOption, DatasetOption, File, MethodOption, experiment_from
+from uldp.errors import RunError
+
+if TYPE_CHECKING:
+    from uldp.runtimes.flower.rehearsal import Rehearsed
+
+
+@reporting
+def rehearse(
+    file: File = None,
+    dataset: DatasetOption = None,
+    method: MethodOption = None,
+    data_dir: DataDirOption = None,
+    aggregation: Annotated[
+        list[str], typer.Option("--aggregation", help="Rehearse with this one; may be repeated.")
+    ] = [],  # noqa: B006
+    overrides: Set = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option("--out", help="The folder to make (default: runs/rehearsal-N).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Start a server and all silos as processes here, over Flower and TLS; the model must be the simulation's."""
+    from uldp.runs.directory import RunDirectory
+    from uldp.runtimes.flower.rehearsal import rehearse as rehearse_one
+
+    folder = out or RunDirectory.next_free(Path("runs"), "rehearsal")
+    RunDirectory.check_free(folder)
+    found: dict[str, Rehearsed] = {}
+    with politely_ended():
+        for name in aggregation or [""]:
+            chosen = [*overrides, f"aggregation.name={name}"] if name else overrides
+            experiment = experiment_from(file, dataset, method, chosen, data_dir=data_dir)
+            found[experiment.aggregation.name] = rehearse_one(experiment, folder / experiment.aggregation.name, say)
+    if as_json:
+        print_json({name: one.to_json() for name, one in found.items()})
+    else:
+        _show(found)
+    different = [name for name, one in found.items() if not one.identical]
+    if different:
+        raise RunError(
+            f"the federation's model is not the simulation's with {', '.join(different)}; compare the run directories",
+            place=str(folder),
+        )
+
+
+def _show(found: dict[str, Rehearsed]) -> None:
+    rows = [
+        (
+            name,
+            "identical" if one.identical else "DIFFERENT",
+            str(one.exchanges),
+            f"{one.seconds:.0f} s",
+            f"{one.simulated.seconds:.2f} s",
+            f"{one.sent:,}",
+            f"{one.received:,}",
+        )
+        for name, one in found.items()
+    ]
+    headers = ("aggregation", "model", "exchanges", "federation", "simulation", "bytes to silos", "bytes from silos")
+    print_table(headers, rows)

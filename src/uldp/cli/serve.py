@@ -1,0 +1,106 @@
+"""``uldp serve``: the server of a real federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from uldp.cli.federation import Insecure, Rehearse, politely_ended, say
+from uldp.cli.output import Json, Set, metric_names, print_json, reporting
+from uldp.cli.source import File
+from uldp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from uldp.experiment.parties import PreparedServer
+    from uldp.runs.directory import RunDirectory
+    from uldp.runtimes.flower.federation import Where
+    from uldp.runtimes.recording import RoundReport
+    from uldp.runtimes.serving import Patience
+
+
+@reporting
+def serve(
+    file: File = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Continue this run instead of a new one.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The run directory to create (default: runs/NAME-N).")
+    ] = None,
+    address: Annotated[str, typer.Option("--address", help="Where silos reach the server.")] = "127.0.0.1:8000",
+    certificates: Annotated[
+        Path | None,
+        typer.Option("--certificates", help="The folder with ca.crt, server.pem and server.key."),
+    ] = None,
+    insecure: Insecure = False,
+    running: Annotated[bool, typer.Option("--running", help="Use the SuperLink that runs there already.")] = False,
+    patience: Annotated[float, typer.Option("--patience", help="Seconds to wait for a silo.")] = 600.0,
+    on_missing: Annotated[
+        str, typer.Option("--on-missing", help="What to do then: stop, wait, or exclude the silo from the round.")
+    ] = "stop",
+    rehearse: Rehearse = False,
+    overrides: Set = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Serve an experiment to silos on other machines, over Flower and TLS."""
+    from uldp.experiment.parties import prepare_server
+    from uldp.runs.directory import RunDirectory
+    from uldp.runtimes.flower.federation import Where
+    from uldp.runtimes.flower.processes import Address, Security
+    from uldp.runtimes.serving import Patience
+
+    if (certificates is None) != insecure:
+        raise ConfigError("give --certificates DIR, or for a rehearsal --insecure", place="--certificates")
+    if (file is None) == (resume is None):
+        raise ConfigError("give an experiment file, or --resume RUN", place="command line")
+    security = None if certificates is None else Security(certificates)
+    where = Where(Address.parsed(address, "--address"), security, running)
+    waiting = Patience(seconds=patience, attempt=min(patience, 60.0), on_missing=on_missing)
+    if resume is not None:
+        directory = RunDirectory.open(resume)
+        prepared = prepare_server(directory.experiment(), rehearsal=rehearse)
+    else:
+        assert file is not None
+        if out is not None:
+            RunDirectory.check_free(out)
+        prepared, directory = _new(file, out, overrides, rehearse)
+    _serve(prepared, directory, where, waiting, as_json)
+
+
+def _new(file: Path, out: Path | None, overrides: list[str], rehearse: bool) -> tuple[PreparedServer, RunDirectory]:
+    from uldp.cli.source import experiment_from
+    from uldp.experiment.parties import prepare_server
+    from uldp.runs.directory import RunDirectory
+
+    experiment = experiment_from(file, None, None, overrides)
+    prepared = prepare_server(experiment, rehearsal=rehearse)
+    name = f"{prepared.about.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
+    return prepared, RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), experiment)
+
+
+def _serve(prepared: PreparedServer, directory: RunDirectory, where: Where, patience: Patience, as_json: bool) -> None:
+    from uldp.cli.run import show_result
+    from uldp.runtimes.flower.federation import serve as serve_over_flower
+
+    say(f"run directory: {directory.path}; silos: {', '.join(prepared.plan.silos)}; they join {where.address}")
+    try:
+        with politely_ended():
+            result = serve_over_flower(prepared, directory, where, patience=patience, on_round=_show_round, say=say)
+    except KeyboardInterrupt:
+        again = f"uldp serve --resume {quote(str(directory.path))} and the options of before"
+        say(f"stopped; nothing is lost. Continue with: {again}")
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json(result.to_json())
+    else:
+        show_result(result)
+
+
+def _show_round(report: RoundReport) -> None:
+    from uldp.privacy.statement import show_epsilon
+
+    metrics = "".join(f"  {name} {report.metrics[name]:.4g}" for name in metric_names(report.metrics)[:1])
+    without = f"  without {', '.join(report.missing)}" if report.missing else ""
+    epsilon = show_epsilon(report.epsilon)
+    say(f"round {report.round}/{report.rounds}{metrics}  epsilon {epsilon}  {report.seconds:.1f} s{without}")

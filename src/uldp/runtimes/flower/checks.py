@@ -1,0 +1,253 @@
+"""What can be found wrong before anything starts: files, certificates, ports, keys, clocks, versions, data."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import ssl
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+
+from uldp.errors import UldpError
+from uldp.experiment.config import Experiment
+from uldp.experiment.parties import check_deployable, prepare_server, prepare_silo
+from uldp.runtimes.flower import credentials
+from uldp.runtimes.flower.processes import Address, check_installed, reachable
+from uldp.runtimes.policy import Policy
+
+SOON: Final = timedelta(days=14)
+MOST_SKEW: Final = 30.0
+"""Seconds. Flower refuses a node whose clock differs by more than some minutes."""
+LEAST_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. ``said`` is what was found, and the remedy if it is not well."""
+
+    what: str
+    well: bool
+    said: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"what": self.what, "ok": self.well, "said": self.said}
+
+
+@dataclass(frozen=True)
+class ServerSide:
+    """What a server would be started with."""
+
+    address: Address
+    certificates: Path | None
+
+
+@dataclass(frozen=True)
+class SiloSide:
+    """What a silo would be started with."""
+
+    name: str
+    data: Path | None = None
+    keys: Path | None = None
+    ca: Path | None = None
+    superlink: Address | None = None
+    policy: Path | None = None
+
+
+def examine(
+    experiment: Experiment, server: ServerSide | None, silos: Sequence[SiloSide], *, rehearsal: bool
+) -> list[Finding]:
+    """Everything that can be said about this machine's part."""
+    found = [*_machine(), *_experiment(experiment, rehearsal)]
+    if server is not None:
+        found += _server(experiment, server)
+    for silo in silos:
+        found += _silo(experiment, silo, rehearsal)
+    return found
+
+
+def _tried(what: str, look: Callable[[], str]) -> Finding:
+    """What ``look`` says; an error of ours is a problem, with its own remedy."""
+    try:
+        return Finding(what, True, look())
+    except UldpError as error:
+        return Finding(what, False, str(error))
+
+
+def _machine() -> Iterator[Finding]:
+    from uldp.runs.directory import versions
+
+    def flower() -> str:
+        check_installed()
+        return "version 1.41"
+
+    yield Finding("versions", True, ", ".join(f"{name} {number}" for name, number in versions().items()))
+    yield _tried("Flower", flower)
+    free = shutil.disk_usage(".").free
+    enough = free >= LEAST_BYTES
+    yield Finding("disk", enough, f"{free / 2**30:.1f} GB are free here" + ("" if enough else "; free some space"))
+
+
+def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
+    def deployable() -> str:
+        check_deployable(experiment, rehearsal=rehearsal)
+        return f"{experiment.method_name}, {experiment.aggregation.name}; digest {experiment.digest()[:12]}"
+
+    yield _tried("experiment", deployable)
+    try:
+        silos = prepare_server(experiment, rehearsal=True).plan.silos
+    except UldpError as error:
+        yield Finding("silos", False, str(error))
+        return
+    yield Finding("silos", True, ", ".join(silos))
+    for section, given in (
+        ("aggregation.identities", experiment.aggregation.identities),
+        ("deployment.nodes", experiment.deployment.nodes),
+    ):
+        odd = sorted(set(silos) ^ set(given))
+        said = f"{len(given)} public keys"
+        yield Finding(
+            section,
+            not odd,
+            said if not odd else f"one key for each silo and no other; see {odd[0]!r}. `uldp keys silo` makes them",
+        )
+
+
+def _server(experiment: Experiment, server: ServerSide) -> Iterator[Finding]:
+    taken = reachable(server.address)
+    yield Finding(
+        "port", not taken, f"{server.address} is {'taken; stop that program, or choose another' if taken else 'free'}"
+    )
+    if server.certificates is not None:
+        yield from certificate_findings(server.certificates, server.address.host)
+
+
+def certificate_findings(folder: Path, host: str) -> list[Finding]:
+    """The server's certificate: there, valid, for this host, by this authority, with this key."""
+    try:
+        ca = x509.load_pem_x509_certificate((folder / credentials.CA).read_bytes())
+        own = x509.load_pem_x509_certificate((folder / credentials.SERVER).read_bytes())
+        key = serialization.load_pem_private_key((folder / credentials.SERVER_KEY).read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        return [Finding("certificates", False, f"{folder}: {error}; `uldp keys certificates` makes some for trials")]
+    form = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    fits = key.public_key().public_bytes(*form) == own.public_key().public_bytes(*form)
+    # A server that listens everywhere is reached by its own programs on loopback.
+    needed = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    names = _names(own)
+    return [
+        _validity("authority", ca),
+        _validity("certificate", own),
+        Finding("its authority", _signed(own, ca), _or("signed by ca.crt", _signed(own, ca), "not by ca.crt")),
+        Finding("its key", fits, _or("fits", fits, "server.key does not belong to server.pem")),
+        Finding(
+            "its names",
+            needed in names,
+            _or(
+                ", ".join(names), needed in names, f"{needed} is not among {', '.join(names) or 'none'}; make a new one"
+            ),
+        ),
+        _private(folder / credentials.SERVER_KEY),
+    ]
+
+
+def _or(fine: str, well: bool, problem: str) -> str:
+    return fine if well else problem
+
+
+def _signed(own: x509.Certificate, ca: x509.Certificate) -> bool:
+    try:
+        own.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
+def _validity(what: str, certificate: x509.Certificate) -> Finding:
+    now, end = datetime.now(UTC), certificate.not_valid_after_utc
+    if not certificate.not_valid_before_utc <= now <= end:
+        return Finding(what, False, f"valid to {end:%Y-%m-%d}, not today; renew it, or set the clock")
+    return Finding(what, True, f"valid to {end:%Y-%m-%d}" + (", which is soon" if end - now < SOON else ""))
+
+
+def _private(file: Path) -> Finding:
+    mode = stat.S_IMODE(file.stat().st_mode)
+    well = not mode & 0o077
+    return Finding(file.name, well, f"mode {mode:o}" + ("" if well else f"; others may read it: chmod 600 {file}"))
+
+
+def _silo(experiment: Experiment, silo: SiloSide, rehearsal: bool) -> Iterator[Finding]:
+    def data() -> str:
+        prepared = prepare_silo(experiment, silo.name, silo.data, rehearsal=True)
+        if silo.policy is not None:
+            Policy.from_file(silo.policy).check(experiment, prepared.plan, prepared.about.void)
+        users = len(set(prepared.data.users.tolist()))
+        return f"{len(prepared.data)} records of {users} users fit the experiment"
+
+    yield _tried(f"data of {silo.name}", data)
+    if silo.keys is not None:
+        yield from _keys(experiment, silo.name, silo.keys)
+        ca = silo.ca or silo.keys / credentials.CA
+        yield _authority(ca)
+        if silo.superlink is not None:
+            yield _clock(silo.superlink, ca)
+
+
+def _keys(experiment: Experiment, silo: str, folder: Path) -> Iterator[Finding]:
+    try:
+        public = credentials.public_keys(silo, folder)
+    except UldpError as error:
+        yield Finding(f"keys of {silo}", False, str(error))
+        return
+    told = {
+        "aggregation.identities": (experiment.aggregation.identities, public.identity),
+        "deployment.nodes": (experiment.deployment.nodes, public.node),
+    }
+    for section, (given, own) in told.items():
+        well = given.get(silo) == own
+        yield Finding(
+            f"{section}.{silo}", well, _or("is this key", well, "is another key than the one here; compare the files")
+        )
+    for name in (credentials.IDENTITY, credentials.NODE_KEY):
+        yield _private(folder / name)
+
+
+def _authority(file: Path) -> Finding:
+    try:
+        return _validity("authority", x509.load_pem_x509_certificate(file.read_bytes()))
+    except (OSError, ValueError) as error:
+        return Finding("authority", False, f"{file}: {error}; ask the server's people for ca.crt")
+
+
+def _clock(superlink: Address, ca: Path) -> Finding:
+    """Reach the server over TLS, and compare the clocks."""
+    try:
+        context = ssl.create_default_context(cafile=str(ca))
+        connection = http.client.HTTPSConnection(superlink.host, superlink.port, timeout=5.0, context=context)
+        connection.request("GET", "/")
+        said = connection.getresponse().headers.get("Date")
+        connection.close()
+    except (OSError, http.client.HTTPException) as error:
+        return Finding("server", False, f"{superlink}: {error}; is it up, and is this its authority?")
+    if said is None:
+        return Finding("server", True, "answers over TLS; it does not tell its time")
+    skew = abs(time.time() - parsedate_to_datetime(said).timestamp())
+    well = skew <= MOST_SKEW
+    return Finding("server", well, f"answers over TLS, clocks differ by {skew:.0f} s" + ("" if well else "; set them"))

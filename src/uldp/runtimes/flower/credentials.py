@@ -1,0 +1,182 @@
+"""Keys of a silo, and certificates for trials.
+
+A silo has two long-term keys. With the first (Ed25519) the silos know each other: the server cannot put itself in
+between. With the second (ECDSA P-384) Flower's server knows the silo's node. The private authority and the server
+certificate are for trials: in earnest the server's certificate comes from whoever issues certificates in your house.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from uldp.crypto.keys import SigningKey
+from uldp.errors import ConfigError, RunError
+from uldp.rng import Secrets
+from uldp.runs.files import kept_key, private_folder, replace_file, reported
+
+IDENTITY: Final = "identity.key"
+NODE_KEY: Final = "node.key"
+NODE_PUBLIC: Final = "node.pub"
+CA: Final = "ca.crt"
+CA_KEY: Final = "ca.key"
+SERVER: Final = "server.pem"
+SERVER_KEY: Final = "server.key"
+_PEM: Final = serialization.Encoding.PEM
+
+
+@dataclass(frozen=True)
+class PublicKeys:
+    """What a silo may show: its two public keys, as they stand in an experiment file."""
+
+    silo: str
+    identity: str
+    node: str
+
+    def lines(self) -> str:
+        """Lines for the experiment file."""
+        name = toml_key(self.silo)
+        return f'[aggregation.identities]\n{name} = "{self.identity}"\n\n[deployment.nodes]\n{name} = "{self.node}"\n'
+
+
+def toml_key(name: str) -> str:
+    """A name as a key of a TOML file, quoted where it must be."""
+    plain = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+    return name if plain else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def make_silo_keys(silo: str, folder: Path) -> PublicKeys:
+    """Two new keys in ``folder``, for their owner only. Keys that are there are never overwritten."""
+    if not silo or not silo.isprintable():
+        raise ConfigError("a silo's name, as in the experiment", place="NAME", value=silo)
+    _refuse_existing(folder, (IDENTITY, NODE_KEY, NODE_PUBLIC))
+    private_folder(folder)
+    kept_key(folder / IDENTITY)
+    key = ec.generate_private_key(ec.SECP384R1())
+    secret = key.private_bytes(_PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    replace_file(folder / NODE_KEY, secret)
+    replace_file(folder / NODE_PUBLIC, node_line(key.public_key()).encode() + b"\n", mode=0o644)
+    return public_keys(silo, folder)
+
+
+def public_keys(silo: str, folder: Path) -> PublicKeys:
+    """The public halves of the keys in ``folder``."""
+    return PublicKeys(silo, identity_of(folder).public.hex(), node_line(_node_key(folder / NODE_KEY).public_key()))
+
+
+def identity_of(folder: Path) -> SigningKey:
+    """The key by which the other silos know this one."""
+    file = folder / IDENTITY
+    with reported(file):
+        secret = file.read_bytes()
+    if len(secret) != 32:
+        raise RunError("is not a key of 32 bytes; make keys with `uldp keys silo`", place=str(file))
+    return SigningKey(Secrets.from_key(secret))
+
+
+def _node_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    with reported(file):
+        secret = file.read_bytes()
+    try:
+        key = serialization.load_ssh_private_key(secret, password=None)
+    except (ValueError, TypeError) as error:
+        raise RunError(f"is not a private key ({error}); make keys with `uldp keys silo`", place=str(file)) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise RunError("is not an ECDSA key; make keys with `uldp keys silo`", place=str(file))
+    return key
+
+
+def node_line(key: ec.EllipticCurvePublicKey) -> str:
+    """A public key as OpenSSH writes it."""
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+
+
+def make_certificates(folder: Path, hosts: Sequence[str], days: int) -> None:
+    """A private authority (``ca.crt``) and a certificate of the server for ``hosts``, valid for ``days``."""
+    if not 1 <= days <= 825:
+        raise ConfigError(f"1 to 825 days, not {days}", place="--days", value=days)
+    _refuse_existing(folder, (CA, CA_KEY, SERVER, SERVER_KEY))
+    private_folder(folder)
+    names = [_general_name(host) for host in hosts]
+    authority, own = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "uldp trial authority")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+    root = (
+        _certificate(issuer, issuer, authority.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    server = (
+        _certificate(subject, issuer, own.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    for file, key in ((CA_KEY, authority), (SERVER_KEY, own)):
+        secret = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        replace_file(folder / file, secret)
+    replace_file(folder / CA, root.public_bytes(_PEM), mode=0o644)
+    replace_file(folder / SERVER, server.public_bytes(_PEM), mode=0o644)
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))  # clocks differ a little
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    if not host or not host.isascii() or any(sign in host for sign in " :/"):
+        raise ConfigError(f"a host name or an IP address, not {host!r}", place="--host", value=host)
+    return x509.DNSName(host)
+
+
+def _refuse_existing(folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        with reported(folder):
+            there = (folder / name).exists()
+        if there:
+            raise RunError(
+                "is there already and is never overwritten; choose another folder", place=str(folder / name), value=name
+            )

@@ -1,0 +1,287 @@
+"""A server or a silo of a real federation, with Flower's programs around it.
+
+Our processes drive and remember; Flower's are started, watched, and started again when they die. A SuperLink that was
+killed marks its run as failed and does not resume it: a new run is submitted, and asks again what was not answered.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from uldp.errors import ConfigError, RunError, UldpError
+from uldp.experiment.parties import PreparedServer, PreparedSilo
+from uldp.runs.directory import RunDirectory
+from uldp.runs.files import append_line
+from uldp.runtimes.flower import credentials
+from uldp.runtimes.flower.hub import Exchange, Hub
+from uldp.runtimes.flower.processes import (
+    Address,
+    Child,
+    Home,
+    Security,
+    SuperLink,
+    check_installed,
+    free_port,
+    supernode_command,
+)
+from uldp.runtimes.policy import Policy
+from uldp.runtimes.recording import OnRound, Result
+from uldp.runtimes.serving import Failed, Patience, Serving
+from uldp.runtimes.silo_process import SiloProcess
+
+Say = Callable[[str], None]
+ALONE_SECONDS: Final = 60.0
+"""How long a submitted run may take to connect before another one is submitted."""
+LATE_SECONDS: Final = 30.0
+"""How often it is said who is late."""
+UNKNOWN_SECONDS: Final = 300.0
+"""How long a silo's node tries to be let in, for instance before the server has registered its key."""
+SETTLED_SECONDS: Final = 30.0
+"""A node that has lived so long was let in, and has started what answers its messages."""
+GOODBYE_SECONDS: Final = 20.0
+"""How long Flower gets to carry a silo's last answer."""
+
+NOT_LET_IN: Final = "Exit Code: 305"
+"""What Flower's log says about a node key that is not registered."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the server listens, and with which certificates; ``security`` is None on loopback only."""
+
+    address: Address
+    security: Security | None
+    running: bool = False
+    """Whether a SuperLink is there already."""
+
+    def __post_init__(self) -> None:
+        if self.security is None and not self.address.loopback:
+            raise ConfigError(
+                "without certificates only loopback is allowed; give --certificates", place="--insecure", value=self
+            )
+        if self.security is not None:
+            self.security.check()
+
+
+def node_keys(prepared: PreparedServer, security: Security | None) -> dict[str, str]:
+    """Every silo's public node key. Without TLS Flower cannot check keys, and nodes are asked for their names."""
+    if security is None:
+        return {}
+    given = prepared.experiment.deployment.nodes
+    for silo in prepared.plan.silos:
+        if silo not in given:
+            raise ConfigError(
+                "the silo's node key is missing; `uldp keys silo` makes it", place=f"deployment.nodes.{silo}"
+            )
+    return {silo: str(given[silo]) for silo in prepared.plan.silos}
+
+
+class Watch:
+    """Keeps a SuperLink and a run alive below a hub, and says who is late."""
+
+    def __init__(self, superlink: SuperLink, hub: Hub, keys: Mapping[str, str], say: Say) -> None:
+        self._superlink = superlink
+        self._hub = hub
+        self._keys = keys
+        self._say = say
+        self._ended = threading.Event()
+        self._submitted = time.monotonic()
+        self._said = time.monotonic()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Begin, and look after it until the end."""
+        self._superlink.start()
+        self._hub.know(self._superlink.register(self._keys))
+        self._submit()
+        thread = threading.Thread(target=self._look, name="watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join(timeout=90.0)
+
+    def _submit(self) -> None:
+        self._superlink.submit(self._hub.new_token())
+        self._submitted = time.monotonic()
+
+    def _look(self) -> None:
+        while not self._ended.wait(1.0):
+            try:
+                self._mend()
+            except UldpError as error:
+                self._say(f"Flower cannot be started again: {error}; trying on")
+                self._ended.wait(5.0)
+            self._tell_late()
+
+    def _mend(self) -> None:
+        if not self._superlink.running:
+            self._say("the SuperLink has ended; starting it again")
+            self._superlink.stop()
+            self._superlink.start()
+            self._submit()
+        elif min(self._hub.seconds_alone, time.monotonic() - self._submitted) > ALONE_SECONDS:
+            self._say("no run of Flower is there; submitting another")
+            self._submit()
+
+    def _tell_late(self) -> None:
+        late = self._hub.late_by(LATE_SECONDS)
+        if late and time.monotonic() - self._said > LATE_SECONDS:
+            self._said = time.monotonic()
+            self._say(f"waiting for {', '.join(late)}")
+
+
+def serve(
+    prepared: PreparedServer,
+    directory: RunDirectory,
+    where: Where,
+    *,
+    patience: Patience,
+    on_round: OnRound,
+    say: Say,
+) -> Result:
+    """Run the server's part of an experiment, begun or resumed, and leave the run directory of a simulation."""
+
+    def trouble(failed: Mapping[str, Failed]) -> None:
+        for silo, why in failed.items():
+            say(f"silo {silo}: {why.reason}")
+
+    with ExitStack() as until:
+        hub = Hub(limit=prepared.plan.message_limit, on_exchange=lambda line: _note(directory, line))
+        serving = Serving(prepared, directory, hub, patience=patience, on_round=on_round, on_trouble=trouble)
+        if directory.finished:
+            until.callback(hub.close)
+            return serving.go()  # for show: nobody is asked anything
+        check_installed()
+        keys = node_keys(prepared, where.security)
+        home = Home(directory.path / "private" / "flower")
+        superlink = SuperLink(home, where.address, where.security, hub.address, running=where.running)
+        until.callback(superlink.end)
+        until.callback(hub.close)
+        until.enter_context(Watch(superlink, hub, keys, say).watching())
+        return serving.go()
+
+
+def _note(directory: RunDirectory, exchange: Exchange) -> None:
+    """One line per exchange, for whoever wants to know what the carrier costs."""
+    append_line(directory.path / "traffic.jsonl", asdict(exchange))
+
+
+@dataclass(frozen=True)
+class Joining:
+    """How a silo reaches the server: without an authority ``ca`` on loopback only."""
+
+    superlink: Address
+    keys: Path | None
+    ca: Path | None
+    state: Path
+    policy: Policy = field(default_factory=Policy)
+
+    def __post_init__(self) -> None:
+        if self.ca is None and not self.superlink.loopback:
+            raise ConfigError("without an authority only loopback is allowed; give --ca", place="--insecure")
+        if self.ca is not None and not self.ca.is_file():
+            raise ConfigError(
+                "there is no certificate of the authority; ask the server's people for ca.crt",
+                place=str(self.ca),
+                value=str(self.ca),
+            )
+
+
+def join(prepared: PreparedSilo, joining: Joining, say: Say) -> None:
+    """Answer for one silo until the experiment is over."""
+    check_installed()
+    experiment, keys = prepared.experiment, joining.keys
+    identity = credentials.identity_of(keys) if keys is not None and experiment.aggregation.identities else None
+    if joining.ca is not None and keys is None:
+        raise ConfigError("are needed over TLS; `uldp keys silo` makes them", place="--keys")
+    with ExitStack() as until:
+        # Paths of sockets must be short, and folders of state need not be.
+        folder = until.enter_context(tempfile.TemporaryDirectory(prefix="uldp-silo-"))
+        address = f"unix:{Path(folder) / 'silo'}"
+        silo = until.enter_context(
+            SiloProcess(prepared, joining.state, address, identity=identity, policy=joining.policy)
+        )
+        node = until.enter_context(Node(joining, silo, address, say).attached())
+        try:
+            silo.serve()
+        finally:
+            node.end()
+    if node.trouble is not None:
+        raise node.trouble
+
+
+class Node:
+    """A silo's SuperNode, started again when it dies, and ended when the silo has said goodbye."""
+
+    def __init__(self, joining: Joining, silo: SiloProcess, address: str, say: Say) -> None:
+        self._joining = joining
+        self._silo = silo
+        self._address = address
+        self._say = say
+        self._home = Home(joining.state / "flower", silo=True)
+        self._ended = threading.Event()
+        self._child: Child | None = None
+        self.trouble: RunError | None = None
+
+    @contextmanager
+    def attached(self) -> Iterator[Node]:
+        thread = threading.Thread(target=self._look, name="node", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.end()
+            thread.join(timeout=30.0)
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def _start(self) -> Child:
+        joining = self._joining
+        key = None if joining.ca is None or joining.keys is None else joining.keys / credentials.NODE_KEY
+        config = {"silo": self._silo.name, "socket": self._address}
+        command = supernode_command(joining.superlink, free_port(), joining.ca, key, config)
+        return Child(command, self._home.environment(), self._home.file("supernode.log"), self._home.folder)
+
+    @staticmethod
+    def _why(child: Child) -> str:
+        said = child.last_words(1)
+        if NOT_LET_IN in said:
+            return "the server does not know this silo's node key (yet); compare deployment.nodes and --keys"
+        return said
+
+    def _look(self) -> None:
+        # Linux ends a child with the thread that started it: the node lives in this one.
+        began = time.monotonic()
+        self._child = self._start()
+        started = time.monotonic()
+        while not self._ended.wait(0.5):
+            if self._silo.closed:
+                self._ended.wait(GOODBYE_SECONDS)
+                break
+            age = time.monotonic() - started
+            if self._child.ended is None and age > SETTLED_SECONDS:
+                began = time.monotonic()
+                if self._child.lonely:  # nobody is left to answer its messages, and Flower does not mind
+                    self._child.stop()
+            if self._child.ended is None:
+                continue
+            why = self._why(self._child)
+            if time.monotonic() - began > UNKNOWN_SECONDS:
+                self.trouble = RunError(f"Flower's node is not let in: {why}", place=str(self._joining.superlink))
+                break
+            self._say(f"Flower's node has ended: {why}; starting it again")
+            self._ended.wait(5.0)
+            self._child = self._start()
+            started = time.monotonic()
+        self._child.stop()
+        self._silo.stop()

@@ -1,0 +1,460 @@
+"""Flower's programs: how they are started, watched and stopped.
+
+Every program runs in a process group of its own and with an environment of its own: no telemetry, no look for updates,
+nothing installed at run time, Flower's home inside the run directory. The commands that Flower looks for to run an app
+are ours, so that no code that came over the network is run, neither at the server nor in a silo.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from uldp.errors import ConfigError, RunError
+from uldp.runs.files import private_folder, replace_file, reported
+from uldp.runtimes.flower import credentials
+
+OFF: Final = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",  # seconds until a message is taken; Flower's own choice is 1
+}
+OURS: Final = {
+    "flwr-clientapp": "uldp.runtimes.flower.client_app",
+    "flwr-serverapp": "uldp.runtimes.flower.server_app",
+}
+STAYS: Final = {"flower-superexec": "uldp.runtimes.flower.executor"}
+"""What a SuperNode starts once, and what then starts ``flwr-clientapp`` for every message; ours answers by itself."""
+FOREIGN: Final = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation", "uv")
+"""Other commands that Flower starts for a run; here they do nothing."""
+START_SECONDS: Final = 60.0
+STOP_SECONDS: Final = 8.0
+COMMAND_SECONDS: Final = 60.0
+CONNECTION: Final = "uldp"
+
+
+def check_installed() -> None:
+    """Refuse to start without Flower, or with another version than the one that was tried."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("flwr")
+    except PackageNotFoundError:
+        raise ConfigError("Flower is not installed; pip install 'uldp[flower]'", place="flwr") from None
+    if not found.startswith("1.41."):
+        raise ConfigError(f"version {found}, 1.41 is needed; pip install 'uldp[flower]'", place="flwr", value=found)
+
+
+@dataclass(frozen=True)
+class Address:
+    """A host and a port."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parsed(cls, text: str, place: str) -> Address:
+        """From ``HOST:PORT``.
+
+        >>> Address.parsed("127.0.0.1:8000", "--address").port
+        8000
+        """
+        host, colon, port = text.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ConfigError(f"HOST:PORT, for instance 127.0.0.1:8000, not {text!r}", place=place, value=text)
+        return cls(host.strip("[]"), int(port))
+
+    @property
+    def loopback(self) -> bool:
+        return self.host in ("127.0.0.1", "::1", "localhost")
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Home:
+    """A folder for Flower inside a run's private folder: settings, database, logs, commands."""
+
+    def __init__(self, folder: Path, *, silo: bool = False) -> None:
+        self.folder = folder.resolve()
+        private_folder(self.folder)
+        self._commands = self.folder / "bin"
+        private_folder(self._commands)
+        for name, module in {**OURS, **(STAYS if silo else {})}.items():
+            # Flower throws away what these print.
+            self._command(name, f'exec "{sys.executable}" -P -m {module} "$@" >>"$FLWR_HOME/{name}.log" 2>&1')
+        for name in FOREIGN:
+            self._command(name, f'echo "uldp: {name} is not run here" >&2; exit 1')
+
+    def _command(self, name: str, line: str) -> None:
+        replace_file(self._commands / name, f"#!/bin/sh\numask 077\n{line}\n".encode(), mode=0o700)
+
+    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Flower's environment. Our commands come first on the path, then those of this Python."""
+        path = os.pathsep.join([str(self._commands), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        keep = {name: value for name, value in os.environ.items() if not name.startswith(("FLWR_", "ULDP_HUB"))}
+        return {**keep, **OFF, "FLWR_HOME": str(self.folder), "PATH": path, "PYTHONUNBUFFERED": "1", **(extra or {})}
+
+    def file(self, name: str) -> Path:
+        return self.folder / name
+
+    def connect(self, address: Address, ca: Path | None) -> None:
+        """Write down how Flower's command line reaches the SuperLink."""
+        how = "insecure = true" if ca is None else f"root-certificates = {json.dumps(str(ca.resolve()))}"
+        text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{address}"\n{how}\n'
+        replace_file(self.file("config.toml"), text.encode())
+
+    def write_app(self) -> Path:
+        """The app that is submitted. It has no code of its own but two lines; the settings come with the run."""
+        app = self.folder / "app"
+        package = app / "uldp_carrier"
+        with reported(app):
+            package.mkdir(parents=True, exist_ok=True)
+        replace_file(app / "pyproject.toml", _APP.encode(), mode=0o644)
+        replace_file(package / "__init__.py", b"", mode=0o644)
+        for side in ("client_app", "server_app"):
+            text = f"from uldp.runtimes.flower.{side} import make_app\n\napp = make_app()\n"
+            replace_file(package / f"{side}.py", text.encode(), mode=0o644)
+        return app
+
+    def run(self, *arguments: str) -> dict[str, Any]:
+        """A command of ``flwr`` and the JSON that it prints."""
+        command = [_program("flwr"), *arguments, "--format", "json"]
+        try:
+            done = subprocess.run(
+                command,
+                env=self.environment(),
+                cwd=self.folder,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise RunError(f"no answer after {COMMAND_SECONDS:g} s", place=f"flwr {arguments[0]}") from None
+        return _json_of(done, arguments)
+
+
+_APP: Final = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "uldp-carrier"
+version = "1.0.0"
+description = "Carries the messages of an uldp federation"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "uldp"
+
+[tool.flwr.app.components]
+serverapp = "uldp_carrier.server_app:app"
+clientapp = "uldp_carrier.client_app:app"
+
+[tool.flwr.app.config]
+hub = ""
+token = ""
+"""
+
+
+def _json_of(done: subprocess.CompletedProcess[str], arguments: Sequence[str]) -> dict[str, Any]:
+    place = "flwr " + " ".join(arguments[:2])
+    start = done.stdout.find("{")
+    try:
+        tree = json.loads(done.stdout[start:]) if start >= 0 else {}
+    except ValueError:
+        tree = {}
+    if done.returncode != 0 or not tree.get("success"):
+        said = tree.get("error-message") or (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+        raise RunError(f"Flower says: {str(said).strip()}", place=place, value=done.returncode)
+    return dict(tree)
+
+
+def _program(name: str) -> str:
+    """The program of this Python's own installation."""
+    return str(Path(sys.executable).parent / name)
+
+
+class Child:
+    """A program that was started here, with everything that it starts."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path) -> None:
+        self.log = log
+        self.name = Path(command[0]).name
+        with reported(log):
+            handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        starter = [sys.executable, "-P", "-m", "uldp.runtimes.flower.launch", str(os.getpid())]
+        with os.fdopen(handle, "ab") as out:
+            self._process = subprocess.Popen(
+                [*starter, *command],
+                env=dict(environment),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def ended(self) -> int | None:
+        """The exit code, None while it runs."""
+        return self._process.poll()
+
+    @property
+    def lonely(self) -> bool:
+        """Whether nothing that it started runs any more; never where that cannot be seen."""
+        below = descendants(self.pid)
+        return _stat(os.getpid()) is not None and not any(map(_alive, below))
+
+    def stop(self) -> None:
+        """Ask it to end, then make it; what it started goes too, also what left the process group."""
+        everybody = [self.pid, *descendants(self.pid)]
+        if self.ended is None:
+            _signal([self.pid], signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
+        left = [pid for pid in {*everybody, *group(self.pid)} if _started_here(pid, everybody, self.pid)]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            _signal([pid for pid in left if _alive(pid)], number)
+            end = time.monotonic() + STOP_SECONDS / 2
+            while time.monotonic() < end and any(map(_alive, left)):
+                self._process.poll()
+                time.sleep(0.05)
+
+    def last_words(self, lines: int = 3) -> str:
+        """The end of its log that says something."""
+        with reported(self.log):
+            text = self.log.read_text(errors="replace")
+        said = [line.strip() for line in text.splitlines() if "ERROR" in line or "Error" in line or "error" in line]
+        return " / ".join(said[-lines:]) or "its log says nothing"
+
+
+def _stat(pid: int) -> tuple[str, int, int] | None:
+    """(state, parent, session) of a process; None where there is no such process, or no /proc."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return fields[0], int(fields[1]), int(fields[3])
+
+
+def _processes() -> Iterator[tuple[int, str, int, int]]:
+    for entry in Path("/proc").glob("[0-9]*"):
+        found = _stat(int(entry.name))
+        if found is not None:
+            yield int(entry.name), *found
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below ``pid``."""
+    children: dict[int, list[int]] = {}
+    for child, _, parent, _ in _processes():
+        children.setdefault(parent, []).append(child)
+    found, todo = [], [pid]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def group(session: int) -> list[int]:
+    """All processes of the session that ``session`` began."""
+    return [pid for pid, _, _, of in _processes() if of == session]
+
+
+def _alive(pid: int) -> bool:
+    found = _stat(pid)
+    return found is not None and found[0] != "Z"
+
+
+def _started_here(pid: int, known: Sequence[int], session: int) -> bool:
+    """Whether a process is still one of ours: numbers are used again."""
+    found = _stat(pid)
+    return found is not None and (found[2] == session or found[2] in known or pid in known)
+
+
+def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+@dataclass(frozen=True)
+class Security:
+    """TLS with these files, or ``None`` for an insecure rehearsal on loopback."""
+
+    folder: Path
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / credentials.CA
+
+    def check(self) -> None:
+        for name in (credentials.CA, credentials.SERVER, credentials.SERVER_KEY):
+            with reported(self.folder / name):
+                there = (self.folder / name).is_file()
+            if not there:
+                raise ConfigError(
+                    "is missing; `uldp keys certificates` makes one for trials", place=str(self.folder / name)
+                )
+
+
+def superlink_command(home: Home, address: Address, security: Security | None) -> list[str]:
+    """The SuperLink. Who takes tasks from it must know the secret: its port is open to all silos."""
+    command = [_program("flower-superlink"), "--host", address.host, "--port", str(address.port)]
+    command += ["--database", str(home.file("state.db")), "--disable-runtime-dependency-installation"]
+    command += ["--isolation", "process", "--superexec-auth-secret-file", str(home.file("superexec.secret"))]
+    if security is None:
+        return [*command, "--insecure"]
+    files = {"ca-certfile": credentials.CA, "certfile": credentials.SERVER, "keyfile": credentials.SERVER_KEY}
+    for option, name in files.items():
+        command += [f"--ssl-{option}", str((security.folder / name).resolve())]
+    return [*command, "--enable-supernode-auth"]
+
+
+def superexec_command(home: Home, address: Address, security: Security | None) -> list[str]:
+    """What starts the ServerApp of a run."""
+    command = [_program("flower-superexec"), "--runtime-api-address", str(address)]
+    command += ["--superexec-auth-secret-file", str(home.file("superexec.secret"))]
+    return [*command, *_trust(security.ca if security else None)]
+
+
+def supernode_command(
+    superlink: Address, port: int, ca: Path | None, key: Path | None, config: Mapping[str, str]
+) -> list[str]:
+    """A silo's SuperNode. Its own port is for its own processes, on loopback."""
+    words = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
+    command = [_program("flower-supernode"), "--superlink", str(superlink), *_trust(ca), "--node-config", words]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    return command if key is None else [*command, "--auth-supernode-private-key", str(key.resolve())]
+
+
+def _trust(ca: Path | None) -> list[str]:
+    return ["--insecure"] if ca is None else ["--root-certificates", str(ca.resolve())]
+
+
+def free_port() -> int:
+    """A port of loopback that nobody uses at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def reachable(address: Address) -> bool:
+    """Whether somebody listens there."""
+    host = "127.0.0.1" if address.host == "0.0.0.0" else address.host
+    try:
+        with socket.create_connection((host, address.port), timeout=2.0):
+            return True
+    except OSError:
+        return False
+
+
+class SuperLink:
+    """The server's part of Flower: SuperLink and SuperExec, the silos' nodes, and the run."""
+
+    def __init__(
+        self, home: Home, address: Address, security: Security | None, hub: str, *, running: bool = False
+    ) -> None:
+        self.home = home
+        self._theirs = running
+        self._address = address
+        self._security = security
+        self._hub = hub
+        self._children: list[Child] = []
+        self._over = False
+        secret = home.file("superexec.secret")
+        if not secret.exists():
+            replace_file(secret, os.urandom(32).hex().encode())
+        home.connect(address, security.ca if security else None)
+        self._app = home.write_app()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Stop, and start nothing any more."""
+        self._over = True
+        self.stop()
+
+    def start(self) -> None:
+        """Start both programs, and wait until they answer; one that runs already is used as it is."""
+        if self._theirs:
+            if not reachable(self._address):
+                raise RunError("no SuperLink answers there", place=str(self._address))
+            return
+        if reachable(self._address):
+            raise RunError("another program listens there; stop it, or choose another port", place=str(self._address))
+        extra = {"ULDP_HUB": self._hub}
+        for name, command in (
+            ("superlink", superlink_command(self.home, self._address, self._security)),
+            ("superexec", superexec_command(self.home, self._address, self._security)),
+        ):
+            log = self.home.file(f"{name}.log")
+            if self._over:
+                return
+            child = Child(command, self.home.environment(extra), log, self.home.folder)
+            self._children.append(child)
+            if name == "superlink":
+                self._wait(child)
+
+    def _wait(self, child: Child) -> None:
+        end = time.monotonic() + START_SECONDS
+        while not reachable(self._address):
+            if child.ended is not None:
+                raise RunError(f"the SuperLink ended at once: {child.last_words()}", place=str(child.log))
+            if time.monotonic() > end:
+                raise RunError(f"the SuperLink does not answer after {START_SECONDS:g} s", place=str(child.log))
+            time.sleep(0.2)
+
+    @property
+    def running(self) -> bool:
+        return self._theirs or (bool(self._children) and all(child.ended is None for child in self._children))
+
+    def stop(self) -> None:
+        while self._children:
+            self._children.pop().stop()
+
+    def register(self, keys: Mapping[str, str]) -> dict[str, int]:
+        """Every silo's node id. What was registered is kept beside the database, for Flower does not tell it again."""
+        kept = self.home.file("nodes.json")
+        known: dict[str, int] = json.loads(kept.read_text()) if kept.exists() else {}
+        for number, (silo, key) in enumerate(keys.items()):
+            if key in known:
+                continue
+            file = self.home.file(f"node-{number}.pub")
+            replace_file(file, key.encode() + b"\n", mode=0o644)
+            known[key] = int(self.home.run("supernode", "register", str(file), "--name", silo)["node-id"])
+            replace_file(kept, json.dumps(known).encode())
+        return {silo: known[key] for silo, key in keys.items()}
+
+    def submit(self, token: str) -> str:
+        """Start a new run of Flower; its id."""
+        config = f'token="{token}"' + (f' hub="{self._hub}"' if self._theirs else "")
+        return str(self.home.run("run", str(self._app), CONNECTION, "--run-config", config)["run-id"])

@@ -1,0 +1,167 @@
+"""A whole federation on one machine: a server and its silos as separate processes, TLS, authenticated silos.
+
+It shows that the real thing runs here, and that it ends with the model of the simulation: with secrets from the seed
+both compute the same, bit by bit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from uldp.data.draft import toml_value
+from uldp.errors import RunError
+from uldp.experiment.config import Experiment
+from uldp.experiment.parties import prepare_server
+from uldp.runs.directory import RunDirectory
+from uldp.runs.files import private_folder, read_lines, replace_file
+from uldp.runtimes.flower import credentials
+from uldp.runtimes.flower.processes import Address, Child, check_installed, free_port
+from uldp.runtimes.local import run as run_local
+from uldp.runtimes.recording import Result
+from uldp.vectors import Vector
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What came of it."""
+
+    simulated: Result
+    model: Vector
+    run: str
+    exchanges: int
+    sent: int
+    received: int
+    seconds: float
+
+    @property
+    def identical(self) -> bool:
+        return bool(np.array_equal(self.simulated.model, self.model))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "identical": self.identical,
+            "run": self.run,
+            "rounds": len(self.simulated.history),
+            "metrics": dict(self.simulated.metrics),
+            "exchanges": self.exchanges,
+            "bytes_to_silos": self.sent,
+            "bytes_from_silos": self.received,
+            "seconds": round(self.seconds, 1),
+            "simulated_seconds": round(self.simulated.seconds, 3),
+        }
+
+
+def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 1800.0) -> Rehearsed:
+    """Run ``experiment`` once as a simulation and once as a federation in ``folder``."""
+    check_installed()
+    if experiment.run.secrets != "simulated":
+        experiment = replace(experiment, run=replace(experiment.run, secrets="simulated"))
+    silos = prepare_server(experiment, rehearsal=True).plan.silos
+    folder = folder.resolve()  # the parties' processes start there
+    private_folder(folder)
+    say(f"simulating, then {len(silos)} silos and a server in {folder}")
+    simulated = run_local(experiment)
+    file = write_experiment(experiment, silos, folder)
+    began = time.monotonic()
+    directory = RunDirectory(folder / "run")
+    _federated(file, silos, folder, say, timeout)
+    lines = list(read_lines(directory.path / "traffic.jsonl"))
+    return Rehearsed(
+        simulated,
+        directory.load_model(),
+        str(directory.path),
+        len(lines),
+        sum(line["sent"] for line in lines),
+        sum(line["received"] for line in lines),
+        time.monotonic() - began,
+    )
+
+
+def write_experiment(experiment: Experiment, silos: tuple[str, ...], folder: Path) -> Path:
+    """The experiment file with everybody's new keys in it; certificates beside."""
+    credentials.make_certificates(folder / "certificates", ["127.0.0.1", "localhost"], days=2)
+    public = [credentials.make_silo_keys(silo, folder / "keys" / str(n)) for n, silo in enumerate(silos)]
+    tree = experiment.to_tree()
+    tree["aggregation"]["identities"] = {one.silo: one.identity for one in public}
+    tree["deployment"] = {"nodes": {one.silo: one.node for one in public}}
+    _absolute(tree["data"], experiment.base)
+    file = folder / f"{experiment.name or 'rehearsal'}.toml"
+    replace_file(file, _toml(tree).encode(), mode=0o644)
+    return file
+
+
+def _absolute(data: dict[str, Any], base: Path) -> None:
+    """Files are named from the experiment file's folder, which is another one now."""
+    for key in ("roster", "id_key", "test", "data_dir"):
+        if key in data:
+            data[key] = str((base / data[key]).resolve())
+    if isinstance(data.get("silos"), list):
+        data["silos"] = [str((base / file).resolve()) for file in data["silos"]]
+
+
+def _toml(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
+    """A tree of settings as TOML."""
+    quoted = {key: credentials.toml_key(str(key)) for key in tree}
+    values = [f"{quoted[key]} = {toml_value(value)}" for key, value in tree.items() if not isinstance(value, Mapping)]
+    head = [f"[{'.'.join(path)}]"] if path and values else []
+    below = [_toml(value, (*path, quoted[key])) for key, value in tree.items() if isinstance(value, Mapping)]
+    return "\n".join([*head, *values, "", *below])
+
+
+def commands_of(file: Path, silos: tuple[str, ...], folder: Path) -> dict[str, list[str]]:
+    """What people would type, on their machines: the server's command, and one for each silo."""
+    address = Address("127.0.0.1", free_port())
+    ca = folder / "certificates" / credentials.CA
+    serve = ["serve", str(file), "--out", str(folder / "run"), "--certificates", str(folder / "certificates")]
+    commands = {"server": [*serve, "--address", str(address), "--rehearse", "--json"]}
+    for number, silo in enumerate(silos):
+        own = ["join", str(file), "--silo", silo, "--superlink", str(address), "--ca", str(ca), "--rehearse"]
+        keys, state = folder / "keys" / str(number), folder / "silos" / str(number)
+        commands[silo] = [*own, "--keys", str(keys), "--state", str(state)]
+    return commands
+
+
+def started(name: str, command: list[str], folder: Path) -> Child:
+    """A party's process, with its log in ``folder``."""
+    log = folder / f"{name.replace('/', '-')}.log"
+    return Child([sys.executable, "-P", "-m", "uldp", *command], os.environ, log, folder)
+
+
+def _federated(file: Path, silos: tuple[str, ...], folder: Path, say: Say, timeout: float) -> None:
+    """Start the commands that people start, and wait for the server's end."""
+    parties: dict[str, Child] = {}
+    try:
+        for name, command in commands_of(file, silos, folder).items():
+            parties[name] = started(name, command, folder)
+        _wait(parties, say, timeout)
+    finally:
+        for party in reversed(parties.values()):
+            party.stop()
+
+
+def _wait(parties: Mapping[str, Child], say: Say, timeout: float) -> None:
+    """Until the server has ended; a silo that ends before is trouble."""
+    server, end, shown = parties["server"], time.monotonic() + timeout, 0
+    while server.ended is None:
+        for name, party in parties.items():
+            if party.ended not in (None, 0):
+                raise RunError(f"{name} ended with code {party.ended}: {party.last_words()}", place=str(party.log))
+        if time.monotonic() > end:
+            raise RunError(f"no end after {timeout:g} s", place=str(server.log))
+        lines = [line for line in server.log.read_text(errors="replace").splitlines() if line.startswith("round ")]
+        for line in lines[shown:]:
+            say(line)
+        shown = len(lines)
+        time.sleep(0.5)
+    if server.ended != 0:
+        raise RunError(f"the server ended with code {server.ended}: {server.last_words()}", place=str(server.log))

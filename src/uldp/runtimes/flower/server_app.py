@@ -1,0 +1,195 @@
+"""What Flower starts at the server, once per run: it takes requests from the hub and brings back answers.
+
+Silos are found by node id. With authenticated nodes the hub knows whose key belongs to which node and says so; in an
+insecure rehearsal the nodes are asked for their names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from uldp.errors import RunError, UldpError
+from uldp.runtimes import socket_frames as frames
+from uldp.runtimes.flower.envelopes import MESSAGE_TYPE, packed, unpacked
+
+POLL: Final = 0.3
+"""Seconds between two looks for answers."""
+MOST_BYTES: Final = 1 << 40
+HUB: Final = "ULDP_HUB"
+"""Where a SuperLink that we started finds its hub. A run that names another hub is not ours."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request of the hub: ``node`` is the silo's node id, 0 where it is not known."""
+
+    number: int
+    silo: str
+    node: int
+    body: bytes
+
+
+@dataclass
+class Carrying:
+    """What is under way in one run."""
+
+    grid: Any
+    sock: socket.socket
+    waiting: list[Request] = field(default_factory=list)
+    sent: dict[str, Request] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)
+
+    def go(self) -> None:
+        """Carry until the hub says that this is all."""
+        while self._take():
+            if self.waiting:
+                self._push()
+            if self.sent or self.asked:
+                self._pull()
+
+    def _take(self) -> bool:
+        """Take the hub's next requests, if there are any; False at the end."""
+        patience = POLL if self.waiting or self.sent or self.asked else 5.0
+        while select.select([self.sock], [], [], patience)[0]:
+            header, body = frames.receive(self.sock, MOST_BYTES)
+            if header.get("kind") == "end":
+                return False
+            new = Request(int(header["number"]), str(header["silo"]), int(header["node"]), body)
+            # A silo is asked one thing at a time: what the hub asks now takes the place of what waits.
+            self.waiting = [*(request for request in self.waiting if request.silo != new.silo), new]
+            patience = 0.0
+        return True
+
+    def _push(self) -> None:
+        """Send what waits to the nodes that are there."""
+        from flwr.app import Message
+
+        online = set(self.grid.get_node_ids())
+        if any(not request.node for request in self.waiting):
+            self._ask_names(online)
+        still: list[Request] = []
+        for request in self.waiting:
+            node = request.node or self._node_of(request)
+            if node is None or node not in online:
+                still.append(request)
+                continue
+            record = packed("request", request.body, silo=request.silo)
+            identifier = self._pushed(Message(record, dst_node_id=node, message_type=MESSAGE_TYPE))
+            if identifier is None:
+                self._failed(request, "Flower did not take the message")
+            else:
+                self.sent[identifier] = request
+        self.waiting = still
+
+    def _pushed(self, message: Any) -> str | None:
+        return next(iter(self.grid.push_messages([message])), None) or None
+
+    def _ask_names(self, online: set[int]) -> None:
+        """Ask nodes that nobody vouches for what they call themselves."""
+        from flwr.app import Message
+
+        self.names = {node: name for node, name in self.names.items() if node in online}
+        for node in online - self.names.keys() - set(self.asked.values()):
+            identifier = self._pushed(Message(packed("who"), dst_node_id=node, message_type=MESSAGE_TYPE))
+            if identifier is not None:
+                self.asked[identifier] = node
+
+    def _node_of(self, request: Request) -> int | None:
+        nodes = [node for node, name in self.names.items() if name == request.silo]
+        return nodes[0] if len(nodes) == 1 else None  # of two with the same name neither is believed
+
+    def _pull(self) -> None:
+        """Bring what was answered to the hub. An error comes from the SuperLink: it is known by what it replies to."""
+        for message in self.grid.pull_messages([*self.sent, *self.asked]):
+            identifier = message.metadata.reply_to_message_id
+            if identifier in self.asked:
+                self._named(self.asked.pop(identifier), message)
+                continue
+            request = self.sent.pop(identifier, None)
+            if request is None:
+                continue
+            if message.has_error():
+                self._failed(request, f"Flower says: {message.error.reason or message.error.code}")
+                continue
+            try:
+                words, body = unpacked(message.content)
+            except ValueError as error:
+                self._failed(request, str(error))
+                continue
+            kind = words["kind"] if words["kind"] in ("reply", "refused") else "failed"
+            self._tell(request, kind, body)
+
+    def _named(self, node: int, message: Any) -> None:
+        if not message.has_error():
+            try:
+                self.names[node] = unpacked(message.content)[0].get("silo", "")
+            except ValueError:
+                self.names[node] = ""
+
+    def _failed(self, request: Request, reason: str) -> None:
+        self._tell(request, "failed", reason.encode())
+
+    def _tell(self, request: Request, kind: str, body: bytes) -> None:
+        frames.send(self.sock, {"kind": kind, "number": request.number, "silo": request.silo}, body)
+
+
+def carry(grid: Any, address: str, token: str) -> None:
+    """Connect to the hub at ``address`` and carry its messages over ``grid``."""
+    ours = os.environ.get(HUB)
+    if ours is not None and address not in ("", ours):
+        raise RunError("this run belongs to another hub than this SuperLink's", place="hub", value=address)
+    with _connected(ours or address) as sock:
+        frames.send(sock, {"kind": "carrier", "token": token}, b"")
+        Carrying(grid, sock).go()
+
+
+def _connected(address: str, patience: float = 10.0) -> socket.socket:
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return frames.connect(address)
+        except UldpError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.2)
+
+
+def make_app() -> Any:
+    """Flower's ``ServerApp``. Hub and token stand in the run's configuration."""
+    from flwr.app import Context
+    from flwr.serverapp import Grid, ServerApp
+
+    app = ServerApp()
+
+    @app.main()  # type: ignore[untyped-decorator]
+    def main_of_run(grid: Grid, context: Context) -> None:
+        carry(grid, str(context.run_config.get("hub", "")), str(context.run_config.get("token", "")))
+
+    return app
+
+
+def main() -> None:
+    """In place of ``flwr-serverapp``: the same program, but the app is this one and not what came with a run."""
+    from flwr.superlink.cli import flwr_serverapp
+
+    runtime: Any = importlib.import_module("flwr.superlink.runtime.run_serverapp")
+    if not hasattr(runtime, "run_"):
+        raise SystemExit("uldp: this version of Flower starts apps in another way; install uldp[flower]")
+
+    def run_ours(grid: Any, context: Any, **_: Any) -> Any:
+        make_app()(grid=grid, context=context)
+        return context
+
+    runtime.run_ = run_ours
+    flwr_serverapp()
+
+
+if __name__ == "__main__":
+    main()

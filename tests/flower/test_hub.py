@@ -1,0 +1,256 @@
+"""The hub and the two shims without Flower: a grid of dictionaries, a silo of ten lines."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from uldp.errors import RunError
+from uldp.runtimes import socket_frames as frames
+from uldp.runtimes.flower import client_app
+from uldp.runtimes.flower.hub import Hub
+from uldp.runtimes.serving import Failed
+
+
+class FakeRun:
+    """What connects to a hub: a run of Flower that answers by itself."""
+
+    def __init__(self, hub, token):
+        self.sock = frames.connect(hub.address, 5)
+        frames.send(self.sock, {"kind": "carrier", "token": token}, b"")
+
+    def next(self):
+        return frames.receive(self.sock, 1 << 20)
+
+    def answer(self, header, body, kind="reply"):
+        frames.send(self.sock, {"kind": kind, "number": header["number"], "silo": header["silo"]}, body)
+
+    def answer_all(self, count, suffix=b"!"):
+        for _ in range(count):
+            header, body = self.next()
+            self.answer(header, body + suffix)
+
+
+@pytest.fixture
+def hub():
+    with Hub({"a": 11, "b": 12}) as made:
+        yield made
+
+
+def exchanging(hub, requests, timeout=10):
+    """An exchange in a thread, and where its result will be."""
+    found = {}
+    thread = threading.Thread(target=lambda: found.update(hub.exchange(requests, timeout)))
+    thread.start()
+    return thread, found
+
+
+def test_requests_go_out_and_answers_come_back(hub):
+    run = FakeRun(hub, hub.new_token())
+    thread, found = exchanging(hub, {"a": b"1", "b": b"2"})
+    header, body = run.next()
+    assert (header["silo"], header["node"], body) == ("a", 11, b"1")
+    run.answer(header, b"one")
+    run.answer_all(1)
+    thread.join()
+    assert found == {"a": b"one", "b": b"2!"} and hub.late == ()
+
+
+def test_what_a_dead_run_did_not_answer_is_asked_again_with_identical_bytes(hub):
+    first = FakeRun(hub, hub.new_token())
+    thread, found = exchanging(hub, {"a": b"1", "b": b"2"})
+    header, _ = first.next()
+    first.answer(header, b"one")
+    first.next()
+    first.sock.close()
+    second = FakeRun(hub, hub.new_token())
+    header, body = second.next()
+    assert (header["silo"], body) == ("b", b"2")
+    second.answer(header, b"two")
+    thread.join()
+    assert found == {"a": b"one", "b": b"two"}
+
+
+def test_a_silo_that_is_late_is_named_and_its_answer_is_not_lost(hub):
+    run = FakeRun(hub, hub.new_token())
+    assert isinstance(hub.exchange({"a": b"1"}, 0.1)["a"], Failed)
+    assert hub.late == ("a",)
+    header, _ = run.next()
+    thread, found = exchanging(hub, {"a": b"1"})
+    run.answer(header, b"late")
+    thread.join()
+    assert found == {"a": b"late"}
+    assert isinstance(hub.exchange({"a": b"3"}, 0.1)["a"], Failed)
+    header, body = run.next()  # the request was sent once only: this is the next one
+    assert body == b"3"
+    run.answer(header, b"three")
+    while hub.late:
+        time.sleep(0.01)
+    assert hub.exchange({"a": b"3"}, 0.1) == {"a": b"three"}
+
+
+def test_an_answer_to_an_earlier_question_is_not_taken_for_a_later_one(hub):
+    run = FakeRun(hub, hub.new_token())
+    hub.exchange({"a": b"1"}, 0.1)
+    old, _ = run.next()
+    thread, found = exchanging(hub, {"a": b"2"})
+    new, _ = run.next()
+    run.answer(old, b"old")
+    run.answer(new, b"new")
+    thread.join()
+    assert found == {"a": b"new"}
+
+
+def test_refusals_are_failures_and_may_be_asked_again(hub):
+    run = FakeRun(hub, hub.new_token())
+    for _ in range(2):
+        thread, found = exchanging(hub, {"a": b"1"})
+        header, _ = run.next()
+        run.answer(header, b"no, because", kind="refused")
+        thread.join()
+        assert found == {"a": Failed("no, because", refused=True)}
+
+
+def test_a_run_with_an_old_token_is_not_heard(hub):
+    old = hub.new_token()
+    first = FakeRun(hub, old)
+    hub.new_token()
+    with pytest.raises(RunError):
+        first.next()
+    with pytest.raises(RunError):
+        FakeRun(hub, old).next()
+    assert not hub.connected and isinstance(hub.exchange({"a": b"1"}, 0.1)["a"], Failed)
+
+
+class FakeSilo:
+    def __init__(self, folder):
+        self.address = f"unix:{folder}/silo"
+        self.listening = frames.listen(self.address)
+        self.seen = []
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            connection, _ = self.listening.accept()
+            with connection:
+                header, body = frames.receive(connection, 1 << 27)
+                self.seen.append((header, body))
+                if body == b"die":
+                    continue
+                kind = "refused" if body == b"bad" else "reply"
+                frames.send(connection, {"kind": kind}, body[::-1])
+
+
+def test_the_client_shim_hands_bytes_over(tmp_path):
+    silo = FakeSilo(tmp_path)
+    assert client_app.carried(silo.address, b"abc") == ("reply", b"cba")
+    assert client_app.carried(silo.address, b"bad") == ("refused", b"dab")
+    assert client_app.carried(silo.address, b"die")[0] == "failed"
+    kind, sentence = client_app.carried(f"unix:{tmp_path}/nobody", b"abc", patience=0.1)
+    assert kind == "failed" and b"nobody answers" in sentence
+
+
+@pytest.mark.parametrize("module", ["client_app", "server_app"])
+def test_the_shims_load_no_torch_and_no_session(module):
+    heavy = ("torch", "pandas", "scipy", "sklearn", "dp_accounting", "uldp.sessions.silo", "uldp.experiment.config")
+    code = f"import uldp.runtimes.flower.{module} as m, sys; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_the_apps_load_no_torch_either():
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
+    code = (
+        "from uldp.runtimes.flower import client_app, server_app; client_app.make_app(); server_app.make_app();"
+        "import sys; print('torch' in sys.modules, 'pandas' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False False"
+
+
+class Reply:
+    """A message as a grid gives it back."""
+
+    def __init__(self, content, reply_to, error=None):
+        self.content, self.error = content, error
+        self.metadata = type("Metadata", (), {"reply_to_message_id": reply_to})()
+
+    def has_error(self):
+        return self.error is not None
+
+
+class FakeGrid:
+    """Nodes by id; each is a function from a record to a record, or to an error."""
+
+    def __init__(self, nodes):
+        self.nodes, self.ready = nodes, []
+
+    def get_node_ids(self):
+        return list(self.nodes)
+
+    def push_messages(self, messages):
+        identifiers = []
+        for message in messages:
+            identifiers.append(f"m{len(self.ready)}-{time.monotonic_ns()}")
+            answer = self.nodes[message.metadata.dst_node_id](message.content)
+            error = answer if isinstance(answer, Exception) else None
+            if error is not None:
+                error.reason, error.code = "gone", 5
+            self.ready.append(Reply(None if error else answer, identifiers[-1], error))
+        return identifiers
+
+    def pull_messages(self, identifiers):
+        found = [reply for reply in self.ready if reply.metadata.reply_to_message_id in identifiers]
+        self.ready = [reply for reply in self.ready if reply not in found]
+        return found
+
+
+def carrying(hub, grid, monkeypatch):
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from uldp.runtimes.flower import server_app
+
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    monkeypatch.setenv(server_app.HUB, hub.address)
+    thread = threading.Thread(target=server_app.carry, args=(grid, "", hub.new_token()), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_the_server_shim_carries_between_hub_and_grid(tmp_path, monkeypatch):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
+    silo = FakeSilo(tmp_path)
+    grid = FakeGrid(
+        {11: lambda record: client_app.answer(record, "a", silo.address), 12: lambda record: RuntimeError("x")}
+    )
+    hub = Hub({"a": 11, "b": 12, "c": 13})
+    thread = carrying(hub, grid, monkeypatch)
+    found = hub.exchange({"a": b"abc", "b": b"def", "c": b"ghi"}, 3)
+    assert found["a"] == b"cba" and "gone" in str(found["b"]) and "in time" in str(found["c"])
+    grid.nodes[13] = lambda record: client_app.answer(record, "c", silo.address)
+    assert hub.exchange({"c": b"ghi"}, 10) == {"c": b"ihg"}  # a node that comes late is asked then
+    hub.close()
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+def test_nodes_that_nobody_vouches_for_are_asked_for_their_names(tmp_path, monkeypatch):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
+    silo = FakeSilo(tmp_path)
+    names = {1: "b", 2: "a", 3: "c", 4: "c"}
+    nodes = {
+        node: (lambda record, name=name: client_app.answer(record, name, silo.address)) for node, name in names.items()
+    }
+    with Hub() as hub:
+        carrying(hub, FakeGrid(nodes), monkeypatch)
+        found = hub.exchange({"a": b"abc", "c": b"abc"}, 4)
+    assert found["a"] == b"cba"
+    assert isinstance(found["c"], Failed)  # two nodes claim to be c
+
+
+def test_a_run_that_names_another_hub_is_refused(monkeypatch):
+    from uldp.runtimes.flower import server_app
+
+    monkeypatch.setenv(server_app.HUB, "unix:/ours")
+    with pytest.raises(RunError, match="another hub"):
+        server_app.carry(None, "unix:/theirs", "")

@@ -1,0 +1,126 @@
+"""Programs that were started are stopped, with all that they started; Flower's get the environment that they must."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from uldp.errors import ConfigError, RunError
+from uldp.runtimes.flower import processes as p
+
+
+def waited(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+def alive(pid):
+    return p._alive(pid)
+
+
+# A parent with a child that leaves its process group, as Flower's SuperExec does; both ignore a polite end.
+FAMILY = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)"
+print(subprocess.Popen([sys.executable, "-c", code], start_new_session=True).pid, flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_program_whose_children_are_gone_is_lonely(tmp_path, monkeypatch):
+    monkeypatch.setattr(p, "STOP_SECONDS", 0.5)
+    child = p.Child([sys.executable, "-c", FAMILY], os.environ, tmp_path / "log", tmp_path)
+    below = int(waited(lambda: (tmp_path / "log").read_text().strip()))
+    assert alive(child.pid) and alive(below) and not child.lonely
+    os.kill(below, signal.SIGKILL)
+    waited(lambda: child.lonely)
+    child.stop()
+    assert child.ended is not None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_stopping_a_program_leaves_no_orphan(tmp_path, monkeypatch):
+    monkeypatch.setattr(p, "STOP_SECONDS", 0.5)
+    child = p.Child([sys.executable, "-c", FAMILY], os.environ, tmp_path / "log", tmp_path)
+    below = int(waited(lambda: (tmp_path / "log").read_text().strip()))
+    child.stop()
+    assert child.ended is not None and not alive(below)
+    child.stop()  # once more is harmless
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
+def test_a_program_ends_with_whoever_started_it(tmp_path):
+    code = (
+        "import os, sys, time; from pathlib import Path; from uldp.runtimes.flower.processes import Child;"
+        f"child = Child([sys.executable, '-c', 'import time; time.sleep(100)'], os.environ, Path({str(tmp_path)!r})"
+        f" / 'log', Path({str(tmp_path)!r})); print(child.pid, flush=True); time.sleep(100)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    waited(lambda: b"time.sleep" in (words := Path(f"/proc/{pid}/cmdline").read_bytes()) and b"launch" not in words)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    waited(lambda: not alive(pid))
+
+
+def test_flowers_environment_is_silent_and_its_home_is_ours(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", "/elsewhere")
+    monkeypatch.setenv("ULDP_HUB", "unix:/elsewhere")
+    environment = p.Home(tmp_path / "flower").environment()
+    assert {key: environment[key] for key in p.OFF} == p.OFF
+    assert environment["FLWR_HOME"] == str(tmp_path / "flower") and "ULDP_HUB" not in environment
+    assert environment["FLWR_TELEMETRY_ENABLED"] == "0" and environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    assert environment["PATH"].split(os.pathsep)[0] == str(tmp_path / "flower" / "bin")
+
+
+def test_what_a_server_sends_is_not_run(tmp_path):
+    home = p.Home(tmp_path / "flower")
+    for name in p.FOREIGN:
+        done = subprocess.run([name], env=home.environment(), capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and "not run here" in done.stderr
+    for name, module in p.OURS.items():
+        assert module in (tmp_path / "flower" / "bin" / name).read_text()
+
+
+def test_flower_has_no_other_command_that_we_do_not_know():
+    constant = pytest.importorskip("flwr.supercore.constant", reason="Flower is not installed")
+    assert set(constant.TASK_TYPE_TO_COMMAND.values()) == {*p.OURS, *p.FOREIGN} - {"uv"}
+
+
+def test_the_commands_name_keys_and_authorities(tmp_path):
+    home, address = p.Home(tmp_path / "flower"), p.Address("127.0.0.1", 8000)
+    secure = p.superlink_command(home, address, p.Security(tmp_path))
+    assert "--enable-supernode-auth" in secure and str(tmp_path / "server.key") in secure and "--insecure" not in secure
+    assert "--insecure" in p.superlink_command(home, address, None)
+    node = p.supernode_command(address, 9, tmp_path / "ca.crt", tmp_path / "node.key", {"silo": 'a "b"'})
+    assert node[node.index("--node-config") + 1] == 'silo="a \\"b\\""'
+    assert node[node.index("--host") + 1] == "127.0.0.1" and str(tmp_path / "node.key") in node
+
+
+@pytest.mark.parametrize("text", ["", "8000", "host:", "host:0", "host:99999", "host:x", ":1"])
+def test_addresses_that_are_none(text):
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        p.Address.parsed(text, "--address")
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = p.Address("127.0.0.1", taken.getsockname()[1])
+        superlink = p.SuperLink(p.Home(tmp_path / "flower"), address, None, "unix:/hub")
+        with pytest.raises(RunError, match="another program"):
+            superlink.start()
+        assert not superlink.running
