@@ -38,7 +38,7 @@ with SiloProcess(prepared, folder, address, identity=signing_key_from(key)) as p
 @pytest.fixture
 def socket_folder():
     """Paths of sockets must be short."""
-    with tempfile.TemporaryDirectory(prefix="uldp-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="uldp-") as folder:
         yield Path(folder)
 
 
