@@ -333,3 +333,18 @@ def test_the_sum_is_forgotten_when_all_is_over():
     server, silos = sessions()
     drive(server, silos)
     assert all(silo._answered is None for silo in silos.values())
+
+
+@pytest.mark.parametrize("aggregation", KINDS)
+def test_a_silo_that_starts_again_from_an_older_state_has_one_noised_sum_for_a_round(aggregation):
+    """Whatever set of silos it is asked about: another sum would be a second release with fresh noise."""
+    server, silos = in_round(aggregation)
+    older = silos["silo-0"].save()
+    model, sample = m.pack(server.model), b""
+    sums = []
+    for present in (b"", m.pack_bits(np.array([1, 1, 0, 1], bool)), m.pack_bits(np.array([1, 0, 1, 1], bool))):
+        silos["silo-0"].restore(older)
+        ask = m.AskUpdate(1, model, sample, b"", present)
+        silos["silo-0"].reply(m.encode(DIGEST, "silo-0", ask))
+        sums.append(silos["silo-0"]._answered.noised)
+    assert sums[0] == sums[1] == sums[2]

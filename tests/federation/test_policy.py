@@ -1,5 +1,6 @@
 """The data owner has the last word: what is refused, what is charged, and that it adds up over experiments."""
 
+import dataclasses
 import json
 
 import pytest
@@ -26,7 +27,8 @@ def worst(plan, rounds):
 
 def lines(folder, rehearsal=True):
     file = folder / ("rehearsal-ledger.jsonl" if rehearsal else "ledger.jsonl")
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    written = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [line for line in written if not line["answer"]]  # the others say what a charged round came to
 
 
 def test_a_round_is_charged_for_the_worst_that_it_can_show():
@@ -52,7 +54,7 @@ def test_what_protects_nobody_is_charged_as_that():
     plan = plan_of()
     assert set(shown_by_a_round(plan, "void").values()) == {NonPrivate()}
     with pytest.raises(ConfigError, match="would cost without bound"):
-        Policy(max_epsilon=100.0).check(experiment(), plan, "void")
+        Policy(max_epsilon=100.0, allow_counts=True).check(experiment(), plan, "void")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,11 @@ def test_what_protects_nobody_is_charged_as_that():
         ({"allowed_methods": ("uldp-sgd", "uldp-avg")}, "allows uldp-sgd, uldp-avg, the experiment has uldp-avg-w"),
         ({"allowed_methods": ()}, "allows none"),
         ({"allow_counts": False}, "policy.allow_counts"),
-        ({"max_epsilon": 0.5}, r"policy.max_epsilon: this silo's owner allows epsilon 0.5 at delta 1e-05"),
+        ({"max_epsilon": 50.0}, "policy.allow_counts: the experiment shows record counts"),
+        (
+            {"max_epsilon": 0.5, "allow_counts": True},
+            r"policy.max_epsilon: this silo's owner allows epsilon 0.5 at delta 1e-05",
+        ),
     ],
 )
 def test_an_experiment_against_the_policy_is_refused_before_anything_is_made(tmp_path, policy, reason):
@@ -98,7 +104,7 @@ def test_every_round_is_charged_once_whatever_is_repeated(tmp_path):
         made.kill(name)
         return made.ask(name, request)
 
-    made = World(tmp_path, experiment(), fault, policy=Policy(max_epsilon=100.0))
+    made = World(tmp_path, experiment(), fault, policy=Policy(max_epsilon=100.0, allow_counts=True))
     made.serving().go()
     made.close()
     for name in SILOS:
@@ -107,24 +113,61 @@ def test_every_round_is_charged_once_whatever_is_repeated(tmp_path):
 
 
 def test_experiments_on_the_same_data_add_up_and_stop_at_the_cap(tmp_path):
-    """The first one fits; the second stops in the round that would pass the cap, and releases nothing more."""
-    first = experiment()
-    plan = parties(first)[0].plan
-    policy = Policy(max_epsilon=worst(plan, 5) * 1.0001, delta=DELTA)
-    for seed, fits in ((0, True), (1, False)):
-        made = World(tmp_path, experiment(run={"threads": 1, "seed": seed}), policy=policy)
-        serving = made.serving()
-        try:
-            if fits:
-                serving.go()
-            else:
-                with pytest.raises(RunError, match=r"policy.max_epsilon: round 3 would raise"):
-                    serving.go()
-        finally:
-            made.close()
-        (tmp_path / "run").rename(tmp_path / f"run-{seed}")
+    """The first one fits; the second would pass the cap, and is not begun: not even a greeting is answered."""
+    plan = parties(experiment())[0].plan
+    policy = Policy(max_epsilon=worst(plan, 5) * 1.0001, delta=DELTA, allow_counts=True)
+    made = World(tmp_path, experiment(), policy=policy)
+    made.serving().go()
+    made.close()
+    with pytest.raises(BudgetExhausted, match=r"policy.max_epsilon: the experiment would raise"):
+        World(tmp_path, experiment(run={"threads": 1, "seed": 1}), policy=policy).silo("silo-1")
     for name in SILOS:
-        assert [line["round"] for line in lines(tmp_path / name)] == [1, 2, 3, 1, 2]
+        assert [line["round"] for line in lines(tmp_path / name)] == [1, 2, 3]
+
+
+def test_a_round_that_passes_the_cap_is_refused_without_a_number(tmp_path):
+    """Two runs at once: what the other one spends in the meantime is nobody else's business."""
+    built = experiment()
+    plan = parties(built)[0].plan
+    policy = Policy(max_epsilon=worst(plan, 4) * 1.0001, delta=DELTA, allow_counts=True)
+    made = World(tmp_path, built, policy=policy)
+    event = shown_by_a_round(plan)
+    for name in SILOS:
+        for round_ in (1, 2, 3):
+            made.silo(name)._session._watch._ledger.charge(Charge("another", "s", round_, "c", event))
+    with pytest.raises(RunError, match="its owner's policy does not allow this round") as caught:
+        made.serving().go()
+    made.close()
+    assert "epsilon" not in str(caught.value)
+    assert f"{policy.max_epsilon:g}" not in str(caught.value)
+
+
+def test_a_ledger_that_lost_rounds_and_a_session_that_is_gone_stop_a_silo(tmp_path):
+    built = experiment()
+    silo = tmp_path / "silo-1"
+    prepared = parties(built)[1]["silo-1"]
+    with SiloProcess(prepared, silo, "unix:/unused") as process:
+        process._session._watch.begins(1, "question")
+    with pytest.raises(RunError, match="its session is gone"):
+        SiloProcess(prepared, silo, "unix:/unused")
+    (silo / "rehearsal-ledger.jsonl").unlink()
+    made = World(tmp_path, built)
+    made.serving().go()
+    made.close()
+    assert SiloProcess(prepared, silo, "unix:/unused").closed
+
+
+def test_another_answer_to_the_same_question_is_refused(tmp_path):
+    event = plan_of().method.event(plan_of().facts, 3)
+    ledger = OwnLedger(tmp_path / "ledger.jsonl", Policy())
+    ledger.charge(charge(1, event))
+    ledger.settle(dataclasses.replace(charge(1, event), answer="a"))
+    for again in (ledger, OwnLedger(tmp_path / "ledger.jsonl", Policy())):
+        again.charge(charge(1, event))
+        again.settle(dataclasses.replace(charge(1, event), answer="a"))
+        with pytest.raises(RunError, match="comes out otherwise"):
+            again.settle(dataclasses.replace(charge(1, event), answer="b"))
+    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_refused_request_is_not_charged(tmp_path):

@@ -6,7 +6,7 @@
     delta = 1e-6
     allowed_aggregations = ["masked", "paillier"]
     allowed_methods = ["uldp-avg", "uldp-avg-w"]
-    allow_counts = false                  # refuse experiments that show record counts in the clear
+    allow_counts = false                  # whether record counts may be shown in the clear, which no epsilon covers
     against = ["world", "server", "silos"]
 
 Before a round is computed, its cost is on this silo's own ledger; a round that would pass the cap is refused. What is
@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from uldp.privacy.events import Event, NonPrivate, event_from_json, event_to_jso
 from uldp.privacy.ledger import merge
 from uldp.runs.files import append_line, read_lines
 from uldp.sessions.plan import Plan
+from uldp.sessions.silo import Watch
 
 OBSERVERS: Final = ("world", "server", "silos")
 PROTECTED: Final = ("user", "client")
@@ -47,12 +48,13 @@ class Policy:
     delta: float = 1e-5
     allowed_aggregations: tuple[str, ...] | None = None
     allowed_methods: tuple[str, ...] | None = None
-    allow_counts: bool = True
+    allow_counts: bool | None = None
+    """Whether experiments may show record counts in the clear; if it is not said: only where nothing is capped."""
     against: tuple[str, ...] = OBSERVERS
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
-        if self.max_epsilon is not None and not self.max_epsilon > 0:
+        if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
             raise ConfigError(
                 f"a positive number, not {self.max_epsilon}", place="policy.max_epsilon", value=self.max_epsilon
             )
@@ -82,10 +84,11 @@ class Policy:
                     place=f"policy.allowed_{key}",
                     value=name,
                 )
-        if plan.shows_counts and not self.allow_counts:
+        allowed = self.max_epsilon is None if self.allow_counts is None else self.allow_counts
+        if plan.shows_counts and not allowed:
             raise ConfigError(
-                "this silo's owner does not allow to show record counts in the clear; take aggregation.name = "
-                "'paillier', or a method that does not weigh by records",
+                "the experiment shows record counts in the clear, which no epsilon covers; take aggregation.name = "
+                "'paillier' or a method that does not weigh by records, or say allow_counts = true",
                 place="policy.allow_counts",
             )
         shown = shown_by_a_round(plan, void)
@@ -124,6 +127,8 @@ class Charge:
     round: int
     content: str
     events: Mapping[str, Event] = field(compare=False)
+    answer: str = field(default="", compare=False)
+    """Stands for the noised sum that was made of it; empty while it is computed."""
 
     @property
     def key(self) -> tuple[str, str, int, str]:
@@ -132,14 +137,14 @@ class Charge:
     def to_json(self) -> dict[str, Any]:
         events = {who: event_to_json(event) for who, event in self.events.items()}
         about = {"experiment": self.experiment, "session": self.session, "round": self.round}
-        return {**about, "content": self.content, "events": events}
+        return {**about, "content": self.content, "answer": self.answer, "events": events}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any], place: str) -> Charge:
         try:
             events = {who: event_from_json(tree["events"][who]) for who in OBSERVERS}
             key = (str(tree["experiment"]), str(tree["session"]), int(tree["round"]), str(tree["content"]))
-            return cls(*key, events)
+            return cls(*key, events, str(tree.get("answer", "")))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"cannot read the entry {tree!r}", place=place) from error
 
@@ -168,6 +173,17 @@ class OwnLedger:
             worst = max(worst, account(seen, self._policy.delta).value if seen else 0.0)
         return worst
 
+    def check_affords(self, planned: Sequence[Charge]) -> None:
+        """Refuse what would pass the cap together with what was spent in other experiments."""
+        cap = self._policy.max_epsilon
+        if cap is not None and (needed := self.epsilon(*planned)) > cap:
+            raise BudgetExhausted(
+                f"the experiment would raise epsilon over all experiments with this silo from "
+                f"{_number(self.epsilon())} to {_number(needed)}, its owner allows {cap:g}; it was not begun",
+                place="policy.max_epsilon",
+                value=cap,
+            )
+
     def charge(self, charge: Charge) -> None:
         """Write ``charge`` down, unless it was before; refused if it would pass the cap."""
         if charge.key in self._charges:
@@ -180,8 +196,61 @@ class OwnLedger:
                 place="policy.max_epsilon",
                 value=cap,
             )
+        self._write(charge)
+
+    def settle(self, charge: Charge) -> None:
+        """Write down what a charged round came to. Another answer to the same question is refused: it would be a second
+        release, under the same masks."""
+        before = self._charges[charge.key].answer
+        if before not in ("", charge.answer):
+            raise RunError(
+                f"round {charge.round} comes out otherwise than when it was answered before, as on another machine; go "
+                "on where it was begun",
+                place=str(self._file),
+            )
+        if not before:
+            self._write(charge)
+
+    def _write(self, charge: Charge) -> None:
         append_line(self._file, charge.to_json(), mode=0o600)
         self._charges[charge.key] = charge
+
+
+class Charging(Watch):
+    """Charges a silo's own ledger for the rounds of one run."""
+
+    def __init__(self, ledger: OwnLedger, experiment: str, session: str, shown: Mapping[str, Event]) -> None:
+        self._ledger = ledger
+        self._experiment = experiment
+        self._session = session
+        self._shown = shown
+
+    def begins(self, round_: int, question: str) -> None:
+        self._ledger.charge(self._charge(round_, question))
+
+    def computed(self, round_: int, question: str, content: str) -> None:
+        self._ledger.settle(replace(self._charge(round_, question), answer=content))
+
+    def _charge(self, round_: int, question: str) -> Charge:
+        return Charge(self._experiment, self._session, round_, question, self._shown)
+
+    def check(self, round_: int | None, rounds: int) -> None:
+        """Refuse a ledger that does not fit a session at ``round_`` (None: that was never saved), and a new experiment
+        that would pass the cap before its end."""
+        mine = {c.round for c in self._ledger.charges if (c.experiment, c.session) == (self._experiment, self._session)}
+        if round_ is None and mine:
+            raise RunError(
+                "this silo has answered in the experiment, and its session is gone; start a new experiment",
+                place="session.bin",
+            )
+        if round_ and round_ not in mine:
+            raise RunError(
+                f"the silo's ledger does not hold round {round_}, which was answered; restore it: without it nobody "
+                "knows what was spent",
+                place="ledger.jsonl",
+            )
+        if round_ is None:
+            self._ledger.check_affords([self._charge(number, "planned") for number in range(1, rounds + 1)])
 
 
 def _number(epsilon: float) -> str:

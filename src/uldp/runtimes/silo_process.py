@@ -24,7 +24,7 @@ from uldp.experiment.parties import PreparedSilo
 from uldp.rng import Secrets
 from uldp.runs.files import kept_key
 from uldp.runtimes import socket_frames
-from uldp.runtimes.policy import Charge, OwnLedger, Policy, shown_by_a_round
+from uldp.runtimes.policy import Charging, OwnLedger, Policy, shown_by_a_round
 from uldp.runtimes.recording import torch_threads
 from uldp.runtimes.silo_state import SiloState
 from uldp.sessions.silo import SiloSession
@@ -71,12 +71,12 @@ class SiloProcess:
         prepared, saved = self._prepared, self._state.load()
         closed = saved is not None and SiloSession.is_closed(saved)
         secrets = self._state.secrets(prepared.experiment, closed=closed)
+        if closed:
+            self._state.forget_secrets()  # a process that was killed at its goodbye had no time to
         ledger = OwnLedger(self._state.ledger_file(rehearsal=secrets.simulated), self._policy)
         session_id = hashlib.sha256(secrets.child("session").key).hexdigest()[:16]
         shown = shown_by_a_round(prepared.plan, void_of(prepared.plan.method, prepared.about))
-
-        def permit(round_: int, question: str) -> None:
-            ledger.charge(Charge(prepared.plan.digest, session_id, round_, question, shown))
+        charging = Charging(ledger, prepared.plan.digest, session_id, shown)
 
         session = SiloSession(
             prepared.plan,
@@ -86,10 +86,12 @@ class SiloProcess:
             secrets,
             identity=identity,
             roster=prepared.roster,
-            permit=permit,
+            watch=charging,
         )
         if saved is not None:
             session.restore(saved)
+        if not closed:
+            charging.check(session.round if saved is not None else None, prepared.plan.method.rounds)
         return session
 
     @property
@@ -158,8 +160,12 @@ class SiloProcess:
         try:
             with torch_threads(self._prepared.experiment.run.threads):
                 reply = self._session.reply(request)
-        except (MessageRefused, BudgetExhausted) as error:
+        except MessageRefused as error:
             return self._refused(self._named(error))
+        except BudgetExhausted as error:
+            # What its owner allows, and spent elsewhere, is nobody else's business.
+            LOG.warning("silo %s: %s", self.name, error)
+            return self._refused(f"silo {self.name}: its owner's policy does not allow this round; nothing was sent")
         except RunError as error:
             return self._unwritten(error)
         except UldpError as error:
@@ -179,8 +185,7 @@ class SiloProcess:
 
     def _unwritten(self, error: RunError) -> tuple[dict[str, Any], bytes]:
         LOG.error("silo %s: %s", self.name, error)
-        why = f"cannot write its state ({error.message}), so nothing was sent; free some space there"
-        return self._refused(f"silo {self.name}: {why}")
+        return self._refused(f"silo {self.name}: trouble with its files, so nothing was sent; its own log says which")
 
     def _named(self, error: UldpError) -> str:
         return str(error) if self.name in error.place else f"silo {self.name}: {error}"

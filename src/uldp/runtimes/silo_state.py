@@ -43,7 +43,7 @@ class SiloState:
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep a second process with the same identity from answering too."""
-        taken = "another process of this silo is running; stop it first, or give this one a folder of its own"
+        taken = "another process of this silo is running; stop it first (the folder's ledger is for all experiments)"
         return locked(self.folder / "lock", taken, str(self.folder))
 
     def secrets(self, experiment: Experiment, *, closed: bool) -> Secrets:
@@ -57,7 +57,7 @@ class SiloState:
         return Secrets.from_key(kept_key(self._key))
 
     def ledger_file(self, *, rehearsal: bool) -> Path:
-        """The silo's own ledger. A rehearsal has another: its noise protects nobody, and its model stays at home."""
+        """The silo's own ledger. A rehearsal has another: its noise protects nobody, so it stays on one machine."""
         return self.folder / ("rehearsal-ledger.jsonl" if rehearsal else "ledger.jsonl")
 
     def load(self) -> bytes | None:
@@ -68,8 +68,7 @@ class SiloState:
             data = self._session.read_bytes()
         if data[:_HEAD] != _MAGIC + hashlib.sha256(data[_HEAD:]).digest():
             raise RunError(
-                "the silo's saved session is damaged (its checksum does not fit); restore it from a backup, or start a "
-                "new experiment",
+                "the silo's saved session is damaged (its checksum does not fit); start a new experiment",
                 place=str(self._session),
             )
         return data[_HEAD:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -55,8 +55,14 @@ def signing_key(secrets: Secrets, index: int) -> SigningKey:
     return SigningKey(secrets.child("identity", index))
 
 
-Permit = Callable[[int, str], None]
-"""Is asked before a round is computed, with its number and a digest of its question, and raises to refuse it."""
+class Watch:
+    """Is told what a silo is about to release, and raises to refuse it. By itself it lets everything pass."""
+
+    def begins(self, round_: int, question: str) -> None:
+        """Before a round is computed; ``question`` stands for what is asked, whoever is present."""
+
+    def computed(self, round_: int, question: str, content: str) -> None:
+        """Before the answer leaves; ``content`` stands for the noised sum."""
 
 
 class SiloSession:
@@ -72,7 +78,7 @@ class SiloSession:
         *,
         identity: SigningKey | None = None,
         roster: str = "",
-        permit: Permit | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._plan = plan
         self._data = data
@@ -83,7 +89,7 @@ class SiloSession:
         self._data_digest = data.digest()
         self._counts = np.minimum(data.counts(plan.facts.users), plan.method.count_cap(plan.facts))
         self._roster = roster
-        self._permit = permit or (lambda round_, question: None)
+        self._watch = watch or Watch()
         self._side = plan.aggregation.silo(
             plan,
             self._index,
@@ -145,12 +151,12 @@ class SiloSession:
                 value=self._phase.value,
             )
         _, after = turn(self._plan.turns, self._phase, body, self.name)
-        answer, told, round_ = self._answer_to(body, question)
+        answer, told, round_ = self._answer_to(body)
         self._answer = m.encode(self._plan.digest, self.name, answer)
         self._question, self._phase, self._told, self._round = question, after, told, round_
         return self._answer
 
-    def _answer_to(self, body: m.Body, question: str) -> tuple[m.Body, IntArray | None, int]:
+    def _answer_to(self, body: m.Body) -> tuple[m.Body, IntArray | None, int]:
         """The answer, and what was told about users and the round that hold from then on."""
         facts = self._plan.facts
         match body:
@@ -168,7 +174,7 @@ class SiloSession:
                 return m.Choices(round_, points), self._told, self._round
             case m.AskUpdate(round_):
                 again = self._answered is not None and round_ == self._round
-                return self._again(body) if again else self._update(body, question), self._told, round_
+                return self._again(body) if again else self._update(body), self._told, round_
             case m.Finish():
                 self._answered = None
                 return m.Goodbye(), self._told, self._round
@@ -191,7 +197,7 @@ class SiloSession:
         method.check_told(facts, self._counts, told)
         return told
 
-    def _update(self, body: m.AskUpdate, question: str) -> m.Update:
+    def _update(self, body: m.AskUpdate) -> m.Update:
         plan, facts = self._plan, self._plan.facts
         round_, model, sample = body.round, body.model, body.sample
         self._check_round(round_)
@@ -209,10 +215,13 @@ class SiloSession:
             data = data.take(users[data.users])
         if self._kept_digest == "":
             self._kept_digest = self._kept.digest()
+        # Whoever is present: a silo that starts again from an older state then has one noised sum for a round, not one
+        # for every set of silos it is asked about.
+        question = self._asked_digest(body)
         inside = (question, self._data_digest, self._kept_digest, repr(plan.method))
         secrets = self._round_secrets("inside", round_, inside)
         streams = self._streams.child("round", round_)
-        self._permit(round_, self._asked_digest(body))
+        self._watch.begins(round_, question)
         # Who is not picked sends nothing but zeros: nobody's records are looked at.
         rows = plan.method.silo(x, data, self._learner, streams, secrets) if takes_part else iter(())
         setup = hashlib.sha256(b"".join([*self._setup, self._offer])).hexdigest()
@@ -224,9 +233,10 @@ class SiloSession:
         released = self._side.release(rows, weights, asked, covered)
         self.left_out += released.left_out
         remark = plan.method.remark(data, secrets) if takes_part else 0
+        self._watch.computed(round_, question, hashlib.sha256(released.noised or released.vector).hexdigest())
         if plan.may_repeat:
             noised, saturated = released.noised, released.saturated
-            self._answered = _Answered(self._asked_digest(body), body.present, noised, saturated, remark)
+            self._answered = _Answered(question, body.present, noised, saturated, remark)
         return m.Update(round_, released.vector, released.saturated, remark, body.present)
 
     def _again(self, body: m.AskUpdate) -> m.Update:
