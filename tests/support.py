@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from uldp._version import __version__
 from uldp.aggregation import lookup_aggregation
 from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.methods.base import Facts, Method
 from uldp.methods.registry import lookup
 from uldp.methods.release import silo_sum
 from uldp.privacy.ledger import Ledger
+from uldp.protocol import messages as m
 from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession
@@ -82,6 +84,8 @@ def small_federation(users=6, silos=3, dimension=4, records=30, seed=0, scale=1.
     return Federation("small", tuple(parts), users, Task(0), Records(*draw(20)))
 
 
+MODEL = {"release": __version__, "layers": "", "outputs": b""}
+"""What greetings say of the model where a plan says nothing."""
 SMALL_KEY = 512
 """Bits of the Paillier key in tests: insecure, and fast."""
 
@@ -117,6 +121,11 @@ def make_sessions(
     server = ServerSession(plan, learner.initial(streams), Ledger(delta, budget), secrets)
     silos = {silo.name: SiloSession(plan, silo, learner, streams, secrets) for silo in federation}
     return server, silos
+
+
+def hello(silos=3, users=6, dimension=4, **other) -> m.Hello:
+    """The greeting of the small federation, or one with other contents."""
+    return m.Hello(**{"silos": silos, "users": users, "dimension": dimension, **MODEL, **other})
 
 
 def step(server, silos) -> bool:

@@ -7,11 +7,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
 
 from uldp.data.federation import Federation, IntArray, Records, Task
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
+from uldp.learners.base import Learner
 from uldp.methods.base import Facts, Method, Observer
 from uldp.privacy.accountants import Composition, Epsilon, account, account_replaced
 from uldp.privacy.calibrate import calibrate
@@ -19,6 +22,7 @@ from uldp.privacy.events import Event, LocalReports
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.shuffle import shuffled_run
 from uldp.privacy.statement import Exposure, Statement
+from uldp.protocol.messages import pack
 from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
 
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
     from uldp.learners.torch import TorchLearner
 
 
+GREETING_INPUTS: Final = 4
+GREETING_OUTPUTS: Final = 256
+"""Of a model with many classes so many of its first answers are compared."""
 SHARED_PLACES = (
     "Ids are hashed, so two people may share a place. For them the larger numbers hold, those of replaced records."
 )
@@ -216,14 +223,20 @@ def prepare(experiment: Experiment) -> Prepared:
     federation = replace(federation, caveats=(*federation.caveats, *rounding(learner, federation.feature_shape)))
     counts = federation.counts()
     silos = tuple(silo.name for silo in federation.silos)
-    plan = agreed_plan(experiment, learner, silos, federation.users, counts.sum(axis=0))
+    shape = federation.feature_shape
+    plan = agreed_plan(experiment, learner, silos, federation.users, counts.sum(axis=0), shape)
     plan.method.check_counts(plan.facts, counts)
     federation = replace(federation, notes=(*federation.notes, *plan.method.notes(plan.facts, counts)))
     return Prepared(experiment, federation, learner, plan)
 
 
 def agreed_plan(
-    experiment: Experiment, learner: TorchLearner, silos: tuple[str, ...], users: int, totals: IntArray
+    experiment: Experiment,
+    learner: TorchLearner,
+    silos: tuple[str, ...],
+    users: int,
+    totals: IntArray,
+    feature_shape: tuple[int, ...],
 ) -> Plan:
     """What all parties of an experiment agree on. ``totals`` matter to methods that read the data only."""
     aggregation = experiment.aggregation.build(experiment.run.threads)
@@ -239,7 +252,16 @@ def agreed_plan(
         silos=silos,
         identities=_identities(experiment, silos),
         min_silos=experiment.aggregation.min_silos or 0,
+        layers=learner.architecture,
+        outputs=first_outputs(learner, feature_shape, Streams.from_seed(experiment.run.seed)),
     )
+
+
+def first_outputs(learner: Learner, feature_shape: tuple[int, ...], streams: Streams) -> bytes:
+    """What the model answers to public inputs before any training: it tells x_0 and what the layers compute."""
+    inputs = streams.child("greeting").generator().uniform(-1, 1, (GREETING_INPUTS, *feature_shape))
+    answers = learner.predict(learner.initial(streams.child("model")), inputs.astype(np.float32))
+    return pack(answers.astype(np.float64).ravel()[:GREETING_OUTPUTS])
 
 
 def _identities(experiment: Experiment, silos: tuple[str, ...]) -> tuple[bytes, ...]:

@@ -227,7 +227,8 @@ def _test_file(experiment: Experiment) -> Records | None:
 
 def _plan(experiment: Experiment, about: KnownData, learner: TorchLearner) -> Plan:
     # Methods that read the totals are refused, so anything will do.
-    plan = agreed_plan(experiment, learner, about.silos, about.users, np.ones(about.users, dtype=np.int64))
+    anything = np.ones(about.users, dtype=np.int64)
+    plan = agreed_plan(experiment, learner, about.silos, about.users, anything, about.feature_shape)
     if experiment.run.secrets == "os" or experiment.aggregation.identities:
         return plan
     secrets = Secrets.simulated_from_seed(experiment.run.seed)

@@ -9,6 +9,7 @@ out chunk by chunk, so that memory does not grow with the number of users.
 from __future__ import annotations
 
 import copy
+import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -128,6 +129,18 @@ class TorchLearner:
     def layer_sizes(self) -> tuple[int, ...]:
         """How many parameters each of the model's tensors has."""
         return tuple(self._sizes)
+
+    @property
+    def architecture(self) -> str:
+        """A digest of the layers, parameters and buffers: names, kinds and shapes.
+
+        Not of how layers print themselves: that may hold addresses in memory, and changes with PyTorch.
+        """
+        module = self._original
+        layers = [(name, type(layer).__name__) for name, layer in module.named_modules()]
+        parameters = [(name, tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()]
+        buffers = [(name, tuple(buffer.shape)) for name, buffer in module.named_buffers()]
+        return hashlib.sha256(repr((layers[1:], parameters, buffers)).encode()).hexdigest()
 
     @property
     def dimension(self) -> int:

@@ -173,7 +173,9 @@ class ServerSession:
             raise MessageRefused(f"there is no silo {name!r} in this experiment", place="server", value=name)
         if self._turn is None or name in self._answers or name in self._absent:
             raise MessageRefused("answered without being asked", place=f"silo {name}")
-        body = m.decode(reply, experiment=self._plan.digest, silo=name, limit=self._plan.message_limit)
+        plan = self._plan
+        limit, hello = plan.message_limit, plan.hello
+        body = m.decode(reply, experiment=plan.digest, silo=name, limit=limit, greeting=hello)
         if not isinstance(body, self._turn.answer):
             raise MessageRefused(
                 f"answered {type(body).__name__}, {self._turn.answer.__name__} is expected",
@@ -265,9 +267,9 @@ class ServerSession:
         return self._plan.method.count_cap(self._plan.facts)
 
     def _next_question(self) -> m.Body | None:
-        facts, method = self._plan.facts, self._plan.method
+        method = self._plan.method
         if self._phase is Phase.NEW:
-            return m.Hello(facts.silos, facts.users, facts.dimension)
+            return self._plan.hello
         if self._phase is Phase.CLOSED:
             return None
         if self._phase is Phase.CHOSEN:
@@ -347,11 +349,7 @@ class ServerSession:
     def _check_answer(self, name: str, body: m.Body) -> None:
         facts = self._plan.facts
         match body:
-            case m.Welcome(silos, users, dimension, roster):
-                theirs = (silos, users, dimension)
-                ours = (facts.silos, facts.users, facts.dimension)
-                if theirs != ours:
-                    raise MessageRefused(f"holds (silos, users, d) = {theirs}, here it is {ours}", place=f"silo {name}")
+            case m.Welcome(roster=roster):  # the rest was checked when it was decoded
                 for other, answer in self._answers.items():
                     if isinstance(answer, m.Welcome) and answer.roster != roster:
                         raise MessageRefused(

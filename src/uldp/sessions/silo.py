@@ -136,7 +136,9 @@ class SiloSession:
         question = hashlib.sha256(request).hexdigest()
         if question == self._question:
             return self._answer
-        body = m.decode(request, experiment=self._plan.digest, silo=self.name, limit=self._plan.message_limit)
+        plan = self._plan
+        limit, hello = plan.message_limit, plan.hello
+        body = m.decode(request, experiment=plan.digest, silo=self.name, limit=limit, greeting=hello)
         if isinstance(body, m.Hello) and self._phase is not Phase.NEW:
             raise MessageRefused(
                 f"Hello is out of turn: this experiment was begun here, and round {self._round} was the last; resume "
@@ -152,11 +154,9 @@ class SiloSession:
 
     def _answer_to(self, body: m.Body, question: str) -> tuple[m.Body, IntArray | None, int]:
         """The answer, and what was told about users and the round that hold from then on."""
-        facts = self._plan.facts
         match body:
-            case m.Hello(silos, users, dimension):
-                self._agree({"silos": silos, "users": users, "dimension": dimension})
-                return m.Welcome(facts.silos, facts.users, facts.dimension, self._roster), None, 0
+            case m.Hello():  # checked when it was decoded
+                return self._plan.welcome(self._roster), None, 0
             case m.AskCounts():
                 return m.Counts(m.pack(self._counts)), None, 0
             case m.TellUsers(values):
@@ -176,14 +176,6 @@ class SiloSession:
                 answer = self._side.answer(body)
                 self._setup.append(m.encode_body(body))
                 return answer, self._told, 0
-
-    def _agree(self, theirs: dict[str, int]) -> None:
-        for name, value in theirs.items():
-            ours = getattr(self._plan.facts, name)
-            if value != ours:
-                raise MessageRefused(
-                    f"the server says {name} = {value}, here it is {ours}", place=self.name, value=value
-                )
 
     def _checked(self, data: bytes) -> IntArray:
         facts, method = self._plan.facts, self._plan.method
