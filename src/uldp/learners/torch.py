@@ -386,6 +386,42 @@ class TorchLearner:
         value = float(loss(outputs.unsqueeze(0), labels.unsqueeze(0), mask))
         return metrics.score(self._task, self._predictions(outputs), records.labels, value)
 
+    @property
+    def measures(self) -> tuple[tuple[str, float], ...]:
+        if self._task.kind == "classification":
+            return (("loss", 1.0), ("accuracy", 1.0))
+        if self._task.kind == "regression":
+            return (("loss", 1.0), ("mae", abs(self._task.label_scale)))
+        return ()  # a survival loss couples records: a sum over silos is no loss of them together
+
+    def measured(self, x: Vector, records: Records) -> Vector:
+        if not len(records):
+            return np.zeros((0, len(self.measures)))
+        try:
+            return self._measured(x, records)
+        except (MemoryError, UldpError):
+            raise
+        except Exception:
+            # A model may raise on one record: that one is not a number, and the error stays here (decision 0003).
+            if len(records) == 1:
+                return np.full((1, len(self.measures)), np.nan)
+            middle = len(records) // 2
+            halves = (slice(0, middle), slice(middle, None))
+            parts = [Records(records.features[half], records.labels[half]) for half in halves]
+            return np.concatenate([self.measured(x, part) for part in parts])
+
+    def _measured(self, x: Vector, records: Records) -> Vector:
+        outputs = self._outputs(x, records.features)
+        loss = self._plan(tuple(records.features.shape[1:])).loss
+        labels = loss.labels(_tensor(records.labels), torch.float64)
+        # Every record as if it were somebody's only one: then a user's mean loss is that record's.
+        alone = torch.ones(len(records), 1, dtype=torch.float64)
+        losses = loss(outputs.unsqueeze(1), labels.unsqueeze(1), alone).numpy()
+        predictions = self._predictions(outputs)
+        if self._task.kind == "classification":
+            return np.stack([losses, predictions.argmax(1) == records.labels], axis=1)
+        return np.stack([losses, np.abs(predictions - records.labels)], axis=1)
+
     def predict(self, x: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         return self._predictions(self._outputs(x, features))
 
