@@ -98,6 +98,7 @@ QUESTIONS = [
     m.TellUsers(b""),
     m.AskChoices(1, b""),
     m.AskUpdate(1, b"", b""),
+    m.AskMetrics(1, b""),
     m.Finish(),
 ]
 
@@ -372,7 +373,8 @@ def test_the_wire_shows_no_saturation_of_a_private_method():
 def test_the_sequence_in_the_docs_is_the_table():
     text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
     drawn = re.findall(r"```mermaid\n(.*?)\n```", text, flags=re.S)
-    assert drawn == [sequence("paillier"), sequence("paillier, users sampled in private")]
+    shown = ("paillier", "paillier, users sampled in private", "masked, measured by silos")
+    assert drawn == [sequence(route) for route in shown]
 
 
 def test_the_diagram_in_the_docs_is_the_table():

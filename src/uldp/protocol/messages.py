@@ -163,6 +163,20 @@ class Update(Message, frozen=True):
     present: bytes = b""
 
 
+class AskMetrics(Message, frozen=True):
+    """Server: how good is the model that ``round`` ended with, on the people you hold out? Asked once, at the end."""
+
+    round: int
+    model: bytes
+
+
+class Metrics(Message, frozen=True):
+    """Silo: sums over my hold-out records, protected, without noise: words modulo 2^64."""
+
+    round: int
+    sums: bytes
+
+
 class Finish(Message, frozen=True):
     """Server: that was the last round."""
 
@@ -189,6 +203,8 @@ Body = (
     | Choices
     | AskUpdate
     | Update
+    | AskMetrics
+    | Metrics
     | Finish
     | Goodbye
 )

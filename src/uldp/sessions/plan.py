@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from uldp._version import __version__
@@ -18,12 +18,15 @@ class Plan(Setting):
 
     ``min_silos`` is with how few silos a round may be repeated when others do not answer; 0 for the default.
     ``layers`` and ``outputs`` stand for the model (:class:`uldp.protocol.messages.Greeting`).
+    ``measures`` are what silos are asked for at the end about the people they hold out, and the factors of the means
+    (:attr:`uldp.learners.base.Learner.measures`); none where they are not asked.
     """
 
     aggregation: Aggregation
     min_silos: int = 0
     layers: str = ""
     outputs: bytes = b""
+    measures: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.facts.dither != self.aggregation.dither:
@@ -35,6 +38,12 @@ class Plan(Setting):
         self.method.check(self.facts)
         self.aggregation.check(self.method, self.facts)
         self._check_min_silos()
+        if self.measures and self.method.local_noise:
+            raise ConfigError(
+                "this method's clients trust nobody, and sums without noise would tell the server about a client; "
+                "leave it out",
+                place="run.evaluate_silos",
+            )
 
     def _check_min_silos(self) -> None:
         silos, least = self.facts.silos, min(2, self.facts.silos)
@@ -70,7 +79,7 @@ class Plan(Setting):
 
     @cached_property
     def turns(self) -> Turns:
-        return turns(self.aggregation.route(self.method))
+        return turns(replace(self.aggregation.route(self.method), end=(m.AskMetrics,) if self.measures else ()))
 
     @property
     def shows_counts(self) -> bool:
