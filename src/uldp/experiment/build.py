@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from uldp.data.federation import Federation, IntArray, Records, Task
+from uldp.data.holdout import with_holdout
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
 from uldp.learners.base import Learner
@@ -24,6 +25,7 @@ from uldp.privacy.shuffle import shuffled_run
 from uldp.privacy.statement import Exposure, Statement
 from uldp.protocol.messages import pack
 from uldp.rng import Secrets, Streams
+from uldp.sessions.holdout import LEAST_PEOPLE
 from uldp.sessions.plan import Plan
 
 if TYPE_CHECKING:
@@ -45,7 +47,12 @@ SIMULATED_KEY = (
 
 
 def load_federation(experiment: Experiment) -> Federation:
-    """The data of an experiment."""
+    """The data of an experiment, with ``data.holdout`` of its people kept out of training."""
+    streams = Streams.from_seed(experiment.run.seed)
+    return with_holdout(_all_people(experiment), experiment.data.holdout, streams)
+
+
+def _all_people(experiment: Experiment) -> Federation:
     data, streams = experiment.data, Streams.from_seed(experiment.run.seed)
     if data.dataset is not None:
         from uldp.data.builtin import load_builtin
@@ -219,6 +226,12 @@ def prepare(experiment: Experiment) -> Prepared:
         raise ConfigError(
             "the test set has no records; give data.test or a larger data.test_fraction", place="data.test"
         )
+    if experiment.run.evaluate_silos and not experiment.data.holdout:
+        raise ConfigError(
+            "nobody is held out, and in a simulation no silo brings a file of its own; set data.holdout, for instance "
+            "to 0.2",
+            place="run.evaluate_silos",
+        )
     learner = build_learner(experiment, federation.feature_shape, federation.task)
     federation = replace(federation, caveats=(*federation.caveats, *rounding(learner, federation.feature_shape)))
     counts = federation.counts()
@@ -242,6 +255,11 @@ def agreed_plan(
     aggregation = experiment.aggregation.build(experiment.run.threads)
     facts = Facts(users, len(silos), learner.dimension, aggregation.dither)
     method = noised_method(experiment, totals, facts).for_model(learner.layer_sizes)
+    if experiment.run.evaluate_silos and not learner.measures:
+        raise ConfigError(
+            "the loss of survival times couples records, so sums of silos are no metric of all; leave it out",
+            place="run.evaluate_silos",
+        )
     return Plan(
         # The calibrated noise is part of what is agreed on: another version of an accountant may find another one. And
         # so are the model's tensors: somebody's own model may be another one elsewhere.
@@ -254,6 +272,7 @@ def agreed_plan(
         min_silos=experiment.aggregation.min_silos or 0,
         layers=learner.architecture,
         outputs=first_outputs(learner, feature_shape, Streams.from_seed(experiment.run.seed)),
+        measures=learner.measures if experiment.run.evaluate_silos else (),
     )
 
 
@@ -317,7 +336,7 @@ def statement(
     shared: tuple[str, ...] = (SHARED_PLACES,) if federation.hashed and method.unit == "user" and not void else ()
     if method.unit == "user" and ledger.delta * facts.users >= 1:
         shared += (f"delta {ledger.delta:g} is not below 1/|U|: it allows to give away a whole person.",)
-    shared += method.assumptions(facts)
+    shared += method.assumptions(facts) + measured_people(plan)
     groups = tuple(
         (size, account({event: sum(releases)}, ledger.delta).value) for size, event in method.per_person(facts).items()
     )
@@ -336,6 +355,21 @@ def statement(
         first=len(federation.caveats) + len(shared),
         caveats=(*federation.caveats, *shared, *method.caveats(facts), *common),
         corrections=method.corrections(),
+    )
+
+
+def measured_people(plan: Plan) -> tuple[str, ...]:
+    """What must be said where silos measure the model on people whom they hold out."""
+    if not plan.measures:
+        return ()
+    server = "each silo's sums" if plan.aggregation.server_sees_each_silo else "the totals over all silos (under masks)"
+    return (
+        "Metrics of hold-out people are outside the guarantee: sums of their losses and hits (or errors) and the "
+        f"number of their records, without noise, at the last model. The server sees {server}, the world the means and "
+        "the number of records, and a silo can take its own part off. They are asked for once in a run; a silo that "
+        f"holds out fewer than {LEAST_PEOPLE} people counts none of them, and if one does not tell, none is counted. "
+        "Hold-out people take no part in training (where a silo brings a file of its own: in that silo). Two runs "
+        "whose hold-outs differ by one person show that person's loss.",
     )
 
 
