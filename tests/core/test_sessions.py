@@ -210,10 +210,10 @@ def test_the_server_refuses_a_silo_that_holds_something_else(change, reason):
 
 def test_first_outputs_are_compared_up_to_rounding():
     ours = hello(outputs=m.pack(np.array([0.25, 0.75])))
-    m.check_greeting(hello(outputs=m.pack(np.array([0.25 + 1e-6, 0.75 - 1e-6]))), ours, "silo a")
+    m.check_outputs(hello(outputs=m.pack(np.array([0.25 + 1e-6, 0.75 - 1e-6]))), ours, "silo a")
     for other in (np.array([0.26, 0.74]), np.array([np.nan, 0.75]), np.array([0.25])):
         with pytest.raises(MessageRefused, match="answers otherwise"):
-            m.check_greeting(hello(outputs=m.pack(other)), ours, "silo a")
+            m.check_outputs(hello(outputs=m.pack(other)), ours, "silo a")
 
 
 def test_totals_that_would_give_weights_above_one_are_refused():

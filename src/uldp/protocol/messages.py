@@ -271,6 +271,8 @@ def decode(data: bytes, *, experiment: str, silo: str, limit: int, greeting: Gre
         )
     if envelope.silo != silo:
         raise MessageRefused(f"is signed for silo {envelope.silo!r}", place=f"silo {silo}", value=envelope.silo)
+    if greeting is not None and isinstance(envelope.body, Greeting):
+        check_outputs(envelope.body, greeting, f"silo {silo}")
     return envelope.body
 
 
@@ -293,7 +295,7 @@ def _check_version(version: int, silo: str) -> None:
 
 
 def check_greeting(theirs: Greeting, ours: Greeting, place: str) -> None:
-    """Refuse a greeting that says something else than ours, and say what."""
+    """Refuse a greeting that says something else than ours, and say what. Outputs come later."""
     if theirs.release != ours.release:
         raise MessageRefused(
             f"the other side runs uldp {theirs.release}, this one {ours.release}; install the same version on all "
@@ -310,10 +312,14 @@ def check_greeting(theirs: Greeting, ours: Greeting, place: str) -> None:
     if theirs.layers != ours.layers:
         raise MessageRefused(
             f"the model's layers are others on the other side ({theirs.layers[:12]}, here {ours.layers[:12]}); compare "
-            "the code behind model.name",
+            "the files, and the code behind model.name",
             place=place,
             value=theirs.layers,
         )
+
+
+def check_outputs(theirs: Greeting, ours: Greeting, place: str) -> None:
+    """Refuse a model that computes something else, where the experiment is the same: another seed is another x_0."""
     if not _close(theirs.outputs, ours.outputs):
         raise MessageRefused(
             "the model has the layers of the other side's, and answers otherwise before training; compare the code "
