@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from uldp._version import __version__
 from uldp.aggregation import lookup_aggregation
 from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.methods.base import Facts, Method
 from uldp.methods.registry import lookup
 from uldp.methods.release import silo_sum
 from uldp.privacy.ledger import Ledger
+from uldp.protocol import messages as m
 from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession
@@ -64,6 +66,12 @@ class TinyLearner:
     def evaluate(self, x, records):
         return {"loss": float(np.mean((records.features @ x - records.labels) ** 2))}
 
+    measures = (("loss", 1.0), ("mae", 3.0))
+
+    def measured(self, x, records):
+        errors = records.features.astype(float) @ x - records.labels
+        return np.stack([errors**2, np.abs(errors)], axis=1)
+
     def predict(self, x, features):
         return features.astype(float) @ x
 
@@ -82,6 +90,8 @@ def small_federation(users=6, silos=3, dimension=4, records=30, seed=0, scale=1.
     return Federation("small", tuple(parts), users, Task(0), Records(*draw(20)))
 
 
+MODEL = {"release": __version__, "layers": "", "outputs": b""}
+"""What greetings say of the model where a plan says nothing."""
 SMALL_KEY = 512
 """Bits of the Paillier key in tests: insecure, and fast."""
 
@@ -108,15 +118,28 @@ def make_plan(method: Method, federation: Federation, dimension=4, aggregation="
 def make_sessions(
     method, federation, *, seed=0, budget=None, delta=1e-5, learner=None, secrets=None, aggregation="plain"
 ):
-    """A server and its silos, ready for the first message. The silos' signing keys come from the secrets."""
+    """A server and its silos, ready for the first message. The silos' signing keys come from the secrets.
+
+    Where the federation holds people out, silos measure at the end.
+    """
     learner = learner or TinyLearner(federation.feature_shape[0])
     plan = make_plan(method, federation, learner.dimension, aggregation)
     streams, secrets = Streams.from_seed(seed), secrets or Secrets.simulated_from_seed(seed)
     identities = tuple(signing_key(secrets, index).public for index in range(len(plan.silos)))
-    plan = replace(plan, identities=identities)  # and the digest stays: tests write messages by hand
+    measures = learner.measures if federation.holdout else ()
+    plan = replace(plan, identities=identities, measures=measures)  # and the digest stays: tests write messages by hand
     server = ServerSession(plan, learner.initial(streams), Ledger(delta, budget), secrets)
-    silos = {silo.name: SiloSession(plan, silo, learner, streams, secrets) for silo in federation}
+    holdout = federation.holdout or [None] * len(federation.silos)
+    silos = {
+        silo.name: SiloSession(plan, silo, learner, streams, secrets, holdout=held)
+        for silo, held in zip(federation, holdout, strict=True)
+    }
     return server, silos
+
+
+def hello(silos=3, users=6, dimension=4, **other) -> m.Hello:
+    """The greeting of the small federation, or one with other contents."""
+    return m.Hello(**{"silos": silos, "users": users, "dimension": dimension, **MODEL, **other})
 
 
 def step(server, silos) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import TinyLearner, build, drive, make_sessions, noiseless_total, small_federation
+from tests.support import TinyLearner, build, drive, hello, make_sessions, noiseless_total, small_federation
 
 from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.errors import ConfigError, MessageRefused
@@ -302,7 +302,7 @@ def test_noise_inside_a_silo_is_never_used_for_two_different_releases():
                 silo.reply(m.encode(plan.digest, data.name, body)), experiment=plan.digest, silo=data.name, limit=10**6
             )
 
-        for body in (m.Hello(3, 6, 4), m.AskCounts(), m.TellUsers(m.pack(told))):
+        for body in (hello(), m.AskCounts(), m.TellUsers(m.pack(told))):
             ask(body)
         return np.frombuffer(ask(m.AskUpdate(1, m.pack(np.ones(4)), b"")).vector, dtype="<i8").astype(float)
 

@@ -6,8 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support import drive, drive_with_restarts, make_aggregation, make_plan, make_sessions, small_federation, step
+from tests.support import (
+    drive,
+    drive_with_restarts,
+    hello,
+    make_aggregation,
+    make_plan,
+    make_sessions,
+    small_federation,
+    step,
+)
 
+from uldp._version import __version__
 from uldp.errors import MessageRefused, RunError
 from uldp.methods.registry import METHODS, lookup
 from uldp.methods.user_sum import UserSum
@@ -79,7 +89,7 @@ def test_saving_and_restoring_after_every_exchange_changes_nothing(name):
 
 
 QUESTIONS = [
-    m.Hello(1, 2, 3),
+    hello(1, 2, 3),
     m.AskKey(b""),
     m.TellKeys([], []),
     m.TellSeed(b""),
@@ -88,6 +98,7 @@ QUESTIONS = [
     m.TellUsers(b""),
     m.AskChoices(1, b""),
     m.AskUpdate(1, b"", b""),
+    m.AskMetrics(1, b""),
     m.Finish(),
 ]
 
@@ -130,11 +141,15 @@ def test_every_plan_takes_one_of_the_routes_that_the_docs_draw(name, method, rat
     [
         (b"", "not a message"),
         (b"\x00garbage", "not a message"),
-        (ask(m.Hello(3, 6, 4), digest="e" * 64), "experiment"),
-        (ask(m.Hello(3, 6, 4), silo="silo-1"), "signed for"),
-        (ask(m.Hello(3, 7, 4)), "users = 7"),
-        (ask(m.Hello(2, 6, 4)), "silos = 2"),
-        (ask(m.Hello(3, 6, 5)), "dimension = 5"),
+        (ask(hello(), digest="e" * 64), "experiment"),
+        (ask(hello(), silo="silo-1"), "signed for"),
+        (ask(hello(3, 7, 4)), "users = 7"),
+        (ask(hello(2, 6, 4)), "silos = 2"),
+        (ask(hello(3, 6, 5)), "dimension = 5"),
+        (ask(hello(release="0.0.9")), f"runs uldp 0.0.9, this one {__version__}; install"),
+        (ask(hello(release="0.0.9"), digest="e" * 64), "runs uldp 0.0.9"),  # it tells more than two digests
+        (ask(hello(layers="f" * 64)), "layers are others"),
+        (ask(hello(outputs=bytes(8))), "answers otherwise before training"),
         (ask(m.Finish()), "out of turn"),
         (ask(m.Goodbye()), "out of turn"),
         (bytes(200_000), "at most"),
@@ -147,17 +162,58 @@ def test_a_silo_refuses_what_is_foreign_and_is_not_changed_by_it(request_bytes, 
     with pytest.raises(MessageRefused, match=reason):
         silo.reply(request_bytes)
     assert silo.save() == before
-    silo.reply(ask(m.Hello(3, 6, 4)))  # and it goes on
+    silo.reply(ask(hello()))  # and it goes on
 
 
 def test_unknown_fields_and_versions_are_refused():
     import msgspec
 
     _, silos = make_sessions(build(), small_federation())
-    tree = msgspec.msgpack.decode(ask(m.Hello(3, 6, 4)))
+    tree = msgspec.msgpack.decode(ask(hello()))
     for change in ({"version": m.PROTOCOL_VERSION - 1}, {"version": m.PROTOCOL_VERSION + 1}, {"extra": 1}):
         with pytest.raises(MessageRefused):
             silos["silo-0"].reply(msgspec.msgpack.encode({**tree, **change}))
+
+
+def test_another_protocol_version_is_named_although_its_messages_have_other_fields():
+    import msgspec
+
+    _, silos = make_sessions(build(), small_federation())
+    body = {"type": "Hello", "silos": 3, "users": 6, "dimension": 4}  # what version 4 said
+    old = msgspec.msgpack.encode({"version": 4, "experiment": DIGEST, "silo": "silo-0", "body": body})
+    with pytest.raises(MessageRefused, match=f"protocol version 4, here it is {m.PROTOCOL_VERSION}"):
+        silos["silo-0"].reply(old)
+    claimed = msgspec.msgpack.encode({"version": m.PROTOCOL_VERSION, "body": 1})
+    with pytest.raises(MessageRefused, match="not a message of this protocol"):
+        silos["silo-0"].reply(claimed)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"release": "9.9"}, f"runs uldp 9.9, this one {__version__}"),
+        ({"users": 7}, "users = 7, here it is 6"),
+        ({"layers": "other"}, "layers are others"),
+        ({"outputs": b"12345678"}, "answers otherwise"),
+    ],
+)
+def test_the_server_refuses_a_silo_that_holds_something_else(change, reason):
+    server, silos = make_sessions(build(), small_federation())
+    server.requests()
+    told = {**{name: getattr(hello(), name) for name in m.Hello.__struct_fields__}, "roster": "", **change}
+    with pytest.raises(MessageRefused, match=reason) as refused:
+        server.receive("silo-1", ask(m.Welcome(**told), silo="silo-1"))
+    assert "silo-1" in str(refused.value)
+    drive(server, silos)
+    assert server.round == 3
+
+
+def test_first_outputs_are_compared_up_to_rounding():
+    ours = hello(outputs=m.pack(np.array([0.25, 0.75])))
+    m.check_outputs(hello(outputs=m.pack(np.array([0.25 + 1e-6, 0.75 - 1e-6]))), ours, "silo a")
+    for other in (np.array([0.26, 0.74]), np.array([np.nan, 0.75]), np.array([0.25])):
+        with pytest.raises(MessageRefused, match="answers otherwise"):
+            m.check_outputs(hello(outputs=m.pack(other)), ours, "silo a")
 
 
 def test_totals_that_would_give_weights_above_one_are_refused():
@@ -214,7 +270,7 @@ def noise_of(question, method=None, data=None):
     for sigma in (5.0, 0.0):
         built = build("uldp-avg", noise_multiplier=sigma, **(method or {}))
         _, silos = make_sessions(built, data or small_federation(), secrets=Secrets.from_key(b"k" * 32))
-        silos["silo-0"].reply(ask(m.Hello(3, 6, 4)))
+        silos["silo-0"].reply(ask(hello()))
         body = m.decode(silos["silo-0"].reply(ask(question)), experiment=DIGEST, silo="silo-0", limit=10**6)
         answers.append(np.frombuffer(body.vector, dtype="<i8"))
     return answers[0] - answers[1]
@@ -317,7 +373,8 @@ def test_the_wire_shows_no_saturation_of_a_private_method():
 def test_the_sequence_in_the_docs_is_the_table():
     text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
     drawn = re.findall(r"```mermaid\n(.*?)\n```", text, flags=re.S)
-    assert drawn == [sequence("paillier"), sequence("paillier, users sampled in private")]
+    shown = ("paillier", "paillier, users sampled in private", "masked, measured by silos")
+    assert drawn == [sequence(route) for route in shown]
 
 
 def test_the_diagram_in_the_docs_is_the_table():

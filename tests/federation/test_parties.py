@@ -1,14 +1,17 @@
 """Every party comes to the same plan from the experiment file alone, and reads nobody else's data."""
 
 import pytest
+import torch
 from tests.federation.federation_support import SILOS, experiment, parties, with_identities
+from torch import nn
 
-from uldp.errors import ConfigError, DataError
+from uldp.errors import ConfigError, DataError, MessageRefused
 from uldp.experiment.build import prepare
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import prepare_server, prepare_silo
+from uldp.protocol import messages as m
 from uldp.rng import Secrets
-from uldp.sessions.silo import signing_key
+from uldp.sessions.silo import SiloSession, signing_key
 
 SCHEMA = {
     "label": {"kind": "class", "classes": [0, 1]},
@@ -20,6 +23,34 @@ ROWS = {
     "test": ["u4,20,f,0", "u5,60,m,1"],
 }
 KEY = "ab" * 32
+
+
+SETTINGS = {}
+
+
+class Activation(nn.Module):
+    """Which function it is shows in no name and no shape."""
+
+    def __init__(self, function):
+        super().__init__()
+        self._function = function
+
+    def forward(self, x):
+        return self._function(x)
+
+
+def factory(shape, task):
+    """Somebody's own model, as it is on this machine: ``SETTINGS`` are what differs elsewhere."""
+    hidden, act, shift = SETTINGS.get("hidden", 4), SETTINGS.get("act", nn.ReLU), SETTINGS.get("shift", 0.0)
+    model = nn.Sequential(nn.Linear(shape[0], hidden), act(), nn.Linear(hidden, 1))
+    with torch.no_grad():
+        model[0].bias += shift
+    return model
+
+
+def session(prepared):
+    secrets = Secrets.simulated_from_seed(0)
+    return SiloSession(prepared.plan, prepared.data, prepared.learner, prepared.streams, secrets)
 
 
 def tables(folder, names=("a", "b", "test"), rehearsal=False, **data):
@@ -103,6 +134,38 @@ def test_an_unknown_silo_is_refused_with_the_known_ones(tmp_path):
         prepare_silo(tables(tmp_path), "c")
     with pytest.raises(ConfigError, match="built in"):
         prepare_silo(experiment(), "silo-1", "mine.csv", rehearsal=True)
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "reason"),
+    [
+        ({"act": nn.Tanh}, "layers are others"),
+        ({"act": lambda: Activation(torch.tanh)}, "layers are others"),
+        ({"shift": 0.5}, "answers otherwise before training"),
+        ({"hidden": 5}, "dimension = "),
+    ],
+)
+def test_another_factory_behind_the_same_name_is_noticed_in_the_greeting(monkeypatch, elsewhere, reason):
+    """The experiment file is the same; what the name stands for is the business of each machine."""
+    built = experiment(model={"name": f"{__name__}:factory"})
+    server = prepare_server(built, rehearsal=True)
+    same = session(prepare_silo(built, "silo-1", rehearsal=True))
+    same.reply(m.encode(server.plan.digest, "silo-1", server.plan.hello))
+    monkeypatch.setattr(f"{__name__}.SETTINGS", elsewhere)
+    other = session(prepare_silo(built, "silo-1", rehearsal=True))
+    with pytest.raises(MessageRefused, match=reason):
+        other.reply(m.encode(server.plan.digest, "silo-1", server.plan.hello))
+
+
+def test_the_same_layers_with_another_function_answer_otherwise(monkeypatch):
+    built = experiment(model={"name": f"{__name__}:factory"})
+    monkeypatch.setattr(f"{__name__}.SETTINGS", {"act": lambda: Activation(torch.tanh)})
+    server = prepare_server(built, rehearsal=True)
+    monkeypatch.setattr(f"{__name__}.SETTINGS", {"act": lambda: Activation(torch.relu)})
+    silo = prepare_silo(built, "silo-1", rehearsal=True)
+    assert silo.plan.digest == server.plan.digest
+    with pytest.raises(MessageRefused, match="answers otherwise before training"):
+        session(silo).reply(m.encode(server.plan.digest, "silo-1", server.plan.hello))
 
 
 def test_a_rehearsal_has_the_digest_of_the_simulation_s_sessions():

@@ -181,8 +181,7 @@ def served(tmp_path, socket_folder):
 
 def hello(built=None):
     plan = parties_of(built or experiment()).plan
-    facts = plan.facts
-    return m.encode(plan.digest, "silo-1", m.Hello(facts.silos, facts.users, facts.dimension))
+    return m.encode(plan.digest, "silo-1", plan.hello)
 
 
 def ask(address, header, body):

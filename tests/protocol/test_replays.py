@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from tests.core.test_sessions import DIGEST, ask, build
-from tests.support import drive, make_sessions, small_federation, step
+from tests.support import drive, hello, make_sessions, small_federation, step
 
 from uldp.crypto.integers import unpack
 from uldp.data.federation import SiloData
@@ -174,7 +174,7 @@ def test_a_stale_key_that_is_well_signed_stops_the_round_uncharged():
     _, earlier = make_sessions(method, small_federation(seed=5), aggregation="masked", secrets=SECRETS)
     server, silos = make_sessions(method, small_federation(), aggregation="masked", secrets=SECRETS)
     step(server, silos)
-    earlier["silo-1"].reply(ask(m.Hello(3, 6, 4), silo="silo-1"))
+    earlier["silo-1"].reply(ask(hello(), silo="silo-1"))
     stale = body_of(earlier["silo-1"], ask(m.AskKey(b""), silo="silo-1"))
     step(server, silos)
     keys = server._side._keys

@@ -153,6 +153,10 @@ class SiloSide(ABC):
     ) -> Released:
         """Weight, encode, add up, add noise, protect."""
 
+    @abstractmethod
+    def protect_metrics(self, words: Words, question: RoundQuestion) -> Words:
+        """What leaves the silo instead of ``words``, which carry no noise. The server adds up words modulo 2^64."""
+
     def again(self, noised: bytes, question: RoundQuestion) -> bytes:
         """The same noised sum, protected for the silos that are present now. Nothing is computed anew."""
         raise MessageRefused("a round cannot be repeated in this aggregation", place=self._place)
@@ -281,4 +285,7 @@ class WordsSilo(SiloSide):
 
     def protect(self, words: Words, question: RoundQuestion) -> Words:
         """What leaves the silo instead of ``words``."""
+        return words
+
+    def protect_metrics(self, words: Words, question: RoundQuestion) -> Words:
         return words

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from uldp.aggregation.base import Aggregation, RoundQuestion, Setting, WordsServer, WordsSilo
-from uldp.aggregation.pairing import Pairing, check_key, pair_purpose, relay
+from uldp.aggregation.pairing import Pairing, check_key, relay
 from uldp.crypto.keys import SharedKey, SigningKey
-from uldp.crypto.masks import add_masks
 from uldp.data.federation import IntArray
 from uldp.errors import MessageRefused
 from uldp.methods.base import Facts, Method
@@ -93,11 +92,10 @@ class MaskedSilo(WordsSilo):
                 return super().answer(body)
 
     def protect(self, words: Words, question: RoundQuestion) -> Words:
-        words = words.copy()
-        for other, shared in self._shared.items():
-            if question.present is not None and not question.present[other]:
-                continue
-            # The digest covers who is present: another set of silos meets other masks.
-            purpose = pair_purpose(self._setting, self._index, other, "mask", question.round, question.digest)
-            add_masks(words, shared.stream(*purpose), negative=self._index > other)
-        return words
+        present = question.present
+        # The digest covers who is present: another set of silos meets other masks.
+        others = {i: key for i, key in self._shared.items() if present is None or present[i]}
+        return self._pairing.masked(words, others, "mask", question.round, question.digest)
+
+    def protect_metrics(self, words: Words, question: RoundQuestion) -> Words:
+        return self._pairing.masked(words, self._shared, "metrics", question.round, question.digest)

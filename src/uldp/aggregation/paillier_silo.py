@@ -30,7 +30,7 @@ from uldp.methods.release import add_noise, finite_rows
 from uldp.methods.weights import Ratios
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, SecretStream
-from uldp.vectors import Integers, Vector
+from uldp.vectors import Integers, Vector, Words
 
 BLOCK_USERS: Final = 128
 """Users whose rows are raised together: they share the squarings, and no more of their rows are kept in memory."""
@@ -209,6 +209,10 @@ class PaillierSilo(SiloSide):
         ciphertexts = self._with_noise(ciphertexts, noise, covered("dither", (repr(scale), digest)))
         ciphertexts = self._randomised(ciphertexts, covered("residues", (repr(scale), digest)))
         return Released(pack(self._masked(ciphertexts, question), public.width), 0, left_out)
+
+    def protect_metrics(self, words: Words, question: RoundQuestion) -> Words:
+        further = (question.round, question.digest, self._modulus)
+        return self._pairing.masked(words, self._shared, "metrics", *further)
 
     def _blocks(self, rows: Iterable[Contribution]) -> Iterator[tuple[IntArray, Integers, int]]:
         """Encoded rows of up to ``BLOCK_USERS`` users at a time, and how many rows count as zero."""

@@ -12,9 +12,11 @@ from typing import Final
 
 from uldp.aggregation.base import Setting
 from uldp.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, AgreementKey, SharedKey, SigningKey, verify
+from uldp.crypto.masks import add_masks
 from uldp.errors import ConfigError, MessageRefused
 from uldp.protocol import messages as m
 from uldp.rng import Secrets
+from uldp.vectors import Words
 
 PURPOSE: Final = "uldp key agreement"
 
@@ -73,6 +75,14 @@ class Pairing:
                 check_key(self._setting, silos[index], m.Key(public, signature), modulus)
                 shared[index] = self._key.with_peer(public, f"silo {silos[index]}")
         return shared
+
+    def masked(self, words: Words, shared: Mapping[int, SharedKey], purpose: str, *further: str | int | bytes) -> Words:
+        """``words`` under the masks of these pairs, which cancel in the sum over their silos, modulo 2^64."""
+        words = words.copy()
+        for other, key in shared.items():
+            bound = (*pair_purpose(self._setting, self._index, other, purpose), *further)
+            add_masks(words, key.stream(*bound), negative=self._index > other)
+        return words
 
 
 def pair_purpose(setting: Setting, silo: int, other: int, purpose: str, *further: str | int) -> tuple[str | int, ...]:

@@ -23,6 +23,10 @@ def join(
     data: Annotated[
         Path | None, typer.Option("--data", help="This silo's table (default: where the experiment says it lies).")
     ] = None,
+    holdout: Annotated[
+        Path | None,
+        typer.Option("--holdout", help="People to measure on, not to train on (run.evaluate_silos)."),
+    ] = None,
     keys: Annotated[Path | None, typer.Option("--keys", help="The folder of `uldp keys silo`.")] = None,
     ca: Annotated[
         Path | None, typer.Option("--ca", help="The authority of the server's certificate (default: KEYS/ca.crt).")
@@ -52,7 +56,8 @@ def join(
     address = Address.parsed(superlink, "--superlink")
     authority = None if insecure or keys is None else ca or keys / "ca.crt"
     joining = Joining(address, keys, authority, folder, _policy(policy, folder))
-    prepared = prepare_silo(experiment_from(file, None, None, overrides), silo, data, rehearsal=rehearse)
+    experiment = experiment_from(file, None, None, overrides)
+    prepared = prepare_silo(experiment, silo, data, holdout_file=holdout, rehearsal=rehearse)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     for note in prepared.notes:
         say(note)

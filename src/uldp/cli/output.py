@@ -95,8 +95,15 @@ METRIC_ORDER = ("accuracy", "c_index", "roc_auc", "r2", "mae", "loss")
 
 
 def metric_names(metrics: Mapping[str, object]) -> list[str]:
-    """Metrics in the order in which people want them; the first one where there is room for one."""
-    return sorted(metrics, key=lambda name: (METRIC_ORDER.index(name) if name in METRIC_ORDER else -1, name))
+    """Metrics in the order in which people want them; the first one where there is room for one.
+
+    What silos measured on their hold-out people comes last: only the last round has it.
+    """
+
+    def place(name: str) -> tuple[bool, int, str]:
+        return name.startswith("holdout_"), METRIC_ORDER.index(name) if name in METRIC_ORDER else -1, name
+
+    return sorted(metrics, key=place)
 
 
 @contextmanager

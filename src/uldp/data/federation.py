@@ -103,6 +103,8 @@ class Federation:
     that two people may share a user index. ``notes`` are for whoever holds the data and go nowhere
     else (for instance how many values were clipped). ``schema``, where there is one, applies the same
     preprocessing to new tables. ``roster`` is a digest of how ids become users: equal in all silos of one federation.
+    ``holdout`` are the silos' records of people who take no part in training, in the order of the silos; empty where
+    nobody is held out.
     """
 
     name: str
@@ -116,6 +118,7 @@ class Federation:
     notes: tuple[str, ...] = field(default=())
     schema: Schema | None = None
     roster: str = ""
+    holdout: tuple[SiloData, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.silos:
@@ -156,7 +159,8 @@ class Federation:
 
     def without(self, user: int) -> Federation:
         """The neighbouring federation: all records of ``user`` removed from all silos, |U| unchanged."""
-        return replace(self, silos=tuple(silo.take(silo.users != user) for silo in self.silos))
+        silos, holdout = (tuple(s.take(s.users != user) for s in part) for part in (self.silos, self.holdout))
+        return replace(self, silos=silos, holdout=holdout)
 
 
 def check_size(users: int, silos: int) -> None:

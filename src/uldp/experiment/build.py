@@ -7,11 +7,15 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
 
 from uldp.data.federation import Federation, IntArray, Records, Task
+from uldp.data.holdout import with_holdout
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
+from uldp.learners.base import Learner
 from uldp.methods.base import Facts, Method, Observer
 from uldp.privacy.accountants import Composition, Epsilon, account, account_replaced
 from uldp.privacy.calibrate import calibrate
@@ -19,7 +23,9 @@ from uldp.privacy.events import Event, LocalReports
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.shuffle import shuffled_run
 from uldp.privacy.statement import Exposure, Statement
+from uldp.protocol.messages import pack
 from uldp.rng import Secrets, Streams
+from uldp.sessions.holdout import LEAST_PEOPLE
 from uldp.sessions.plan import Plan
 
 if TYPE_CHECKING:
@@ -28,6 +34,9 @@ if TYPE_CHECKING:
     from uldp.learners.torch import TorchLearner
 
 
+GREETING_INPUTS: Final = 4
+GREETING_OUTPUTS: Final = 256
+"""Of a model with many classes so many of its first answers are compared."""
 SHARED_PLACES = (
     "Ids are hashed, so two people may share a place. For them the larger numbers hold, those of replaced records."
 )
@@ -38,7 +47,12 @@ SIMULATED_KEY = (
 
 
 def load_federation(experiment: Experiment) -> Federation:
-    """The data of an experiment."""
+    """The data of an experiment, with ``data.holdout`` of its people kept out of training."""
+    streams = Streams.from_seed(experiment.run.seed)
+    return with_holdout(_all_people(experiment), experiment.data.holdout, streams)
+
+
+def _all_people(experiment: Experiment) -> Federation:
     data, streams = experiment.data, Streams.from_seed(experiment.run.seed)
     if data.dataset is not None:
         from uldp.data.builtin import load_builtin
@@ -212,23 +226,40 @@ def prepare(experiment: Experiment) -> Prepared:
         raise ConfigError(
             "the test set has no records; give data.test or a larger data.test_fraction", place="data.test"
         )
+    if experiment.run.evaluate_silos and not experiment.data.holdout:
+        raise ConfigError(
+            "nobody is held out, and in a simulation no silo brings a file of its own; set data.holdout, for instance "
+            "to 0.2",
+            place="run.evaluate_silos",
+        )
     learner = build_learner(experiment, federation.feature_shape, federation.task)
     federation = replace(federation, caveats=(*federation.caveats, *rounding(learner, federation.feature_shape)))
     counts = federation.counts()
     silos = tuple(silo.name for silo in federation.silos)
-    plan = agreed_plan(experiment, learner, silos, federation.users, counts.sum(axis=0))
+    shape = federation.feature_shape
+    plan = agreed_plan(experiment, learner, silos, federation.users, counts.sum(axis=0), shape)
     plan.method.check_counts(plan.facts, counts)
     federation = replace(federation, notes=(*federation.notes, *plan.method.notes(plan.facts, counts)))
     return Prepared(experiment, federation, learner, plan)
 
 
 def agreed_plan(
-    experiment: Experiment, learner: TorchLearner, silos: tuple[str, ...], users: int, totals: IntArray
+    experiment: Experiment,
+    learner: TorchLearner,
+    silos: tuple[str, ...],
+    users: int,
+    totals: IntArray,
+    feature_shape: tuple[int, ...],
 ) -> Plan:
     """What all parties of an experiment agree on. ``totals`` matter to methods that read the data only."""
     aggregation = experiment.aggregation.build(experiment.run.threads)
     facts = Facts(users, len(silos), learner.dimension, aggregation.dither)
     method = noised_method(experiment, totals, facts).for_model(learner.layer_sizes)
+    if experiment.run.evaluate_silos and not learner.measures:
+        raise ConfigError(
+            "the loss of survival times couples records, so sums of silos are no metric of all; leave it out",
+            place="run.evaluate_silos",
+        )
     return Plan(
         # The calibrated noise is part of what is agreed on: another version of an accountant may find another one. And
         # so are the model's tensors: somebody's own model may be another one elsewhere.
@@ -239,7 +270,17 @@ def agreed_plan(
         silos=silos,
         identities=_identities(experiment, silos),
         min_silos=experiment.aggregation.min_silos or 0,
+        layers=learner.architecture,
+        outputs=first_outputs(learner, feature_shape, Streams.from_seed(experiment.run.seed)),
+        measures=learner.measures if experiment.run.evaluate_silos else (),
     )
+
+
+def first_outputs(learner: Learner, feature_shape: tuple[int, ...], streams: Streams) -> bytes:
+    """What the model answers to public inputs before any training: it tells x_0 and what the layers compute."""
+    inputs = streams.child("greeting").generator().uniform(-1, 1, (GREETING_INPUTS, *feature_shape))
+    answers = learner.predict(learner.initial(streams.child("model")), inputs.astype(np.float32))
+    return pack(answers.astype(np.float64).ravel()[:GREETING_OUTPUTS])
 
 
 def _identities(experiment: Experiment, silos: tuple[str, ...]) -> tuple[bytes, ...]:
@@ -295,7 +336,7 @@ def statement(
     shared: tuple[str, ...] = (SHARED_PLACES,) if federation.hashed and method.unit == "user" and not void else ()
     if method.unit == "user" and ledger.delta * facts.users >= 1:
         shared += (f"delta {ledger.delta:g} is not below 1/|U|: it allows to give away a whole person.",)
-    shared += method.assumptions(facts)
+    shared += method.assumptions(facts) + measured_people(plan)
     groups = tuple(
         (size, account({event: sum(releases)}, ledger.delta).value) for size, event in method.per_person(facts).items()
     )
@@ -314,6 +355,21 @@ def statement(
         first=len(federation.caveats) + len(shared),
         caveats=(*federation.caveats, *shared, *method.caveats(facts), *common),
         corrections=method.corrections(),
+    )
+
+
+def measured_people(plan: Plan) -> tuple[str, ...]:
+    """What must be said where silos measure the model on people whom they hold out."""
+    if not plan.measures:
+        return ()
+    server = "each silo's sums" if plan.aggregation.server_sees_each_silo else "the totals over all silos (under masks)"
+    return (
+        "Metrics of hold-out people are outside the guarantee: sums of their losses and hits (or errors) and the "
+        f"number of their records, without noise, at the last model. The server sees {server}, the world the means and "
+        "the number of records, and a silo can take its own part off. They are asked for once in a run; a silo that "
+        f"holds out fewer than {LEAST_PEOPLE} people counts none of them, and if one does not tell, none is counted. "
+        "Hold-out people take no part in training (where a silo brings a file of its own: in that silo). Two runs "
+        "whose hold-outs differ by one person show that person's loss.",
     )
 
 

@@ -49,6 +49,7 @@ class DataConfig:
     test_fraction: float | None = None
     roster: str | None = None
     id_key: str | None = None
+    holdout: float = 0.0
     schema: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,6 +62,12 @@ class DataConfig:
                 f"at least 2, not {self.users}: user-level privacy hides one person among others",
                 place="data.users",
                 value=self.users,
+            )
+        if not 0 <= self.holdout < 1:
+            raise ConfigError(
+                f"the share of people who are held out: from 0 to below 1, not {self.holdout}",
+                place="data.holdout",
+                value=self.holdout,
             )
         if isinstance(self.silos, int) and self.silos < 1:
             raise ConfigError(f"at least 1, not {self.silos}", place="data.silos", value=self.silos)
@@ -197,6 +204,7 @@ class RunConfig:
     dtype: str = "float32"
     memory_mb: int = 256
     secrets: str = "simulated"
+    evaluate_silos: bool = False
 
     def __post_init__(self) -> None:
         for key, least, most in (("seed", 0, 2**63), ("threads", 1, 1024), ("memory_mb", 1, 2**24)):
@@ -246,14 +254,20 @@ class Experiment:
         method_name, method = _read_method(tree["method"])
         privacy = read_section(PrivacyConfig, tree.get("privacy", {}), "privacy")
         _check_noise(privacy, method)
+        data, run = read_section(DataConfig, tree["data"], "data"), read_section(RunConfig, tree.get("run", {}), "run")
+        if run.evaluate_silos and data.dataset is not None and not data.holdout:
+            raise ConfigError(
+                "nobody is held out, so there is nothing to measure on; set data.holdout, for instance to 0.2",
+                place="run.evaluate_silos",
+            )
         return cls(
-            data=read_section(DataConfig, tree["data"], "data"),
+            data=data,
             model=_read_model(tree.get("model", {})),
             method=method,
             method_name=method_name,
             privacy=privacy,
             aggregation=read_section(AggregationConfig, tree.get("aggregation", {}), "aggregation"),
-            run=read_section(RunConfig, tree.get("run", {}), "run"),
+            run=run,
             deployment=read_section(DeploymentConfig, tree.get("deployment", {}), "deployment"),
             name=name,
             base=Path(base),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from uldp.data.federation import Records, SiloData, Task
+from uldp.data.holdout import parted
 from uldp.errors import ConfigError, did_you_mean
 from uldp.experiment.build import (
     SIMULATED_KEY,
@@ -72,7 +73,10 @@ class PreparedServer:
 
 @dataclass(frozen=True)
 class PreparedSilo:
-    """One silo's part of an experiment. ``notes`` are for whoever holds the data and go nowhere else."""
+    """One silo's part of an experiment. ``notes`` are for whoever holds the data and go nowhere else.
+
+    ``holdout`` are records of people who take no part in training; None where nobody is held out.
+    """
 
     experiment: Experiment
     about: KnownData
@@ -81,6 +85,7 @@ class PreparedSilo:
     data: SiloData
     roster: str
     notes: tuple[str, ...] = ()
+    holdout: SiloData | None = None
 
     @property
     def streams(self) -> Streams:
@@ -105,10 +110,19 @@ def prepare_server(experiment: Experiment, *, rehearsal: bool = False) -> Prepar
 
 
 def prepare_silo(
-    experiment: Experiment, silo: str, data_file: Path | str | None = None, *, rehearsal: bool = False
+    experiment: Experiment,
+    silo: str,
+    data_file: Path | str | None = None,
+    *,
+    holdout_file: Path | str | None = None,
+    rehearsal: bool = False,
 ) -> PreparedSilo:
-    """All that one silo needs: its own table (``data_file``, or where the experiment says it lies) and no other."""
+    """All that one silo needs: its own table (``data_file``, or where the experiment says it lies) and no other.
+
+    ``holdout_file`` is a table of people who take no part in training, instead of ``data.holdout``.
+    """
     check_deployable(experiment, rehearsal=rehearsal)
+    _check_holdout_file(experiment, holdout_file)
     if experiment.data.dataset is not None:
         return _built_in_silo(experiment, silo, data_file)
     from uldp.data.tables import checked_fraction, load_silo, silo_files
@@ -122,9 +136,39 @@ def prepare_silo(
     fraction = checked_fraction(data.test_fraction)
     assert about.schema is not None
     loaded = load_silo(silo, path, about.schema, index, streams, user=data.user, test_fraction=fraction)
+    records, holdout = parted(loaded.data, data.holdout, Streams.from_seed(experiment.run.seed))
+    notes = loaded.notes
+    if holdout_file is not None:
+        held = load_silo(silo, Path(holdout_file), about.schema, index, streams, user=data.user)
+        holdout, strangers = _untrained(held.data, records)
+        notes = (*notes, *held.notes, *strangers)
     learner = build_learner(experiment, about.feature_shape, about.task)
     plan = _plan(experiment, about, learner)
-    return PreparedSilo(experiment, about, learner, plan, loaded.data, index.digest(), loaded.notes)
+    return PreparedSilo(experiment, about, learner, plan, records, index.digest(), notes, holdout)
+
+
+def _check_holdout_file(experiment: Experiment, file: Path | str | None) -> None:
+    if file is None:
+        return
+    for wrong, why in (
+        (experiment.data.dataset is not None, "the data set is built in; set data.holdout instead"),
+        (experiment.data.holdout, "the experiment holds people out by itself (data.holdout); leave the file out"),
+        (not experiment.run.evaluate_silos, "nobody asks for it: run.evaluate_silos is false; leave the file out"),
+    ):
+        if wrong:
+            raise ConfigError(why, place="--holdout", value=str(file))
+
+
+def _untrained(held: SiloData, trained: SiloData) -> tuple[SiloData, tuple[str, ...]]:
+    """The hold-out records of people of whom the table has none: nobody is measured on who is trained on here."""
+    both = np.isin(held.users, trained.users)
+    people = len(np.unique(held.users[both]))
+    if not people:
+        return held, ()
+    return held.take(~both), (
+        f"--holdout: {people} people (or places that ids are hashed to) have records in the table too and are left out "
+        "of the hold-out",
+    )
 
 
 def _built_in_silo(experiment: Experiment, silo: str, data_file: Path | str | None) -> PreparedSilo:
@@ -140,7 +184,9 @@ def _built_in_silo(experiment: Experiment, silo: str, data_file: Path | str | No
     about = _known(experiment, names, federation.users, federation.task, federation.feature_shape)
     learner = build_learner(experiment, about.feature_shape, about.task)
     plan = _plan(experiment, about, learner)
-    return PreparedSilo(experiment, about, learner, plan, federation.silos[names.index(silo)], federation.roster)
+    at = names.index(silo)
+    holdout = federation.holdout[at] if federation.holdout else None
+    return PreparedSilo(experiment, about, learner, plan, federation.silos[at], federation.roster, holdout=holdout)
 
 
 def check_deployable(experiment: Experiment, *, rehearsal: bool = False) -> None:
@@ -227,7 +273,8 @@ def _test_file(experiment: Experiment) -> Records | None:
 
 def _plan(experiment: Experiment, about: KnownData, learner: TorchLearner) -> Plan:
     # Methods that read the totals are refused, so anything will do.
-    plan = agreed_plan(experiment, learner, about.silos, about.users, np.ones(about.users, dtype=np.int64))
+    anything = np.ones(about.users, dtype=np.int64)
+    plan = agreed_plan(experiment, learner, about.silos, about.users, anything, about.feature_shape)
     if experiment.run.secrets == "os" or experiment.aggregation.identities:
         return plan
     secrets = Secrets.simulated_from_seed(experiment.run.seed)

@@ -101,6 +101,15 @@ class Learner(Protocol):
         """Test metrics by name: loss and accuracy, roc_auc, r2, mae, c_index as they apply."""
         ...
 
+    @property
+    def measures(self) -> tuple[tuple[str, float], ...]:
+        """Metrics that are means over records, by name, each with the factor that brings its mean to usual units."""
+        ...
+
+    def measured(self, x: Vector, records: Records) -> Vector:
+        """(records, measures): every record's part of the :attr:`measures`; none is negative."""
+        ...
+
     def predict(self, x: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Class probabilities (records, classes), predicted labels (records,) in the model's units, or for survival
         the logs of relative risks (records,)."""

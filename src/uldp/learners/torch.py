@@ -9,6 +9,7 @@ out chunk by chunk, so that memory does not grow with the number of users.
 from __future__ import annotations
 
 import copy
+import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -128,6 +129,18 @@ class TorchLearner:
     def layer_sizes(self) -> tuple[int, ...]:
         """How many parameters each of the model's tensors has."""
         return tuple(self._sizes)
+
+    @property
+    def architecture(self) -> str:
+        """A digest of the layers, parameters and buffers: names, kinds and shapes.
+
+        Not of how layers print themselves: that may hold addresses in memory, and changes with PyTorch.
+        """
+        module = self._original
+        layers = [(name, type(layer).__name__) for name, layer in module.named_modules()]
+        parameters = [(name, tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()]
+        buffers = [(name, tuple(buffer.shape)) for name, buffer in module.named_buffers()]
+        return hashlib.sha256(repr((layers[1:], parameters, buffers)).encode()).hexdigest()
 
     @property
     def dimension(self) -> int:
@@ -372,6 +385,42 @@ class TorchLearner:
         mask = torch.ones(1, len(records), dtype=torch.float64)
         value = float(loss(outputs.unsqueeze(0), labels.unsqueeze(0), mask))
         return metrics.score(self._task, self._predictions(outputs), records.labels, value)
+
+    @property
+    def measures(self) -> tuple[tuple[str, float], ...]:
+        if self._task.kind == "classification":
+            return (("loss", 1.0), ("accuracy", 1.0))
+        if self._task.kind == "regression":
+            return (("loss", 1.0), ("mae", abs(self._task.label_scale)))
+        return ()  # a survival loss couples records: a sum over silos is no loss of them together
+
+    def measured(self, x: Vector, records: Records) -> Vector:
+        if not len(records):
+            return np.zeros((0, len(self.measures)))
+        try:
+            return self._measured(x, records)
+        except (MemoryError, UldpError):
+            raise
+        except Exception:
+            # A model may raise on one record: that one is not a number, and the error stays here (decision 0003).
+            if len(records) == 1:
+                return np.full((1, len(self.measures)), np.nan)
+            middle = len(records) // 2
+            halves = (slice(0, middle), slice(middle, None))
+            parts = [Records(records.features[half], records.labels[half]) for half in halves]
+            return np.concatenate([self.measured(x, part) for part in parts])
+
+    def _measured(self, x: Vector, records: Records) -> Vector:
+        outputs = self._outputs(x, records.features)
+        loss = self._plan(tuple(records.features.shape[1:])).loss
+        labels = loss.labels(_tensor(records.labels), torch.float64)
+        # Every record as if it were somebody's only one: then a user's mean loss is that record's.
+        alone = torch.ones(len(records), 1, dtype=torch.float64)
+        losses = loss(outputs.unsqueeze(1), labels.unsqueeze(1), alone).numpy()
+        predictions = self._predictions(outputs)
+        if self._task.kind == "classification":
+            return np.stack([losses, predictions.argmax(1) == records.labels], axis=1)
+        return np.stack([losses, np.abs(predictions - records.labels)], axis=1)
 
     def predict(self, x: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         return self._predictions(self._outputs(x, features))

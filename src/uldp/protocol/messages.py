@@ -12,31 +12,45 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from uldp._version import __version__
 from uldp.errors import MessageRefused
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 OVERHEAD_BYTES: Final = 1 << 16
 """Room for everything in a message that is not a vector."""
+CLOSE: Final = (1e-3, 1e-4)
+"""How far the first outputs of one model may lie apart on two machines: relative, and beside that absolute."""
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Base class of all bodies."""
 
 
-class Hello(Message, frozen=True):
+class Greeting(Message, frozen=True):
+    """What both sides say of themselves, and must say alike.
+
+    ``release`` is the version of uldp: two versions that speak the same protocol may still train or account
+    differently. ``layers`` stands for the model's layers and parameters by name, kind and shape. ``outputs`` are what
+    the model answers to public inputs before any training (float64): the same layers may compute something else, and
+    what a factory ``package.module:factory`` is on another machine nobody else can tell. They are compared up to
+    rounding, for machines differ in it.
+    """
+
+    silos: int
+    users: int
+    dimension: int
+    release: str
+    layers: str
+    outputs: bytes
+
+
+class Hello(Greeting, frozen=True):
     """Server: this is the experiment. Do you hold the same?"""
 
-    silos: int
-    users: int
-    dimension: int
 
+class Welcome(Greeting, frozen=True):
+    """Silo: yes, so it is here too. ``roster`` stands for how ids become users here; all silos must agree."""
 
-class Welcome(Message, frozen=True):
-    """Silo: yes, these are my numbers too. ``roster`` stands for how ids become users here; all silos must agree."""
-
-    silos: int
-    users: int
-    dimension: int
     roster: str
 
 
@@ -149,6 +163,20 @@ class Update(Message, frozen=True):
     present: bytes = b""
 
 
+class AskMetrics(Message, frozen=True):
+    """Server: how good is the model that ``round`` ended with, on the people you hold out? Asked once, at the end."""
+
+    round: int
+    model: bytes
+
+
+class Metrics(Message, frozen=True):
+    """Silo: sums over my hold-out records, protected, without noise: words modulo 2^64."""
+
+    round: int
+    sums: bytes
+
+
 class Finish(Message, frozen=True):
     """Server: that was the last round."""
 
@@ -175,9 +203,17 @@ Body = (
     | Choices
     | AskUpdate
     | Update
+    | AskMetrics
+    | Metrics
     | Finish
     | Goodbye
 )
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    """Of a message that cannot be read: what version it claims."""
+
+    version: int
 
 
 class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -212,20 +248,21 @@ def encode(experiment: str, silo: str, body: Body) -> bytes:
     return _ENCODER.encode(Envelope(PROTOCOL_VERSION, experiment, silo, body))
 
 
-def decode(data: bytes, *, experiment: str, silo: str, limit: int) -> Body:
-    """The body of a message that must belong to this experiment and silo and have at most ``limit`` bytes."""
+def decode(data: bytes, *, experiment: str, silo: str, limit: int, greeting: Greeting | None = None) -> Body:
+    """The body of a message that must belong to this experiment and silo and have at most ``limit`` bytes.
+
+    ``greeting`` is what a greeting must say. It is compared first, for it tells more than two unequal digests.
+    """
     if len(data) > limit:
         raise MessageRefused(f"{len(data)} bytes, at most {limit} are expected", place=f"silo {silo}", value=len(data))
     try:
         envelope = _DECODER.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        _check_version(_claimed_version(data), silo)
         raise MessageRefused(f"not a message of this protocol: {error}", place=f"silo {silo}") from error
-    if envelope.version != PROTOCOL_VERSION:
-        raise MessageRefused(
-            f"protocol version {envelope.version}, here it is {PROTOCOL_VERSION}; install the same uldp on all sides",
-            place=f"silo {silo}",
-            value=envelope.version,
-        )
+    _check_version(envelope.version, silo)
+    if greeting is not None and isinstance(envelope.body, Greeting):
+        check_greeting(envelope.body, greeting, f"silo {silo}")
     if envelope.experiment != experiment:
         raise MessageRefused(
             f"belongs to experiment {envelope.experiment[:12]}, here it is {experiment[:12]}; compare the files",
@@ -234,7 +271,68 @@ def decode(data: bytes, *, experiment: str, silo: str, limit: int) -> Body:
         )
     if envelope.silo != silo:
         raise MessageRefused(f"is signed for silo {envelope.silo!r}", place=f"silo {silo}", value=envelope.silo)
+    if greeting is not None and isinstance(envelope.body, Greeting):
+        check_outputs(envelope.body, greeting, f"silo {silo}")
     return envelope.body
+
+
+def _claimed_version(data: bytes) -> int:
+    """Messages of other versions may have other fields: they are told apart all the same."""
+    try:
+        return msgspec.msgpack.decode(data, type=_Versioned).version
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return PROTOCOL_VERSION
+
+
+def _check_version(version: int, silo: str) -> None:
+    if version != PROTOCOL_VERSION:
+        raise MessageRefused(
+            f"protocol version {version}, here it is {PROTOCOL_VERSION} (uldp {__version__}); install the same uldp on "
+            "all sides",
+            place=f"silo {silo}",
+            value=version,
+        )
+
+
+def check_greeting(theirs: Greeting, ours: Greeting, place: str) -> None:
+    """Refuse a greeting that says something else than ours, and say what. Outputs come later."""
+    if theirs.release != ours.release:
+        raise MessageRefused(
+            f"the other side runs uldp {theirs.release}, this one {ours.release}; install the same version on all "
+            "sides",
+            place=place,
+            value=theirs.release,
+        )
+    for name in ("silos", "users", "dimension"):
+        value, here = getattr(theirs, name), getattr(ours, name)
+        if value != here:
+            raise MessageRefused(
+                f"the other side says {name} = {value}, here it is {here}; compare the files", place=place, value=value
+            )
+    if theirs.layers != ours.layers:
+        raise MessageRefused(
+            f"the model's layers are others on the other side ({theirs.layers[:12]}, here {ours.layers[:12]}); compare "
+            "the files, and the code behind model.name",
+            place=place,
+            value=theirs.layers,
+        )
+
+
+def check_outputs(theirs: Greeting, ours: Greeting, place: str) -> None:
+    """Refuse a model that computes something else, where the experiment is the same: another seed is another x_0."""
+    if not _close(theirs.outputs, ours.outputs):
+        raise MessageRefused(
+            "the model has the layers of the other side's, and answers otherwise before training; compare the code "
+            "behind model.name, and PyTorch's versions",
+            place=place,
+        )
+
+
+def _close(theirs: bytes, ours: bytes) -> bool:
+    if len(theirs) != len(ours) or len(theirs) % 8:
+        return False
+    first, second = (np.frombuffer(data, dtype="<f8") for data in (theirs, ours))
+    return bool(np.allclose(first, second, rtol=CLOSE[0], atol=CLOSE[1], equal_nan=True))
 
 
 def size_limit(users: int, dimension: int, *, silos: int = 1, item: int = 8, user: int = 8) -> int:

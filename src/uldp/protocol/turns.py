@@ -28,6 +28,7 @@ class Phase(Enum):
     BLINDED = "blinded"
     CHOSEN = "chosen"
     READY = "ready"
+    MEASURED = "measured"
     CLOSED = "closed"
 
 
@@ -41,6 +42,7 @@ ANSWERS: Final[dict[Question, tuple[type[m.Message], Phase]]] = {
     m.TellWeights: (m.Accepted, Phase.READY),
     m.AskChoices: (m.Choices, Phase.CHOSEN),
     m.AskUpdate: (m.Update, Phase.READY),
+    m.AskMetrics: (m.Metrics, Phase.MEASURED),
     m.Finish: (m.Goodbye, Phase.CLOSED),
 }
 """What a silo answers to each question, and where it stands then, unless the setup ends here: then it is ready."""
@@ -55,10 +57,14 @@ FIXED_WEIGHTS: Final[tuple[Question, ...]] = (m.TellWeights,)
 
 @dataclass(frozen=True)
 class Route:
-    """The exchanges of an experiment after the greeting: once before the first round, and in every round."""
+    """The exchanges of an experiment after the greeting: once before the first round, in every round, and at the end.
+
+    Whoever was measured takes no round any more. What comes at the end may be missing.
+    """
 
     setup: tuple[Question, ...] = ()
     round: tuple[Question, ...] = (m.AskUpdate,)
+    end: tuple[Question, ...] = ()
 
 
 ROUTES: Final[dict[str, Route]] = {
@@ -69,8 +75,12 @@ ROUTES: Final[dict[str, Route]] = {
     "paillier": Route(AGREE_KEYS + BLIND_COUNTS + FIXED_WEIGHTS),
     "paillier, users sampled": Route(AGREE_KEYS + BLIND_COUNTS),
     "paillier, users sampled in private": Route(AGREE_KEYS + BLIND_COUNTS, (m.AskChoices, m.AskUpdate)),
+    "masked, measured by silos": Route(AGREE_KEYS, end=(m.AskMetrics,)),
 }
-"""The routes that there are, for the diagrams. An experiment's own is in its plan."""
+"""The routes that there are, for the diagrams. An experiment's own is in its plan.
+
+Each of the others may end as the last one does.
+"""
 
 
 def turns(route: Route) -> Turns:
@@ -86,6 +96,10 @@ def turns(route: Route) -> Turns:
     for question in route.round:
         table[phase, question] = ANSWERS[question]
         phase = ANSWERS[question][1]
+    for question in route.end:
+        table[phase, question] = ANSWERS[question]
+        phase = ANSWERS[question][1]
+        table[phase, m.Finish] = ANSWERS[m.Finish]
     table[Phase.READY, m.Finish] = ANSWERS[m.Finish]
     return table
 
@@ -118,7 +132,8 @@ def sequence(route: str) -> str:
     """One route as a Mermaid sequence diagram, with a round at its end."""
     lines = ["sequenceDiagram", "    participant A as server", "    participant S as every silo"]
     in_round = ROUTES[route].round
-    for (_, question), (answer, _) in turns(ROUTES[route]).items():
+    asked = {question: answer for (_, question), (answer, _) in turns(ROUTES[route]).items()}
+    for question, answer in asked.items():
         inside = "    " if question in in_round else ""
         if question is in_round[0]:
             lines.append("    loop every round")

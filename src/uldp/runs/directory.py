@@ -193,6 +193,11 @@ class RunDirectory:
     def append_metrics(self, line: dict[str, Any]) -> None:
         append_line(self.path / "metrics.jsonl", line)
 
+    def amend_metrics(self, line: dict[str, Any]) -> None:
+        """Write the last round's line again."""
+        text = "".join(json.dumps(one) + "\n" for one in [*self.metrics()[:-1], line])
+        replace_file(self.path / "metrics.jsonl", text.encode(), mode=0o644)
+
     def metrics(self) -> list[dict[str, Any]]:
         return list(read_lines(self.path / "metrics.jsonl"))
 

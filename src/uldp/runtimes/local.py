@@ -67,6 +67,7 @@ class _LocalRun(RecordedRun):
 
     def _make_parties(self, x: Vector, ledger: Ledger) -> None:
         prepared, streams = self._prepared, self._prepared.streams
+        holdout = prepared.federation.holdout or [None] * len(prepared.plan.silos)
         # All silos are simulated here, so their long-term keys are made here too.
         keys = [signing_key(self._secrets, index) for index in range(len(prepared.plan.silos))]
         plan = prepared.plan.with_identities([key.public for key in keys])
@@ -80,8 +81,9 @@ class _LocalRun(RecordedRun):
                 self._secrets,
                 identity=key,
                 roster=prepared.federation.roster,
+                holdout=held,
             )
-            for silo, key in zip(prepared.federation, keys, strict=True)
+            for silo, key, held in zip(prepared.federation, keys, holdout, strict=True)
         }
         if plan.aggregation.shuffles:
             self._shuffler = Shuffler(plan.digest, plan.silos, plan.facts.dimension, self._secrets)
@@ -128,5 +130,5 @@ def fingerprint(federation: Federation) -> str:
     """A digest of all records. It is kept in ``private`` only: a digest can confirm a guess about the data."""
     test = SiloData("test", federation.test.features, federation.test.labels, np.zeros(len(federation.test), np.int64))
     return hashlib.blake2b(
-        "".join(silo.digest() for silo in (*federation.silos, test)).encode(), digest_size=32
+        "".join(silo.digest() for silo in (*federation.silos, *federation.holdout, test)).encode(), digest_size=32
     ).hexdigest()

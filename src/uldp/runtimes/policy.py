@@ -7,11 +7,15 @@
     allowed_aggregations = ["masked", "paillier"]
     allowed_methods = ["uldp-avg", "uldp-avg-w"]
     allow_counts = false                  # whether record counts may be shown in the clear, which no epsilon covers
+    allow_metrics = true                  # tell sums over hold-out people, which no noise covers and no epsilon counts
     against = ["world", "server", "silos"]
 
 Before a round is computed, its cost is on this silo's own ledger; a round that would pass the cap is refused. What is
 charged is the most that a round can show: as few silos as the experiment allows, and a server that kept both attempts
 of a repeated round. Charged is for every kind of observer in ``against`` by itself, and the worst of them counts.
+
+Metrics of hold-out people are not charged, for no epsilon covers them. Without ``allow_metrics`` a silo does not tell
+them, and the run ends without.
 """
 
 from __future__ import annotations
@@ -50,6 +54,7 @@ class Policy:
     allowed_methods: tuple[str, ...] | None = None
     allow_counts: bool | None = None
     """Whether experiments may show record counts in the clear; if it is not said: only where nothing is capped."""
+    allow_metrics: bool = False
     against: tuple[str, ...] = OBSERVERS
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -301,7 +301,18 @@ class RecordedRun(ABC):
             heard=self._server.heard,
         )
 
+    def _add_holdout(self) -> None:
+        """What silos measured on the people they hold out stands with the last round."""
+        found = self._server.metrics
+        if not found or not self._history:
+            return
+        last = self._history[-1]
+        self._history[-1] = replace(last, metrics={**last.metrics, **found})
+        if self._directory is not None and self._history[-1] != last:
+            self._directory.amend_metrics(self._history[-1].to_json())
+
     def _finish(self) -> Result:
+        self._add_holdout()
         summary = self._statement()
         result = Result(
             dataset=self._subject.about.name,

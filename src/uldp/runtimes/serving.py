@@ -143,6 +143,11 @@ class Serving(RecordedRun):
             # All is trained and charged: a goodbye that is missing changes nothing.
             self._server.exclude(trouble)
             return
+        if self._server.measuring:
+            # Nor do metrics: they come from all silos, or there are none.
+            self._server.exclude(trouble)
+            self._checkpoint()
+            return
         if self._patience.on_missing == "wait":
             return
         if self._patience.on_missing == "exclude":

@@ -87,6 +87,8 @@ class SiloProcess:
             identity=identity,
             roster=prepared.roster,
             watch=charging,
+            holdout=prepared.holdout,
+            allow_metrics=self._policy.allow_metrics,
         )
         if saved is not None:
             session.restore(saved)

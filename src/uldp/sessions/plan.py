@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from uldp._version import __version__
 from uldp.aggregation.base import Aggregation, Setting
 from uldp.errors import ConfigError
-from uldp.protocol.messages import size_limit
+from uldp.protocol import messages as m
 from uldp.protocol.turns import Question, Turns, turns
 
 
@@ -16,10 +17,16 @@ class Plan(Setting):
     """The public part of an experiment. ``digest`` stands for all of its settings.
 
     ``min_silos`` is with how few silos a round may be repeated when others do not answer; 0 for the default.
+    ``layers`` and ``outputs`` stand for the model (:class:`uldp.protocol.messages.Greeting`).
+    ``measures`` are what silos are asked for at the end about the people they hold out, and the factors of the means
+    (:attr:`uldp.learners.base.Learner.measures`); none where they are not asked.
     """
 
     aggregation: Aggregation
     min_silos: int = 0
+    layers: str = ""
+    outputs: bytes = b""
+    measures: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.facts.dither != self.aggregation.dither:
@@ -31,6 +38,12 @@ class Plan(Setting):
         self.method.check(self.facts)
         self.aggregation.check(self.method, self.facts)
         self._check_min_silos()
+        if self.measures and self.method.local_noise:
+            raise ConfigError(
+                "this method's clients trust nobody, and sums without noise would tell the server about a client; "
+                "leave it out",
+                place="run.evaluate_silos",
+            )
 
     def _check_min_silos(self) -> None:
         silos, least = self.facts.silos, min(2, self.facts.silos)
@@ -66,7 +79,7 @@ class Plan(Setting):
 
     @cached_property
     def turns(self) -> Turns:
-        return turns(self.aggregation.route(self.method))
+        return turns(replace(self.aggregation.route(self.method), end=(m.AskMetrics,) if self.measures else ()))
 
     @property
     def shows_counts(self) -> bool:
@@ -97,7 +110,18 @@ class Plan(Setting):
         return self.method.sample_rate < 1 and not self.method.private_sampling
 
     @property
+    def hello(self) -> m.Hello:
+        """What the server greets with, and what every silo must find to be so."""
+        facts = self.facts
+        return m.Hello(facts.silos, facts.users, facts.dimension, __version__, self.layers, self.outputs)
+
+    def welcome(self, roster: str) -> m.Welcome:
+        """A silo's answer to :attr:`hello`."""
+        facts = self.facts
+        return m.Welcome(facts.silos, facts.users, facts.dimension, __version__, self.layers, self.outputs, roster)
+
+    @property
     def message_limit(self) -> int:
         facts = self.facts
         item, user = self.aggregation.item_bytes(), self.aggregation.user_bytes(self.method)
-        return size_limit(facts.users, facts.dimension, silos=facts.silos, item=item, user=user)
+        return m.size_limit(facts.users, facts.dimension, silos=facts.silos, item=item, user=user)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -29,6 +29,7 @@ from uldp.privacy.ledger import Entry, Ledger
 from uldp.protocol import messages as m
 from uldp.protocol.turns import SHOW_COUNTS, Phase, turn
 from uldp.rng import Secrets
+from uldp.sessions.holdout import holdout_means
 from uldp.sessions.plan import Plan
 from uldp.vectors import Vector, Words, from_words, to_words
 
@@ -47,6 +48,7 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     chosen: bytes
     absent: list[str]
     heard: list[int]
+    metrics: dict[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class ServerSession:
         self._heard: list[int] = []
         self._sum: Words | None = None
         self._charged = False
+        self._metrics: dict[str, float] = {}
         self.saturated = 0
 
     @property
@@ -137,14 +140,29 @@ class ServerSession:
         """Whether nothing but goodbyes is awaited."""
         return self._turn is not None and isinstance(self._turn.question, m.Finish)
 
+    @property
+    def measuring(self) -> bool:
+        """Whether silos' sums over their hold-out people are awaited."""
+        return self._turn is not None and isinstance(self._turn.question, m.AskMetrics)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Means over the people whom silos hold out, at the last model; empty where they did not all tell."""
+        return dict(self._metrics)
+
     def exclude(self, names: Collection[str]) -> None:
         """Repeat the round without these silos; they may come back in the next one. A refusal changes nothing.
 
         The others are asked again, for their masks must cancel without the missing ones. Save the session before that:
-        silos do not let one come back within a round. Goodbyes may be missing without further ado.
+        silos do not let one come back within a round. Goodbyes may be missing without further ado. Metrics of hold-out
+        people are all silos' or nobody's: the others are not asked a second time, so that there are no two totals
+        whose difference is one silo's.
         """
         if self.finishing:
             self._absent.update(names)
+            return
+        if self.measuring:
+            self._phase, self._turn, self._answers = Phase.MEASURED, None, {}
             return
         missing = ", ".join(sorted({*names, *self._absent}))
         left, least = [name for name in self._audience if name not in names], self._plan.least_silos
@@ -173,7 +191,9 @@ class ServerSession:
             raise MessageRefused(f"there is no silo {name!r} in this experiment", place="server", value=name)
         if self._turn is None or name in self._answers or name in self._absent:
             raise MessageRefused("answered without being asked", place=f"silo {name}")
-        body = m.decode(reply, experiment=self._plan.digest, silo=name, limit=self._plan.message_limit)
+        plan = self._plan
+        limit, hello = plan.message_limit, plan.hello
+        body = m.decode(reply, experiment=plan.digest, silo=name, limit=limit, greeting=hello)
         if not isinstance(body, self._turn.answer):
             raise MessageRefused(
                 f"answered {type(body).__name__}, {self._turn.answer.__name__} is expected",
@@ -216,11 +236,22 @@ class ServerSession:
             self._sum = self._noised(total, [body.remark for body in updates.values()])
             self.saturated += sum(body.saturated for body in updates.values())
             self._heard.append(len(updates))
+        elif question is m.AskMetrics:
+            self._metrics = self._means(answers)
         elif question is m.AskChoices:
             self._chosen = next(body.points for body in answers.values() if isinstance(body, m.Choices))
         elif question in self._plan.setup:
             self._side.collect(question, answers)
             self._setup.append({name: m.encode_body(body) for name, body in answers.items()})
+
+    def _means(self, answers: Mapping[str, m.Body]) -> dict[str, float]:
+        """What the silos' sums over hold-out people come to. A total that cannot be one is no metric."""
+        length = len(self._plan.measures) + 1
+        total = np.zeros(length, dtype=np.uint64)
+        for name, body in answers.items():
+            if isinstance(body, m.Metrics):
+                total += m.unpack_words(body.sums, length, f"silo {name}")
+        return holdout_means(from_words(total), self._plan.measures) or {}
 
     def _noised(self, total: Words, remarks: Sequence[int]) -> Words:
         """The total with the noise of a trusted server, where a method has such. Bound to what it goes onto."""
@@ -265,11 +296,13 @@ class ServerSession:
         return self._plan.method.count_cap(self._plan.facts)
 
     def _next_question(self) -> m.Body | None:
-        facts, method = self._plan.facts, self._plan.method
+        method = self._plan.method
         if self._phase is Phase.NEW:
-            return m.Hello(facts.silos, facts.users, facts.dimension)
+            return self._plan.hello
         if self._phase is Phase.CLOSED:
             return None
+        if self._phase is Phase.MEASURED:
+            return m.Finish()
         if self._phase is Phase.CHOSEN:
             return self._round_question(self._round + 1) if self._affords_next() else None
         if self._phase is not Phase.READY:
@@ -280,6 +313,8 @@ class ServerSession:
             if method.private_sampling:
                 return m.AskChoices(self._round + 1, self._side.offer(self._round + 1))
             return self._round_question(self._round + 1)
+        if self._plan.measures and self._round:
+            return m.AskMetrics(self._round, m.pack(self._state.x))
         return m.Finish()
 
     def _setup_question(self, question: type[m.Message], name: str) -> m.Body:
@@ -347,11 +382,7 @@ class ServerSession:
     def _check_answer(self, name: str, body: m.Body) -> None:
         facts = self._plan.facts
         match body:
-            case m.Welcome(silos, users, dimension, roster):
-                theirs = (silos, users, dimension)
-                ours = (facts.silos, facts.users, facts.dimension)
-                if theirs != ours:
-                    raise MessageRefused(f"holds (silos, users, d) = {theirs}, here it is {ours}", place=f"silo {name}")
+            case m.Welcome(roster=roster):  # the rest was checked when it was decoded
                 for other, answer in self._answers.items():
                     if isinstance(answer, m.Welcome) and answer.roster != roster:
                         raise MessageRefused(
@@ -380,6 +411,10 @@ class ServerSession:
                 most = self._plan.method.largest_remark
                 if not 0 <= remark <= most:
                     raise MessageRefused(f"a remark from 0 to {most}, not {remark}", place=f"silo {name}", value=remark)
+            case m.Metrics(round_, sums):
+                if round_ != self._round:
+                    raise MessageRefused(f"measured after round {round_}, not {self._round}", place=f"silo {name}")
+                m.unpack_words(sums, len(self._plan.measures) + 1, f"silo {name}")
             case _:
                 self._side.check(name, body)
 
@@ -407,6 +442,7 @@ class ServerSession:
             self._chosen,
             sorted(self._absent),
             self._heard,
+            self._metrics,
         )
         return msgspec.msgpack.encode(saved)
 
@@ -430,6 +466,7 @@ class ServerSession:
             self._sum = m.unpack_words(saved.collected, facts.dimension, "checkpoint")
         self._phase, self._round, self.saturated = phase, saved.round, saved.saturated
         self._chosen, self._absent, self._heard = saved.chosen, set(saved.absent), saved.heard
+        self._metrics = saved.metrics
 
     def _restore_setup(self, answers: list[dict[str, bytes]]) -> None:
         """Tell the aggregation's machine again what it was told."""

@@ -16,7 +16,9 @@ from uldp.learners.base import Learner
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Phase, turn
 from uldp.rng import Secrets, Streams
+from uldp.sessions.holdout import holdout_sums
 from uldp.sessions.plan import Plan
+from uldp.vectors import to_words
 
 
 class _Answered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +52,10 @@ def _decoded(state: bytes, whose: str) -> _Saved:
         raise RunError(f"the saved state of {whose} is unreadable: {error}", place="checkpoint") from error
 
 
+def _joined(*digests: str) -> str:
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
 def signing_key(secrets: Secrets, index: int) -> SigningKey:
     """The long-term key of a silo whose experiment runs in one place: it is made here, like all other secrets."""
     return SigningKey(secrets.child("identity", index))
@@ -79,6 +85,8 @@ class SiloSession:
         identity: SigningKey | None = None,
         roster: str = "",
         watch: Watch | None = None,
+        holdout: SiloData | None = None,
+        allow_metrics: bool = True,
     ) -> None:
         self._plan = plan
         self._data = data
@@ -86,7 +94,11 @@ class SiloSession:
         self._index = plan.silos.index(data.name)
         self._streams = streams.child("silo", self._index)
         self._secrets = secrets.child("silo", self._index)
+        self._holdout = holdout
+        self._allow_metrics = allow_metrics
         self._data_digest = data.digest()
+        # Noise and samples are bound to the records that they cover; keys, and what may go on, to all records.
+        self._all_digest = self._data_digest if holdout is None else _joined(self._data_digest, holdout.digest())
         self._counts = np.minimum(data.counts(plan.facts.users), plan.method.count_cap(plan.facts))
         self._roster = roster
         self._watch = watch or Watch()
@@ -95,7 +107,7 @@ class SiloSession:
             self._index,
             self._counts,
             # Other records, other keys: masks that hid one silo's counts or sums never hide two.
-            self._secrets.child("aggregation", plan.digest, self._data_digest),
+            self._secrets.child("aggregation", plan.digest, self._all_digest),
             identity or signing_key(secrets, self._index),
         )
         self._setup: list[bytes] = []
@@ -142,7 +154,9 @@ class SiloSession:
         question = hashlib.sha256(request).hexdigest()
         if question == self._question:
             return self._answer
-        body = m.decode(request, experiment=self._plan.digest, silo=self.name, limit=self._plan.message_limit)
+        plan = self._plan
+        limit, hello = plan.message_limit, plan.hello
+        body = m.decode(request, experiment=plan.digest, silo=self.name, limit=limit, greeting=hello)
         if isinstance(body, m.Hello) and self._phase is not Phase.NEW:
             raise MessageRefused(
                 f"Hello is out of turn: this experiment was begun here, and round {self._round} was the last; resume "
@@ -158,11 +172,9 @@ class SiloSession:
 
     def _answer_to(self, body: m.Body) -> tuple[m.Body, IntArray | None, int]:
         """The answer, and what was told about users and the round that hold from then on."""
-        facts = self._plan.facts
         match body:
-            case m.Hello(silos, users, dimension):
-                self._agree({"silos": silos, "users": users, "dimension": dimension})
-                return m.Welcome(facts.silos, facts.users, facts.dimension, self._roster), None, 0
+            case m.Hello():  # checked when it was decoded
+                return self._plan.welcome(self._roster), None, 0
             case m.AskCounts():
                 return m.Counts(m.pack(self._counts)), None, 0
             case m.TellUsers(values):
@@ -175,6 +187,8 @@ class SiloSession:
             case m.AskUpdate(round_):
                 again = self._answered is not None and round_ == self._round
                 return self._again(body) if again else self._update(body), self._told, round_
+            case m.AskMetrics():
+                return self._metrics(body), self._told, self._round
             case m.Finish():
                 self._answered = None
                 return m.Goodbye(), self._told, self._round
@@ -182,14 +196,6 @@ class SiloSession:
                 answer = self._side.answer(body)
                 self._setup.append(m.encode_body(body))
                 return answer, self._told, 0
-
-    def _agree(self, theirs: dict[str, int]) -> None:
-        for name, value in theirs.items():
-            ours = getattr(self._plan.facts, name)
-            if value != ours:
-                raise MessageRefused(
-                    f"the server says {name} = {value}, here it is {ours}", place=self.name, value=value
-                )
 
     def _checked(self, data: bytes) -> IntArray:
         facts, method = self._plan.facts, self._plan.method
@@ -260,6 +266,26 @@ class SiloSession:
         self._answered = msgspec.structs.replace(before, present=body.present)
         return m.Update(body.round, vector, before.saturated, before.remark, body.present)
 
+    def _metrics(self, body: m.AskMetrics) -> m.Metrics:
+        """Sums over the people who are held out, protected and without noise. It happens once: no round comes after."""
+        plan = self._plan
+        if not self._allow_metrics:
+            raise MessageRefused(
+                "its owner does not allow metrics of hold-out people, which carry no noise (policy.allow_metrics)",
+                place=self.name,
+            )
+        # Whoever was left out of the last rounds has not seen their numbers.
+        if not max(1, self._round) <= body.round <= plan.method.rounds:
+            raise MessageRefused(
+                f"metrics after round {body.round} of {plan.method.rounds}, here {self._round} was the last",
+                place=self.name,
+                value=body.round,
+            )
+        x = m.unpack_floats(body.model, plan.facts.dimension, self.name)
+        sums = holdout_sums(x, self._holdout, self._learner, plan.measures)
+        asked = RoundQuestion(body.round, self._common_digest(body), b"")
+        return m.Metrics(body.round, m.pack(self._side.protect_metrics(to_words(sums), asked)))
+
     def _present(self, body: m.AskUpdate) -> Sample | None:
         """Who takes part in the round; refused if that is not this silo and enough others."""
         present = self._bits(body.present)
@@ -295,8 +321,8 @@ class SiloSession:
             raise MessageRefused(f"{int(picked.sum())} silos were picked, {agreed} were agreed on", place=self.name)
         return picked if silos else None, sampled if users else None
 
-    def _common_digest(self, body: m.AskUpdate) -> str:
-        """Stands for the round's question and for all of the setup that every silo was told alike.
+    def _common_digest(self, body: m.AskUpdate | m.AskMetrics) -> str:
+        """Stands for the question and for all of the setup that every silo was told alike.
 
         Masks are bound to it. A server that starts again from other keys or weights meets other masks.
         """
@@ -333,7 +359,7 @@ class SiloSession:
         again repeats its answer instead of computing it again, which another machine might do a bit differently.
         """
         told = None if self._told is None else m.pack(self._told)
-        data, phase, last = self._data_digest, self._phase.value, (self._question, self._answer)
+        data, phase, last = self._all_digest, self._phase.value, (self._question, self._answer)
         saved = _Saved(data, phase, self._round, told, *last, self._setup, self._offer, self._answered)
         return msgspec.msgpack.encode(saved)
 
@@ -342,7 +368,7 @@ class SiloSession:
         saved = _decoded(state, f"silo {self.name}")
         try:
             phase = Phase(saved.phase)
-            if saved.data != self._data_digest:
+            if saved.data != self._all_digest:
                 raise RunError("its records are not those it began with; start a new run", place=f"silo {self.name}")
             if phase is not Phase.CLOSED:  # who has said goodbye is asked nothing more, and its secrets may be gone
                 for question in saved.setup:
