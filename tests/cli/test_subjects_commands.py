@@ -89,11 +89,19 @@ def test_published_mode_wants_an_epsilon_and_is_not_for_real_secrets(tmp_path):
     name = ("--method", "local-sub-dp-published")
     assert "an epsilon that it claims" in invoke("plan", *SMALL, *name, code=2).stderr
     real = invoke("plan", *SMALL, *name, "--set", "privacy.epsilon=3", "--set", "run.secrets=os", code=2)
-    assert "method.mode: such a setting reads the data" in real.stderr
+    assert "method.mode: 'published' reads the data" in real.stderr
     budget = invoke("plan", *SMALL, *name, "--set", "privacy.epsilon=3", "--budget", 2, code=2)
     assert "--budget" in budget.stderr
 
 
+def test_a_calculator_says_for_how_many_silos():
+    common = ("--method", "local-sub-dp", "--claimed", 2, "--steps", 10)
+    assert "for a subject in 5 of 5 silos" in invoke("epsilon", *common).stdout
+    assert json.loads(invoke("epsilon", *common, "--spanning", 2, "--json").stdout)["silos_of_a_subject"] == 2
+    assert "--items" in invoke("epsilon", *common, "--items", -1, code=2).stderr
+    assert "--largest-group" in invoke("epsilon", *common, "--items", 3, "--largest-group", 5, code=2).stderr
+
+
 def test_more_silos_than_assumed_are_refused():
     result = invoke("plan", *SMALL, "--method", "local-sub-dp", "--set", "method.max_silos=1", code=2)
-    assert "method.max_silos: more (or 0 for no limit)" in result.stderr
+    assert "method.max_silos: somebody has records in more than 1 silos" in result.stderr

@@ -161,11 +161,18 @@ def test_more_silos_than_assumed_are_refused_and_the_assumption_is_stated():
     federation = small_federation(users=6, silos=3)
     facts = Facts(6, 3, 4)
     method = build("local-sub-dp", max_silos=2, noise_multiplier=1.0)
-    with pytest.raises(ConfigError, match=r"max_silos: more"):
+    with pytest.raises(ConfigError, match=r"max_silos: somebody has records in more than 2 silos"):
         method.check_counts(facts, federation.counts())
     method.check_counts(facts, np.array([[1, 0], [2, 3], [0, 4]]))
     assert "more than 2 silos" in method.assumptions(facts)[0]
     assert build("local-sub-dp").assumptions(facts) == ()
+
+
+def test_the_statement_says_what_is_sampled_and_what_epsilon_rests_on():
+    method = build("local-sub-dp", sampling="items", max_items=5, largest_group=2)
+    assert "at most 5 of a subject, of which 2 count in a step" in method.caveats(FACTS)[0]
+    assert "as a whole" not in " ".join(method.corrections())
+    assert "as a whole" in " ".join(build("local-sub-dp").corrections())
 
 
 def test_with_records_weights_central_sub_dp_with_all_items_is_uldp_sgd_but_for_its_step():
@@ -334,6 +341,8 @@ def test_local_sub_dp_divides_every_step_by_the_number_of_silos_as_printed():
         ("local-sub-dp", {"max_items": 5}, "left out unless"),
         ("local-sub-dp", {"largest_group": 5}, "left out unless"),
         ("local-sub-dp", {"sampling": "items"}, "the public number"),
+        ("local-sub-dp", {"sampling": "items", "max_items": 3, "largest_group": 4}, "at most max_items (3)"),
+        ("local-sub-dp-published", {"sampling": "items", "max_items": 3}, "left out with mode"),
         ("local-sub-dp", {"fraction": 0.0}, "above 0"),
         ("local-sub-dp", {"max_silos": -1}, "0 (no limit)"),
         ("local-sub-dp-published", {"noise_multiplier": 1.0}, "follows from privacy.epsilon"),

@@ -23,12 +23,14 @@ Rounds = Annotated[
 ]
 Steps = Annotated[
     int | None,
-    typer.Option("--steps", help="Steps of DP-SGD per round (uldp-group, record-dp).", show_default=False),
+    typer.Option("--steps", help="Steps of DP-SGD per round (uldp-group, local-sub-dp ...).", show_default=False),
 ]
 Rate = Annotated[
     float,
     typer.Option(
-        "--sample-rate", help="q: the probability that a user is in a round; for DP-SGD, that a record is in a step."
+        "--sample-rate",
+        help="q: the probability that a user is in a round; for DP-SGD, that a record is in a step (local-sub-dp: a "
+        "subject).",
     ),
 ]
 GroupSize = Annotated[
@@ -36,7 +38,11 @@ GroupSize = Annotated[
 ]
 Spanning = Annotated[
     int | None,
-    typer.Option("--spanning", help="s: a subject has records in at most so many silos (central-, local-sub-dp)."),
+    typer.Option(
+        "--spanning",
+        help="s: a subject has records in at most so many silos (central-, local-sub-dp). [default: all, --silos]",
+        show_default=False,
+    ),
 ]
 Items = Annotated[
     int | None,
@@ -70,6 +76,17 @@ Delta = Annotated[float, typer.Option("--delta", help="The probability with whic
 
 ADVERSARIES = ("outside", "server", "silo")
 CONVERSIONS = {"mixture": "auto", "lemma5": "lemma5", "lemma6": "lemma6"}
+OPTIONS = {
+    "method.max_silos": "--spanning",
+    "method.max_items": "--items",
+    "method.largest_group": "--largest-group",
+    "method.record_rate": "--sample-rate",
+    "method.sample_rate": "--sample-rate",
+    "method.local_steps": "--steps",
+    "method.rounds": "--rounds",
+    "method.group_size": "--group-size",
+}
+"""Which option a setting was given by."""
 TABLE_ROUNDS = (1, 10, 50, 100, 200)
 SPANNED = (1, 2, 5, 10)
 
@@ -209,7 +226,10 @@ class _Question:
                     "goes with --aggregation paillier and a method that samples users", place="--private-sampling"
                 )
             settings["sampling"] = "private"
-        method = named.method(**{**dict(named.fixed), **settings, **changes})
+        try:
+            method = named.method(**{**dict(named.fixed), **settings, **changes})
+        except ConfigError as error:  # say it in the words that were typed
+            raise ConfigError(error.message, place=OPTIONS.get(error.place, error.place), value=error.value) from error
         method.check(self.facts)
         lookup_aggregation(self.aggregation)().check(method, self.facts)
         return method
@@ -253,7 +273,11 @@ def epsilon(
     largest_group: LargestGroup = None,
     claimed: Annotated[
         float | None,
-        typer.Option("--claimed", help="Instead of sigma: noise for this epsilon, for somebody with one item."),
+        typer.Option(
+            "--claimed",
+            help="Instead of sigma (central-, local-sub-dp): the least noise that keeps this epsilon for somebody with "
+            "one item in one silo; with --largest-group Z the paper's sigma_Z.",
+        ),
     ] = None,
     conversion: Conversion = "mixture",
     accountant: AccountantName = "auto",
@@ -272,6 +296,7 @@ def epsilon(
     as_json: Json = False,
 ) -> None:
     """Epsilon of a run, and for whom it holds."""
+    from uldp.methods.subjects import SubjectLevel
     from uldp.privacy.accountants import account_replaced
     from uldp.privacy.statement import finite_or_none, show_epsilon
 
@@ -304,6 +329,8 @@ def epsilon(
                 "delta": delta,
                 "accountant": spent.accountant,
                 "adversary": adversary,
+                "noise_multiplier": noise_multiplier,
+                **({"silos_of_a_subject": built.spanned(asked.facts)} if isinstance(built, SubjectLevel) else {}),
             }
         )
         return
@@ -314,6 +341,11 @@ def epsilon(
         f"epsilon {show_epsilon(spent.value)} at delta {delta:g} against {who} ({spent.accountant}, add/remove one "
         f"{unit}; {show_epsilon(replaced)} if records are replaced)"
     )
+    if isinstance(built, SubjectLevel):
+        typer.echo(
+            f"for a subject in {built.spanned(asked.facts)} of {asked.silos} silos (--spanning, --silos), with noise "
+            f"multiplier {noise_multiplier:.5g}"
+        )
 
 
 @reporting
@@ -359,6 +391,8 @@ def sigma(
         )
     else:
         typer.echo(f"noise multiplier {found:g} (epsilon {reached.value:.4g} at delta {delta:g}, {reached.accountant})")
+        if _about_subjects(method):
+            typer.echo(f"for a subject in {asked.spanning or asked.silos} of {asked.silos} silos (--spanning, --silos)")
 
 
 def one_item(asked: _Question) -> _Question:
@@ -376,11 +410,11 @@ def claimed_noise(asked: _Question, claimed: float) -> float:
 
     if not _about_subjects(asked.method):
         raise ConfigError("goes with central-sub-dp and local-sub-dp", place="--claimed", value=claimed)
+    if not 0 < claimed < math.inf:
+        raise ConfigError(f"a positive number, not {claimed}", place="--claimed", value=claimed)
     single = one_item(asked)
     if asked.largest_group is None:
         return calibrate(lambda noise: single.seen(single.built(noise)), claimed, asked.delta)
-    if not 0 < claimed < math.inf:
-        raise ConfigError(f"a positive number, not {claimed}", place="--claimed", value=claimed)
     steps = (asked.steps or 1) * (asked.rounds or 1)
     return published_noise(claimed, asked.delta, asked.largest_group, asked.sample_rate, steps)
 

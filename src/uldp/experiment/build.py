@@ -137,8 +137,10 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: Facts) -> Met
         return experiment.method
     if experiment.run.secrets == "os" and experiment.method.fitted(totals) != experiment.method:
         raise ConfigError(
-            "such a setting reads the data, which nothing hides; take another for a model that leaves the house",
+            f"{getattr(experiment.method, experiment.method.fitted_by)!r} reads the data, which nothing hides, and "
+            "run.secrets = 'os' is for models that leave the house; take another value",
             place=f"method.{experiment.method.fitted_by}",
+            value=getattr(experiment.method, experiment.method.fitted_by),
         )
     if experiment.method.claims:
         assert privacy.epsilon is not None

@@ -125,6 +125,10 @@ class CentralSubDp(SubjectLevel, UserSum):
     def ratios(self, facts: Facts) -> Ratios | None:
         return None if self.weighting == "none" else super().ratios(facts)
 
+    @property
+    def spanned_counts(self) -> bool:
+        return super().spanned_counts and self.weighting == "none"
+
     def reach(self, facts: Facts) -> float:
         return float(self.spanned(facts)) if self.weighting == "none" else 1.0
 
@@ -155,7 +159,7 @@ class CentralSubDp(SubjectLevel, UserSum):
             "The server is trusted: it sees sums without noise, and Z of every silo. The claim's q = B / all records "
             "is too small for a silo that holds a part of them (errata D6).",
             f"Noise is added to averages over {self.batch_size} items: {self.batch_size} times as much as the paper's "
-            "own argument asks for, which the numbers above take into account (errata D4).",
+            "own argument asks for, so the numbers below are far under the claim, and it learns little (errata D4).",
         )
 
     def corrections(self) -> tuple[str, ...]:

@@ -89,6 +89,13 @@ class LocalSubDp(SubjectLevel, DpSgd):
             "0 (all) or more" if sampled else "left out unless sampling = 'items'",
         )
         require(
+            not sampled or self.largest_group <= self.max_items,
+            "largest_group",
+            self.largest_group,
+            f"at most max_items ({self.max_items})",
+        )
+        require(not (self.published and sampled), "sampling", self.sampling, "left out with mode = 'published'")
+        require(
             not self.published or self.batch_size == int(self.batch_size),
             "batch_size",
             self.batch_size,
@@ -197,9 +204,25 @@ class LocalSubDp(SubjectLevel, DpSgd):
             "silos once more, as printed (errata D4).",
         )
 
-    def corrections(self) -> tuple[str, ...]:
+    def caveats(self, facts: Facts) -> tuple[str, ...]:
+        lines = super().caveats(facts)
+        if self.published or self.sampling == "subjects":
+            return lines
+        counted = f", of which {self.largest_group} count in a step" if self.largest_group else ""
         return (
+            f"Items are sampled and clipped one by one; a silo keeps at most {self.max_items} of a subject{counted}. "
+            "Epsilon rests on that.",
+            *lines,
+        )
+
+    def corrections(self) -> tuple[str, ...]:
+        spanned = (
             "The paper says that a subject's epsilon in one silo holds for a subject in several. Silos add up: every "
-            "silo's steps are counted (errata D3).",
+            "silo's steps are counted (errata D3)."
+        )
+        if self.sampling == "items":
+            return (spanned, "Groups are accounted at their public bound, and the noise is public (errata D1, D2, D6).")
+        return (
+            spanned,
             "Subjects are sampled and clipped as a whole, and the noise is public (errata D1, D2, D6).",
         )

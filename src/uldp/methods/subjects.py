@@ -106,12 +106,17 @@ class SubjectLevel(Method):
 
     def check_counts(self, facts: Facts, counts: IntArray) -> None:
         most = int((counts > 0).sum(axis=0).max(initial=0))
-        require(
-            not self.max_silos or most <= self.max_silos,
-            "max_silos",
-            self.max_silos,
-            "more (or 0 for no limit), for somebody has records in more silos",
-        )
+        if self.spanned_counts and self.max_silos and most > self.max_silos:
+            raise ConfigError(
+                f"somebody has records in more than {self.max_silos} silos; raise it, or leave it out (no limit)",
+                place="method.max_silos",
+                value=self.max_silos,
+            )
+
+    @property
+    def spanned_counts(self) -> bool:
+        """Whether the guarantee depends on how many silos a subject is in."""
+        return not self.published
 
     def batch_rate(self, records: int) -> float:
         """The paper's q for a batch of B of so many records."""
@@ -142,7 +147,7 @@ class SubjectLevel(Method):
         )
 
     def assumptions(self, facts: Facts) -> tuple[str, ...]:
-        if self.published or not self.max_silos or self.max_silos >= facts.silos:
+        if not self.spanned_counts or not self.max_silos or self.max_silos >= facts.silos:
             return ()
         return (
             f"Assumed: nobody has records in more than {self.max_silos} silos (method.max_silos). Where all data are "
@@ -179,11 +184,11 @@ class SubjectLevel(Method):
             "drawn, so its size tells whether a subject with many items is there (errata D1). What follows is the "
             f"worst case if the noise were fixed at sigma_1 = {noise:.3g}, for a silo of average size (q = {rate:.3g}, "
             f"{self.published_steps_of_a_silo()} steps).",
+            *self._published_remarks(facts),
             f"Silos add up: epsilon is {true()} for a subject with one item in one silo, {several} silos (errata D3).",
             f"q is an item's; a subject with more items in a silo is hit more often: {many} items (errata D2).",
             "Batches of a fixed size are no Poisson samples: an item that leaves lets another one in, so a step moves "
             "by two clips, which the numbers above take into account and the claim does not (errata D6).",
-            *self._published_remarks(facts),
         )
 
     @abstractmethod
