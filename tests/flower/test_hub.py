@@ -169,7 +169,7 @@ class FakeSilo:
                 self.seen.append((header, body))
                 if body == b"die":
                     continue
-                kind = "refused" if body == b"bad" else "reply"
+                kind = {b"bad": "refused", b"odd": "surprise"}.get(body, "reply")
                 frames.send(connection, {"kind": kind}, body[::-1])
 
 
@@ -177,9 +177,38 @@ def test_the_client_shim_hands_bytes_over(tmp_path):
     silo = FakeSilo(tmp_path)
     assert client_app.carried(silo.address, b"abc") == ("reply", b"cba")
     assert client_app.carried(silo.address, b"bad") == ("refused", b"dab")
-    assert client_app.carried(silo.address, b"die")[0] == "failed"
-    kind, sentence = client_app.carried(f"unix:{tmp_path}/nobody", b"abc", patience=0.1)
-    assert kind == "failed" and b"nobody answers" in sentence
+    assert client_app.carried(silo.address, b"odd") == ("failed", client_app.UNKNOWN_ANSWER)
+
+
+def test_what_is_wrong_in_a_silo_stays_in_its_log(tmp_path, capsys):
+    silo = FakeSilo(tmp_path)
+    assert client_app.carried(silo.address, b"die") == ("failed", client_app.NO_ANSWER)
+    assert client_app.carried(f"unix:{tmp_path}/nobody", b"abc", patience=0.1) == ("failed", client_app.NO_ANSWER)
+    assert str(tmp_path) in capsys.readouterr().out and str(tmp_path).encode() not in client_app.NO_ANSWER
+
+
+def test_an_app_that_fails_says_nothing_about_itself_to_the_server(monkeypatch, capsys):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
+    from flwr.supernode.runtime import run_clientapp
+
+    from uldp.runtimes.flower import executor
+
+    said = []
+    monkeypatch.setattr("flwr.supercore.heartbeat.HeartbeatSender.start", lambda self: None)
+    monkeypatch.setattr("flwr.supercore.heartbeat.HeartbeatSender.stop", lambda self: None)
+    monkeypatch.setattr("flwr.app.Message", lambda error, reply_to: error)
+    monkeypatch.setattr(run_clientapp, "pull_task_input", lambda client: ("message", "context", None, None))
+    monkeypatch.setattr(run_clientapp, "push_message", lambda client, reply, context: said.append(reply.reason))
+    monkeypatch.setattr(run_clientapp, "push_task_output", lambda client, *about: said.append(about[-1]))
+
+    def app(message, context):
+        raise OSError("/home/ward-a/patients.csv")
+
+    free = threading.BoundedSemaphore(1)
+    assert free.acquire()
+    executor._answer(type("Client", (), {"close": lambda self: None})(), app, free)
+    assert said == [executor.FAILED, executor.FAILED] and free.acquire(timeout=0)
+    assert "patients.csv" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("module", ["client_app", "server_app"])

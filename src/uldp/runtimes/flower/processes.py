@@ -34,9 +34,9 @@ OURS: Final = {
     "flwr-clientapp": "uldp.runtimes.flower.client_app",
     "flwr-serverapp": "uldp.runtimes.flower.server_app",
 }
-STAYS: Final = {"flower-superexec": "uldp.runtimes.flower.executor"}
-"""What a SuperNode starts once, and what then starts ``flwr-clientapp`` for every message; ours answers by itself."""
-FOREIGN: Final = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation", "uv")
+EXECUTOR: Final = "uldp.runtimes.flower.executor"
+"""What answers a SuperNode's messages; Flower's would start ``flwr-clientapp`` for every one."""
+FOREIGN: Final = ("flower-superexec", "flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation", "uv")
 """Other commands that Flower starts for a run; here they do nothing."""
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 8.0
@@ -86,12 +86,12 @@ class Address:
 class Home:
     """A folder for Flower inside a run's private folder: settings, database, logs, commands."""
 
-    def __init__(self, folder: Path, *, silo: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         private_folder(self.folder)
         self._commands = self.folder / "bin"
         private_folder(self._commands)
-        for name, module in {**OURS, **(STAYS if silo else {})}.items():
+        for name, module in OURS.items():
             # Flower throws away what these print.
             self._command(name, f'exec "{sys.executable}" -P -m {module} "$@" >>"$FLWR_HOME/{name}.log" 2>&1')
         for name in FOREIGN:
@@ -108,6 +108,13 @@ class Home:
 
     def file(self, name: str) -> Path:
         return self.folder / name
+
+    def secret(self) -> Path:
+        """What hands out a SuperLink's or a SuperNode's tasks to our processes and to nobody else; made once."""
+        file = self.file("superexec.secret")
+        if not file.exists():
+            replace_file(file, os.urandom(32).hex().encode())
+        return file
 
     def connect(self, address: Address, ca: Path | None) -> None:
         """Write down how Flower's command line reaches the SuperLink."""
@@ -221,12 +228,6 @@ class Child:
         """The exit code, None while it runs."""
         return self._process.poll()
 
-    @property
-    def lonely(self) -> bool:
-        """Whether nothing that it started runs any more; never where that cannot be seen."""
-        below = descendants(self.pid)
-        return _stat(os.getpid()) is not None and not any(map(_alive, below))
-
     def stop(self) -> None:
         """Ask it to end, then make it; what it started goes too, also what left the process group."""
         everybody = [self.pid, *descendants(self.pid)]
@@ -326,7 +327,7 @@ def superlink_command(home: Home, address: Address, security: Security | None) -
     """The SuperLink. Who takes tasks from it must know the secret: its port is open to all silos."""
     command = [_program("flower-superlink"), "--host", address.host, "--port", str(address.port)]
     command += ["--database", str(home.file("state.db")), "--disable-runtime-dependency-installation"]
-    command += ["--isolation", "process", "--superexec-auth-secret-file", str(home.file("superexec.secret"))]
+    command += _secret(home)
     if security is None:
         return [*command, "--insecure"]
     files = {"ca-certfile": credentials.CA, "certfile": credentials.SERVER, "keyfile": credentials.SERVER_KEY}
@@ -338,18 +339,68 @@ def superlink_command(home: Home, address: Address, security: Security | None) -
 def superexec_command(home: Home, address: Address, security: Security | None) -> list[str]:
     """What starts the ServerApp of a run."""
     command = [_program("flower-superexec"), "--runtime-api-address", str(address)]
-    command += ["--superexec-auth-secret-file", str(home.file("superexec.secret"))]
+    command += _secret(home)[2:]
     return [*command, *_trust(security.ca if security else None)]
 
 
-def supernode_command(
-    superlink: Address, port: int, ca: Path | None, key: Path | None, config: Mapping[str, str]
-) -> list[str]:
-    """A silo's SuperNode. Its own port is for its own processes, on loopback."""
-    words = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
-    command = [_program("flower-supernode"), "--superlink", str(superlink), *_trust(ca), "--node-config", words]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    return command if key is None else [*command, "--auth-supernode-private-key", str(key.resolve())]
+def _secret(home: Home) -> list[str]:
+    return ["--isolation", "process", "--superexec-auth-secret-file", str(home.secret())]
+
+
+@dataclass(frozen=True)
+class NodeSide:
+    """How a silo's SuperNode reaches the server, and what it is told about the silo."""
+
+    superlink: Address
+    ca: Path | None
+    key: Path | None
+    config: Mapping[str, str]
+
+
+def supernode_command(home: Home, side: NodeSide, port: int) -> list[str]:
+    """A silo's SuperNode. Its own port is on loopback, and for who knows the secret."""
+    words = " ".join(f"{name}={json.dumps(value)}" for name, value in side.config.items())
+    command = [_program("flower-supernode"), "--superlink", str(side.superlink), *_trust(side.ca)]
+    command += ["--node-config", words, "--host", "127.0.0.1", "--port", str(port), *_secret(home)]
+    return command if side.key is None else [*command, "--auth-supernode-private-key", str(side.key.resolve())]
+
+
+def executor_command(home: Home, port: int) -> list[str]:
+    """What answers the messages of the SuperNode at ``port``."""
+    command = [sys.executable, "-P", "-m", EXECUTOR, "--runtime-api-address", f"127.0.0.1:{port}", "--insecure"]
+    return [*command, *_secret(home)[2:], "--parent-pid", str(os.getpid())]
+
+
+class SuperNode:
+    """A silo's part of Flower: its node, and what answers the node's messages. One is nothing without the other."""
+
+    def __init__(self, home: Home, side: NodeSide) -> None:
+        self._children: list[Child] = []
+        self.port = free_port()
+        commands = {
+            "supernode": supernode_command(home, side, self.port),
+            "executor": executor_command(home, self.port),
+        }
+        try:
+            for name, command in commands.items():
+                log = home.file(f"{name}.log")
+                self._children.append(Child(command, home.environment(), log, home.folder))
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def ended(self) -> bool:
+        """Whether one of the two has ended."""
+        return any(child.ended is not None for child in self._children)
+
+    def last_words(self) -> str:
+        """What the one that has ended said last."""
+        return next((child.last_words(1) for child in self._children if child.ended is not None), "")
+
+    def stop(self) -> None:
+        for child in reversed(self._children):
+            child.stop()
 
 
 def _trust(ca: Path | None) -> list[str]:
@@ -386,9 +437,6 @@ class SuperLink:
         self._hub = hub
         self._children: list[Child] = []
         self._over = False
-        secret = home.file("superexec.secret")
-        if not secret.exists():
-            replace_file(secret, os.urandom(32).hex().encode())
         home.connect(address, security.ca if security else None)
         self._app = home.write_app()
 
