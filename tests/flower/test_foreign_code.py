@@ -77,7 +77,9 @@ def test_code_that_came_with_a_run_is_not_run(tmp_path, superlink, monkeypatch):
                 plain = {**server.home.environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
                 patch.setattr(server.home, "environment", lambda extra=None: plain)
             server.start()
-        server.register({"a": public.node})
+        known = server.register({"a": public.node})
+        server.home.file("nodes.json").unlink()  # as if killed in between
+        assert server.register({"a": public.node}) == known
         words = {"silo": "a", "socket": f"unix:{tmp_path}/silo"}
         side = p.NodeSide(address, security.ca, tmp_path / "k" / "node.key", words)
         node = p.SuperNode(p.Home(tmp_path / "n"), side)

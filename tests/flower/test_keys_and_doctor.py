@@ -65,6 +65,34 @@ def test_nothing_is_overwritten(tmp_path):
     assert invoke("keys", "certificates", "--out", tmp_path / "c", "--host", "127.0.0.1").exit_code == 2
 
 
+def test_both_keys_or_none(tmp_path, monkeypatch):
+    def full(file, data, mode=0o600):
+        raise RunError("No space left on device", place=str(file))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(credentials, "replace_file", full)
+        with pytest.raises(RunError, match="No space"):
+            credentials.make_silo_keys("a", tmp_path / "k")
+    assert list((tmp_path / "k").iterdir()) == []
+    left = credentials.kept_key(tmp_path / "k" / credentials.IDENTITY)  # killed in between
+    public = credentials.make_silo_keys("a", tmp_path / "k")
+    assert (tmp_path / "k" / credentials.IDENTITY).read_bytes() == left
+    assert public == credentials.public_keys("a", tmp_path / "k")
+
+
+def test_a_folder_that_others_may_read_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k").chmod(0o775)
+    done = invoke("keys", "silo", "a", "--out", tmp_path / "k")
+    assert done.exit_code == 2 and "chmod 700" in done.output and mode(tmp_path / "k") == 0o775
+    assert list((tmp_path / "k").iterdir()) == []
+
+
+def test_hosts_are_checked_before_a_folder_is_made(tmp_path):
+    assert invoke("keys", "certificates", "--out", tmp_path / "c", "--host", "\u00e4.example").exit_code == 2
+    assert not (tmp_path / "c").exists()
+
+
 def test_keys_as_json(tmp_path):
     found = json.loads(invoke("keys", "silo", "a", "--out", tmp_path / "k", "--json").stdout)
     assert found["identity"] == credentials.public_keys("a", tmp_path / "k").identity
@@ -168,9 +196,18 @@ def test_the_doctor_sees_a_taken_port(federation, tmp_path):
         assert "port" in problems(found)
 
 
+def test_a_missing_node_key_is_found_before_a_run_directory_is_made(federation, tmp_path):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
+    text = federation.read_text()
+    federation.write_text(text[: text.index("[deployment")])
+    done = invoke("serve", federation, "--out", tmp_path / "run", "--certificates", tmp_path / "certificates")
+    assert done.exit_code == 2 and "deployment.nodes.silo-1" in done.output and not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
+        (("serve", "--resume", "run", "--insecure", "--set", "run.seed=3"), "leave --set out"),
         (("serve", "FILE"), "--certificates"),
         (("serve", "FILE", "--insecure", "--address", "0.0.0.0:8000"), "loopback"),
         (("serve", "FILE", "--insecure", "--address", "nowhere"), "HOST:PORT"),

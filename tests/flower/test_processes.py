@@ -122,3 +122,21 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path):
         with pytest.raises(RunError, match="another program"):
             superlink.start()
         assert not superlink.running
+
+
+def test_a_key_that_was_registered_and_not_written_down_is_found_again(tmp_path, monkeypatch):
+    from uldp.runtimes.flower import credentials
+
+    public = credentials.make_silo_keys("a", tmp_path / "k")
+    superlink = p.SuperLink(p.Home(tmp_path / "flower"), p.Address("127.0.0.1", 8000), None, "unix:/hub")
+    known = {public.node: 2**63 + 5}
+
+    def refuses(*arguments):
+        raise RunError("Flower says: public key already in use", place="flwr supernode register")
+
+    monkeypatch.setattr(superlink.home, "run", refuses)
+    monkeypatch.setattr(superlink.home, "nodes", lambda: known)
+    assert superlink.register({"a": public.node + " comment"}) == {"a": 2**63 + 5}
+    assert superlink.register({"a": public.node + " comment"}) == {"a": 2**63 + 5}  # written down now
+    with pytest.raises(RunError, match="already in use"):
+        superlink.register({"b": credentials.make_silo_keys("b", tmp_path / "l").node})

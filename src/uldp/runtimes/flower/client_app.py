@@ -30,8 +30,7 @@ def carried(address: str, request: bytes, patience: float = PATIENCE) -> tuple[s
     try:
         # No timeout from here on: training takes as long as it takes, and a silo that dies closes the connection.
         with _connected(address, patience) as sock:
-            frames.send(sock, {"kind": "request"}, request)
-            header, body = frames.receive(sock, MOST_BYTES)
+            header, body = frames.asked(sock, {"kind": "request"}, request, MOST_BYTES)
     except UldpError as error:
         print(f"no answer: {error}", flush=True)
         return "failed", NO_ANSWER

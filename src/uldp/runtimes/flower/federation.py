@@ -164,6 +164,7 @@ def serve(
             return serving.go()  # for show: nobody is asked anything
         check_installed()
         keys = node_keys(prepared, where.security)
+        until.enter_context(directory.locked())  # before anything is started that another process has started too
         home = Home(directory.path / "private" / "flower")
         superlink = SuperLink(home, where.address, where.security, hub.address, running=where.running)
         until.callback(superlink.end)

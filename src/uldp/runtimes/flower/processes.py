@@ -137,7 +137,15 @@ class Home:
 
     def run(self, *arguments: str) -> dict[str, Any]:
         """A command of ``flwr`` and the JSON that it prints."""
-        command = [_program("flwr"), *arguments, "--format", "json"]
+        return self._json([_program("flwr"), *arguments, "--format", "json"], "flwr " + " ".join(arguments[:2]))
+
+    def nodes(self) -> dict[str, int]:
+        """Every node key that the SuperLink knows, and its node id."""
+        command = [sys.executable, "-P", "-m", "uldp.runtimes.flower.nodes", CONNECTION]
+        found = self._json(command, "flwr supernode list")["nodes"]
+        return {credentials.node_line_of(pem.encode()): int(node) for pem, node in found.items()}
+
+    def _json(self, command: Sequence[str], place: str) -> dict[str, Any]:
         try:
             done = subprocess.run(
                 command,
@@ -149,8 +157,8 @@ class Home:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise RunError(f"no answer after {COMMAND_SECONDS:g} s", place=f"flwr {arguments[0]}") from None
-        return _json_of(done, arguments)
+            raise RunError(f"no answer after {COMMAND_SECONDS:g} s", place=place) from None
+        return _json_of(done, place)
 
 
 _APP: Final = """\
@@ -181,8 +189,7 @@ token = ""
 """
 
 
-def _json_of(done: subprocess.CompletedProcess[str], arguments: Sequence[str]) -> dict[str, Any]:
-    place = "flwr " + " ".join(arguments[:2])
+def _json_of(done: subprocess.CompletedProcess[str], place: str) -> dict[str, Any]:
     start = done.stdout.find("{")
     try:
         tree = json.loads(done.stdout[start:]) if start >= 0 else {}
@@ -490,7 +497,7 @@ class SuperLink:
             self._children.pop().stop()
 
     def register(self, keys: Mapping[str, str]) -> dict[str, int]:
-        """Every silo's node id. What was registered is kept beside the database, for Flower does not tell it again."""
+        """Every silo's node id. What was registered is kept beside the database; Flower registers no key twice."""
         kept = self.home.file("nodes.json")
         known: dict[str, int] = json.loads(kept.read_text()) if kept.exists() else {}
         for number, (silo, key) in enumerate(keys.items()):
@@ -498,9 +505,19 @@ class SuperLink:
                 continue
             file = self.home.file(f"node-{number}.pub")
             replace_file(file, key.encode() + b"\n", mode=0o644)
-            known[key] = int(self.home.run("supernode", "register", str(file), "--name", silo)["node-id"])
+            known[key] = self._registered(silo, key, file)
             replace_file(kept, json.dumps(known).encode())
         return {silo: known[key] for silo, key in keys.items()}
+
+    def _registered(self, silo: str, key: str, file: Path) -> int:
+        try:
+            return int(self.home.run("supernode", "register", str(file), "--name", silo)["node-id"])
+        except RunError:
+            # A server that was killed before it wrote the node down: Flower knows the key, and refuses it.
+            node = self.home.nodes().get(" ".join(key.split()[:2]))
+            if node is None:
+                raise
+            return node
 
     def submit(self, token: str) -> str:
         """Start a new run of Flower; its id."""

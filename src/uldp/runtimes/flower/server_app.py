@@ -198,14 +198,16 @@ def main() -> None:
     from flwr.superlink.cli import flwr_serverapp
 
     runtime: Any = importlib.import_module("flwr.superlink.runtime.run_serverapp")
-    if not hasattr(runtime, "run_"):
-        raise SystemExit("uldp: this version of Flower starts apps in another way; install uldp[flower]")
+    for name in ("run_", "install_from_fab"):  # another Flower than the pinned one would run what came with a run
+        if not hasattr(runtime, name):
+            raise SystemExit(f"uldp: this version of Flower has no {name}; install uldp[flower]")
 
     def run_ours(grid: Any, context: Any, **_: Any) -> Any:
         make_app()(grid=grid, context=context)
         return context
 
     runtime.run_ = run_ours
+    runtime.install_from_fab = lambda *_, **__: None
     flwr_serverapp()
 
 
