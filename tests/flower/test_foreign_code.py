@@ -91,6 +91,8 @@ def test_code_that_came_with_a_run_is_not_run(tmp_path, superlink, monkeypatch):
             time.sleep(0.5)
         assert not Path(f"{marker}-client").exists()
         assert Path(f"{marker}-server").exists() == (superlink == "theirs")
+        if superlink == "ours":  # not even unpacked
+            assert not list((tmp_path / "f").glob("apps/*"))
         with pytest.raises(TimeoutError):
             listening.accept()  # nothing of it reached the silo either
         assert taken(node.port, tmp_path / "n" / "superexec.secret") == "nothing there"

@@ -4,6 +4,9 @@ import json
 import stat
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
 from uldp.cli.app import app
@@ -149,6 +152,58 @@ def test_an_expired_certificate_is_a_problem(tmp_path, monkeypatch):
 
     monkeypatch.setattr(checks, "datetime", Later)
     assert list(problems(checks.certificate_findings(tmp_path, "127.0.0.1"))) == ["authority", "certificate"]
+
+
+def signed(folder, name, host):
+    """A chain of three as an authority of a house issues it: a root, one between, and a server's for ``host``."""
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(3)]
+    names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, part)]) for part in ("root", "between", name)]
+    made = []
+    for place, issuer in enumerate((0, 0, 1)):
+        builder = credentials._certificate(names[place], names[issuer], keys[place].public_key(), 30)
+        builder = builder.add_extension(x509.BasicConstraints(place < 2, None), critical=True)
+        if place == 2:
+            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        made.append(builder.sign(keys[issuer], hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    (folder / "ca.crt").write_bytes(made[0])
+    (folder / "server.pem").write_bytes(made[2] + made[1])
+    secret = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "server.key").write_bytes(keys[2].private_bytes(*secret))
+    (folder / "server.key").chmod(0o600)
+    return made
+
+
+def test_a_chain_and_a_wildcard_are_fine(tmp_path):
+    made = signed(tmp_path, "server", "*.example")
+    assert problems(checks.certificate_findings(tmp_path, "server.example")) == {}
+    for host in ("example", "a.server.example", "server.elsewhere"):
+        assert list(problems(checks.certificate_findings(tmp_path, host))) == ["its names"]
+    (tmp_path / "server.pem").write_bytes(made[2])
+    assert list(problems(checks.certificate_findings(tmp_path, "server.example"))) == ["its authority"]
+
+
+def test_plain_needs_no_identities(tmp_path):
+    experiment = Experiment.from_tree({**TREE, "aggregation": {"name": "plain"}})
+    found = checks.examine(experiment, None, [checks.SiloSide("silo-1")], rehearsal=False)
+    assert "aggregation.identities" not in problems(found)
+    experiment = Experiment.from_tree({**TREE, "aggregation": {"name": "masked"}})
+    found = checks.examine(experiment, None, [], rehearsal=True)
+    assert "aggregation.identities" in problems(found)["experiment"]
+
+
+def test_the_doctor_reads_the_policy_that_join_would_read(federation, tmp_path, monkeypatch):
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "policy.toml").write_text("max_epsilon = 0.0001")
+    done = invoke("doctor", federation, "--silo", "silo-1", "--state", tmp_path / "state")
+    assert done.exit_code == 2 and "allows epsilon" in done.output
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "state").rename(tmp_path / "uldp-silo-1")
+    assert "allows epsilon" in invoke("doctor", federation, "--silo", "silo-1").output
+
+
+def test_the_doctor_tries_the_port(tmp_path):
+    assert "cannot listen" in checks._port(Address("192.0.2.1", 8000)).said  # of another machine
+    assert "cannot listen" in checks._port(Address("999.1.1.1", 8000)).said
 
 
 @pytest.fixture

@@ -198,17 +198,29 @@ def main() -> None:
     from flwr.superlink.cli import flwr_serverapp
 
     runtime: Any = importlib.import_module("flwr.superlink.runtime.run_serverapp")
-    for name in ("run_", "install_from_fab"):  # another Flower than the pinned one would run what came with a run
+    ours = _instead()
+    for name in ours:  # another Flower than the pinned one would install and run what came with a run
         if not hasattr(runtime, name):
             raise SystemExit(f"uldp: this version of Flower has no {name}; install uldp[flower]")
+    for name, function in ours.items():
+        setattr(runtime, name, function)
+    flwr_serverapp()
+
+
+def _instead() -> dict[str, Any]:
+    """What Flower's program calls: nothing that came with a run is unpacked, read or loaded but its settings."""
 
     def run_ours(grid: Any, context: Any, **_: Any) -> Any:
         make_app()(grid=grid, context=context)
         return context
 
-    runtime.run_ = run_ours
-    runtime.install_from_fab = lambda *_, **__: None
-    flwr_serverapp()
+    return {
+        "install_from_fab": lambda *_, **__: None,
+        "get_fab_metadata": lambda *_: ("uldp/uldp-carrier", "1.0.0"),
+        "get_project_config": lambda *_: {"tool": {"flwr": {"app": {"components": {"serverapp": "ours"}}}}},
+        "get_fused_config_from_dir": lambda _, given: dict(given),
+        "run_": run_ours,
+    }
 
 
 if __name__ == "__main__":
