@@ -45,14 +45,14 @@ def foreign_app(folder, marker):
     return app
 
 
-def taken(port, secret):
+def taken(port, ca, secret):
     """What another process of the machine gets that asks a silo's node for a message."""
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
 
     from uldp.runtimes.flower.executor import _client
 
-    about = {"insecure": True, "root_certificates": None, "superexec_auth_secret_file": secret}
+    about = {"insecure": False, "root_certificates": str(ca), "superexec_auth_secret_file": secret}
     client = _client(argparse.Namespace(runtime_api_address=f"127.0.0.1:{port}", **about), None)
     try:
         found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
@@ -95,9 +95,10 @@ def test_code_that_came_with_a_run_is_not_run(tmp_path, superlink, monkeypatch):
             assert not list((tmp_path / "f").glob("apps/*"))
         with pytest.raises(TimeoutError):
             listening.accept()  # nothing of it reached the silo either
-        assert taken(node.port, tmp_path / "n" / "superexec.secret") == "nothing there"
+        ca = tmp_path / "n" / "runtime" / "ca.crt"
+        assert taken(node.port, ca, tmp_path / "n" / "superexec.secret") == "nothing there"
         (tmp_path / "guess").write_bytes(b"0" * 64)
-        assert taken(node.port, tmp_path / "guess") == "refused"
+        assert taken(node.port, ca, tmp_path / "guess") == "refused"
     finally:
         listening.close()
         if node is not None:

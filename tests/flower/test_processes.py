@@ -103,6 +103,7 @@ def test_who_takes_a_nodes_messages_must_know_its_secret(tmp_path):
     for command in (node, p.executor_command(home, 9)):
         secret = Path(command[command.index("--superexec-auth-secret-file") + 1])
         assert len(secret.read_bytes()) == 64 and secret.stat().st_mode & 0o777 == 0o600
+    assert "--ssl-certfile" in node and "--root-certificates" in p.executor_command(home, 9)
 
 
 @pytest.mark.parametrize("text", ["", "8000", "host:", "host:0", "host:99999", "host:x", ":1"])

@@ -32,6 +32,7 @@ CA: Final = "ca.crt"
 CA_KEY: Final = "ca.key"
 SERVER: Final = "server.pem"
 SERVER_KEY: Final = "server.key"
+MOST_DAYS: Final = 825
 _PEM: Final = serialization.Encoding.PEM
 
 
@@ -125,8 +126,8 @@ def node_line_of(pem: bytes) -> str:
 
 def make_certificates(folder: Path, hosts: Sequence[str], days: int) -> None:
     """A private authority (``ca.crt``) and a certificate of the server for ``hosts``, valid for ``days``."""
-    if not 1 <= days <= 825:
-        raise ConfigError(f"1 to 825 days, not {days}", place="--days", value=days)
+    if not 1 <= days <= MOST_DAYS:
+        raise ConfigError(f"1 to {MOST_DAYS} days, not {days}", place="--days", value=days)
     names = [_general_name(host) for host in hosts]
     _refuse_existing(folder, (CA, CA_KEY, SERVER, SERVER_KEY))
     private_folder(folder)

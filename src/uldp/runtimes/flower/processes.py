@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,6 +37,8 @@ OURS: Final = {
 }
 EXECUTOR: Final = "uldp.runtimes.flower.executor"
 """What answers a SuperNode's messages; Flower's would start ``flwr-clientapp`` for every one."""
+RUNTIME: Final = "runtime"
+"""The folder with the certificate of a SuperNode's own port."""
 FOREIGN: Final = ("flower-superexec", "flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation", "uv")
 """Other commands that Flower starts for a run; here they do nothing."""
 START_SECONDS: Final = 60.0
@@ -337,10 +340,14 @@ def superlink_command(home: Home, address: Address, security: Security | None) -
     command += _secret(home)
     if security is None:
         return [*command, "--insecure"]
+    return [*command, *_shown(security), "--enable-supernode-auth"]
+
+
+def _shown(security: Security) -> list[str]:
+    """The certificate that a program shows."""
     files = {"ca-certfile": credentials.CA, "certfile": credentials.SERVER, "keyfile": credentials.SERVER_KEY}
-    for option, name in files.items():
-        command += [f"--ssl-{option}", str((security.folder / name).resolve())]
-    return [*command, "--enable-supernode-auth"]
+    pairs = ((f"--ssl-{option}", str((security.folder / name).resolve())) for option, name in files.items())
+    return [word for pair in pairs for word in pair]
 
 
 def superexec_command(home: Home, address: Address, security: Security | None) -> list[str]:
@@ -365,25 +372,33 @@ class NodeSide:
 
 
 def supernode_command(home: Home, side: NodeSide, port: int) -> list[str]:
-    """A silo's SuperNode. Its own port is on loopback, and for who knows the secret."""
+    """A silo's SuperNode. Its own port is on loopback, over TLS, and for who knows the secret."""
     words = " ".join(f"{name}={json.dumps(value)}" for name, value in side.config.items())
     command = [_program("flower-supernode"), "--superlink", str(side.superlink), *_trust(side.ca)]
     command += ["--node-config", words, "--host", "127.0.0.1", "--port", str(port), *_secret(home)]
+    command += _shown(Security(home.file(RUNTIME)))
     return command if side.key is None else [*command, "--auth-supernode-private-key", str(side.key.resolve())]
 
 
 def executor_command(home: Home, port: int) -> list[str]:
     """What answers the messages of the SuperNode at ``port``."""
-    command = [sys.executable, "-P", "-m", EXECUTOR, "--runtime-api-address", f"127.0.0.1:{port}", "--insecure"]
+    command = [sys.executable, "-P", "-m", EXECUTOR, "--runtime-api-address", f"127.0.0.1:{port}"]
+    command += _trust(home.file(RUNTIME) / credentials.CA)
     return [*command, *_secret(home)[2:], "--parent-pid", str(os.getpid())]
 
 
 class SuperNode:
-    """A silo's part of Flower: its node, and what answers the node's messages. One is nothing without the other."""
+    """A silo's part of Flower: its node, and what answers the node's messages. One is nothing without the other.
+
+    Between the two: a secret and a certificate of their own, so that nobody else on the machine gets in between.
+    """
 
     def __init__(self, home: Home, side: NodeSide) -> None:
         self._children: list[Child] = []
         self.port = free_port()
+        shutil.rmtree(home.file(RUNTIME), ignore_errors=True)
+        credentials.make_certificates(home.file(RUNTIME), ["127.0.0.1"], credentials.MOST_DAYS)
+        (home.file(RUNTIME) / credentials.CA_KEY).unlink()  # it signs nothing else
         commands = {
             "supernode": supernode_command(home, side, self.port),
             "executor": executor_command(home, self.port),
