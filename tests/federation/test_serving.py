@@ -6,6 +6,7 @@ import errno
 import json
 import os
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -228,6 +229,53 @@ def test_whatever_goes_wrong_and_passes_changes_nothing(tmp_path_factory, plan, 
         check_nothing_left_twice(made)
     finally:
         made.close()
+
+
+def wrong_vector(times):
+    """The third silo's vector does not fit to the others' so often."""
+    left = [times]
+
+    def fault(made, name, request):
+        reply, plan = made.ask(name, request), parties(made.built)[0].plan
+        if name == "silo-3" and left[0] and (body := update_of(reply, plan, name)) is not None:
+            left[0] -= 1
+            return m.encode(plan.digest, name, msgspec.structs.replace(body, vector=b"\x7f" * len(body.vector)))
+        return reply
+
+    return fault
+
+
+def test_answers_that_do_not_add_up_are_asked_for_once_more(world):
+    built, said = experiment(), []
+    made = world(built, wrong_vector(1))
+    check_same(made.serving(on_trouble=said.append).go(), simulated(built))
+    assert list(said[0]) == ["silo-1", "silo-2", "silo-3"] and "asked again" in said[0]["silo-1"].reason
+
+
+def test_answers_that_never_add_up_stop_the_run_with_a_sentence(world):
+    built = experiment()
+    made = world(built, wrong_vector(99))
+    with pytest.raises(RunError, match=r"do not fit together, twice .*whose is wrong; compare .* resume"):
+        made.serving("exclude").go()
+    made.fault = None
+    check_same(made.serving().go(), simulated(built))
+
+
+def test_a_no_that_is_said_once_does_not_count(world):
+    built, left = experiment(), ["no", "no, really"]
+
+    def fault(made, name, request):
+        return Failed(left.pop(), refused=True) if name == "silo-1" and left else made.ask(name, request)
+
+    made = world(built, fault)
+    check_same(made.serving("stop").go(), simulated(built))
+    assert made.time.time < 60
+    made = world(built, lambda made, name, request: Failed("no", refused=True))
+    made.folder = made.folder / "second"
+    made.folder.mkdir()
+    with pytest.raises(RunError, match="stopped without"):
+        made.serving("stop").go()
+    assert made.exchanges == 2
 
 
 # --- silos that stay away --------------------------------------------------------------------------------------------

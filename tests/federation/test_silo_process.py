@@ -246,7 +246,7 @@ def test_a_full_disk_is_one_sentence_that_names_no_file(tmp_path, monkeypatch, w
 
     def fault(made, name, request):
         body = m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
-        if name == "silo-2" and isinstance(body, m.AskUpdate) and not seen:
+        if name == "silo-2" and isinstance(body, m.AskUpdate) and len(seen) < 2:  # a no counts twice
             original = os.fsync
 
             def full(number):
@@ -257,7 +257,7 @@ def test_a_full_disk_is_one_sentence_that_names_no_file(tmp_path, monkeypatch, w
             with monkeypatch.context() as patch:
                 patch.setattr(os, "fsync", full)
                 seen.append(made.ask(name, request))
-            return seen[0]
+            return seen[-1]
         return made.ask(name, request)
 
     made = World(tmp_path, built, fault)

@@ -1,10 +1,12 @@
 """Frames: what goes in comes out, what is too long or cut short is refused, and nothing slow is loaded."""
 
+import contextlib
 import socket
 import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,58 @@ def test_a_malformed_frame_is_refused(pair, data, reason):
     pair[0].sendall(data)
     with pytest.raises(MessageRefused, match=reason):
         frames.receive(pair[1], LIMIT)
+
+
+def test_who_sends_a_byte_now_and_then_is_not_waited_for(pair):
+    pair[1].settimeout(0.5)
+    stop = threading.Event()
+
+    def drip():
+        while not stop.wait(0.1):
+            with contextlib.suppress(OSError):
+                pair[0].send(b"\0")
+
+    pair[0].sendall(raw(b"\x80", b"", LIMIT))
+    thread = threading.Thread(target=drip)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises(RunError, match="timed out"):
+        frames.receive(pair[1], LIMIT)
+    assert time.monotonic() - began < 3 and pair[1].gettimeout() == 0.5
+    stop.set()
+    thread.join()
+
+
+def test_a_refusal_that_comes_before_all_was_sent_is_heard(tmp_path):
+    address = f"unix:{tmp_path}/s"
+    with frames.listen(address) as listening:
+
+        def serve():
+            connection, _ = listening.accept()
+            with connection, pytest.raises(MessageRefused):
+                frames.receive(connection, 10)
+            with connection:
+                pass
+
+        def refuse():
+            connection, _ = listening.accept()
+            with connection:
+                try:
+                    frames.receive(connection, 10)
+                except MessageRefused as error:
+                    frames.send(connection, {"kind": "refused"}, str(error).encode())
+
+        for target in (refuse, serve):
+            thread = threading.Thread(target=target)
+            thread.start()
+            with frames.connect(address, 5.0) as sock:
+                if target is refuse:
+                    header, sentence = frames.asked(sock, {"kind": "request"}, bytes(1 << 24), 100)
+                    assert header == {"kind": "refused"} and b"at most 10" in sentence
+                else:
+                    with pytest.raises(RunError, match="while sending"):
+                        frames.asked(sock, {"kind": "request"}, bytes(1 << 24), 100)
+            thread.join()
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", raw(b"\x80", b"")[:-1], raw(b"\x80", b"abc", 4)])

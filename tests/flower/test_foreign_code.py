@@ -1,5 +1,6 @@
 """A server that sends code of its own has it run neither in a silo nor at our SuperLink. With Flower's own programs."""
 
+import argparse
 import os
 import sys
 import time
@@ -44,6 +45,22 @@ def foreign_app(folder, marker):
     return app
 
 
+def taken(port, ca, secret):
+    """What another process of the machine gets that asks a silo's node for a message."""
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.constant import TaskType
+
+    from uldp.runtimes.flower.executor import _client
+
+    about = {"insecure": False, "root_certificates": str(ca), "superexec_auth_secret_file": secret}
+    client = _client(argparse.Namespace(runtime_api_address=f"127.0.0.1:{port}", **about), None)
+    try:
+        found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+    except KeyboardInterrupt:  # so Flower ends a process that is not let in
+        return "refused"
+    return "a message" if found.HasField("task") else "nothing there"
+
+
 @pytest.mark.parametrize("superlink", ["ours", "theirs"])
 def test_code_that_came_with_a_run_is_not_run(tmp_path, superlink, monkeypatch):
     marker = str(tmp_path / "marker")
@@ -60,11 +77,12 @@ def test_code_that_came_with_a_run_is_not_run(tmp_path, superlink, monkeypatch):
                 plain = {**server.home.environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
                 patch.setattr(server.home, "environment", lambda extra=None: plain)
             server.start()
-        server.register({"a": public.node})
-        home = p.Home(tmp_path / "n", silo=True)
+        known = server.register({"a": public.node})
+        server.home.file("nodes.json").unlink()  # as if killed in between
+        assert server.register({"a": public.node}) == known
         words = {"silo": "a", "socket": f"unix:{tmp_path}/silo"}
-        command = p.supernode_command(address, p.free_port(), security.ca, tmp_path / "k" / "node.key", words)
-        node = p.Child(command, home.environment(), home.file("supernode.log"), home.folder)
+        side = p.NodeSide(address, security.ca, tmp_path / "k" / "node.key", words)
+        node = p.SuperNode(p.Home(tmp_path / "n"), side)
         server.home.run("run", str(foreign_app(tmp_path, marker)), p.CONNECTION)
         done = Path(f"{marker}-replies") if superlink == "theirs" else tmp_path / "f" / "flwr-serverapp.log"
         end = time.monotonic() + 120
@@ -73,8 +91,14 @@ def test_code_that_came_with_a_run_is_not_run(tmp_path, superlink, monkeypatch):
             time.sleep(0.5)
         assert not Path(f"{marker}-client").exists()
         assert Path(f"{marker}-server").exists() == (superlink == "theirs")
+        if superlink == "ours":  # not even unpacked
+            assert not list((tmp_path / "f").glob("apps/*"))
         with pytest.raises(TimeoutError):
             listening.accept()  # nothing of it reached the silo either
+        ca = tmp_path / "n" / "runtime" / "ca.crt"
+        assert taken(node.port, ca, tmp_path / "n" / "superexec.secret") == "nothing there"
+        (tmp_path / "guess").write_bytes(b"0" * 64)
+        assert taken(node.port, ca, tmp_path / "guess") == "refused"
     finally:
         listening.close()
         if node is not None:

@@ -10,6 +10,7 @@ import pytest
 from uldp.errors import RunError
 from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.flower import client_app
+from uldp.runtimes.flower import hub as hub_module
 from uldp.runtimes.flower.hub import Hub
 from uldp.runtimes.serving import Failed
 
@@ -124,6 +125,35 @@ def test_a_run_with_an_old_token_is_not_heard(hub):
     assert not hub.connected and isinstance(hub.exchange({"a": b"1"}, 0.1)["a"], Failed)
 
 
+def test_a_run_that_takes_nothing_holds_up_nobody_and_is_dropped(monkeypatch):
+    monkeypatch.setattr(hub_module, "SEND_SECONDS", 1)
+    with Hub({"a": 11, "b": 12}) as hub:
+        FakeRun(hub, hub.new_token())
+        large, began = bytes(8 << 20), time.monotonic()
+        assert isinstance(hub.exchange({"a": large, "b": large}, 0.2)["a"], Failed)
+        assert hub.late == ("a", "b") and time.monotonic() - began < 1
+        while hub.connected:
+            assert time.monotonic() - began < 10
+            time.sleep(0.05)
+        second = FakeRun(hub, hub.new_token())
+        thread, found = exchanging(hub, {"a": large, "b": large})
+        for _ in range(2):
+            header, body = frames.receive(second.sock, 1 << 24)
+            second.answer(header, body)
+        thread.join()
+        assert found == {"a": large, "b": large}
+
+
+def test_closing_does_not_wait_for_a_run_that_takes_nothing(monkeypatch):
+    monkeypatch.setattr(hub_module, "END_SECONDS", 0.2)
+    hub = Hub({"a": 11})
+    FakeRun(hub, hub.new_token())
+    hub.exchange({"a": bytes(8 << 20)}, 0.1)
+    began = time.monotonic()
+    hub.close()
+    assert time.monotonic() - began < 4
+
+
 class FakeSilo:
     def __init__(self, folder):
         self.address = f"unix:{folder}/silo"
@@ -139,7 +169,7 @@ class FakeSilo:
                 self.seen.append((header, body))
                 if body == b"die":
                     continue
-                kind = "refused" if body == b"bad" else "reply"
+                kind = {b"bad": "refused", b"odd": "surprise"}.get(body, "reply")
                 frames.send(connection, {"kind": kind}, body[::-1])
 
 
@@ -147,9 +177,38 @@ def test_the_client_shim_hands_bytes_over(tmp_path):
     silo = FakeSilo(tmp_path)
     assert client_app.carried(silo.address, b"abc") == ("reply", b"cba")
     assert client_app.carried(silo.address, b"bad") == ("refused", b"dab")
-    assert client_app.carried(silo.address, b"die")[0] == "failed"
-    kind, sentence = client_app.carried(f"unix:{tmp_path}/nobody", b"abc", patience=0.1)
-    assert kind == "failed" and b"nobody answers" in sentence
+    assert client_app.carried(silo.address, b"odd") == ("failed", client_app.UNKNOWN_ANSWER)
+
+
+def test_what_is_wrong_in_a_silo_stays_in_its_log(tmp_path, capsys):
+    silo = FakeSilo(tmp_path)
+    assert client_app.carried(silo.address, b"die") == ("failed", client_app.NO_ANSWER)
+    assert client_app.carried(f"unix:{tmp_path}/nobody", b"abc", patience=0.1) == ("failed", client_app.NO_ANSWER)
+    assert str(tmp_path) in capsys.readouterr().out and str(tmp_path).encode() not in client_app.NO_ANSWER
+
+
+def test_an_app_that_fails_says_nothing_about_itself_to_the_server(monkeypatch, capsys):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
+    from flwr.supernode.runtime import run_clientapp
+
+    from uldp.runtimes.flower import executor
+
+    said = []
+    monkeypatch.setattr("flwr.supercore.heartbeat.HeartbeatSender.start", lambda self: None)
+    monkeypatch.setattr("flwr.supercore.heartbeat.HeartbeatSender.stop", lambda self: None)
+    monkeypatch.setattr("flwr.app.Message", lambda error, reply_to: error)
+    monkeypatch.setattr(run_clientapp, "pull_task_input", lambda client: ("message", "context", None, None))
+    monkeypatch.setattr(run_clientapp, "push_message", lambda client, reply, context: said.append(reply.reason))
+    monkeypatch.setattr(run_clientapp, "push_task_output", lambda client, *about: said.append(about[-1]))
+
+    def app(message, context):
+        raise OSError("/home/ward-a/patients.csv")
+
+    free = threading.BoundedSemaphore(1)
+    assert free.acquire()
+    executor._answer(type("Client", (), {"close": lambda self: None})(), app, free)
+    assert said == [executor.FAILED, executor.FAILED] and free.acquire(timeout=0)
+    assert "patients.csv" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("module", ["client_app", "server_app"])
@@ -230,6 +289,22 @@ def test_the_server_shim_carries_between_hub_and_grid(tmp_path, monkeypatch):
     grid.nodes[13] = lambda record: client_app.answer(record, "c", silo.address)
     assert hub.exchange({"c": b"ghi"}, 10) == {"c": b"ihg"}  # a node that comes late is asked then
     hub.close()
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(("silos", "size"), [(6, 8 << 20), (10, 1 << 20)])
+def test_bodies_larger_than_any_buffer_pass_both_ways_at_once(monkeypatch, silos, size):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
+    from uldp.runtimes.flower.envelopes import packed, unpacked
+
+    nodes = {f"s{number}": number + 1 for number in range(silos)}
+    grid = FakeGrid(dict.fromkeys(nodes.values(), lambda record: packed("reply", unpacked(record)[1])))
+    with Hub(nodes) as hub:
+        thread = carrying(hub, grid, monkeypatch)
+        for number in range(3):
+            requests = {silo: bytes([number]) * size for silo in nodes}
+            assert hub.exchange(requests, 30) == requests
     thread.join(timeout=10)
     assert not thread.is_alive()
 

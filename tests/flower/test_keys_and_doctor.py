@@ -4,6 +4,9 @@ import json
 import stat
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
 from uldp.cli.app import app
@@ -65,6 +68,34 @@ def test_nothing_is_overwritten(tmp_path):
     assert invoke("keys", "certificates", "--out", tmp_path / "c", "--host", "127.0.0.1").exit_code == 2
 
 
+def test_both_keys_or_none(tmp_path, monkeypatch):
+    def full(file, data, mode=0o600):
+        raise RunError("No space left on device", place=str(file))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(credentials, "replace_file", full)
+        with pytest.raises(RunError, match="No space"):
+            credentials.make_silo_keys("a", tmp_path / "k")
+    assert list((tmp_path / "k").iterdir()) == []
+    left = credentials.kept_key(tmp_path / "k" / credentials.IDENTITY)  # killed in between
+    public = credentials.make_silo_keys("a", tmp_path / "k")
+    assert (tmp_path / "k" / credentials.IDENTITY).read_bytes() == left
+    assert public == credentials.public_keys("a", tmp_path / "k")
+
+
+def test_a_folder_that_others_may_read_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k").chmod(0o775)
+    done = invoke("keys", "silo", "a", "--out", tmp_path / "k")
+    assert done.exit_code == 2 and "chmod 700" in done.output and mode(tmp_path / "k") == 0o775
+    assert list((tmp_path / "k").iterdir()) == []
+
+
+def test_hosts_are_checked_before_a_folder_is_made(tmp_path):
+    assert invoke("keys", "certificates", "--out", tmp_path / "c", "--host", "\u00e4.example").exit_code == 2
+    assert not (tmp_path / "c").exists()
+
+
 def test_keys_as_json(tmp_path):
     found = json.loads(invoke("keys", "silo", "a", "--out", tmp_path / "k", "--json").stdout)
     assert found["identity"] == credentials.public_keys("a", tmp_path / "k").identity
@@ -123,6 +154,58 @@ def test_an_expired_certificate_is_a_problem(tmp_path, monkeypatch):
     assert list(problems(checks.certificate_findings(tmp_path, "127.0.0.1"))) == ["authority", "certificate"]
 
 
+def signed(folder, name, host):
+    """A chain of three as an authority of a house issues it: a root, one between, and a server's for ``host``."""
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(3)]
+    names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, part)]) for part in ("root", "between", name)]
+    made = []
+    for place, issuer in enumerate((0, 0, 1)):
+        builder = credentials._certificate(names[place], names[issuer], keys[place].public_key(), 30)
+        builder = builder.add_extension(x509.BasicConstraints(place < 2, None), critical=True)
+        if place == 2:
+            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        made.append(builder.sign(keys[issuer], hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    (folder / "ca.crt").write_bytes(made[0])
+    (folder / "server.pem").write_bytes(made[2] + made[1])
+    secret = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "server.key").write_bytes(keys[2].private_bytes(*secret))
+    (folder / "server.key").chmod(0o600)
+    return made
+
+
+def test_a_chain_and_a_wildcard_are_fine(tmp_path):
+    made = signed(tmp_path, "server", "*.example")
+    assert problems(checks.certificate_findings(tmp_path, "server.example")) == {}
+    for host in ("example", "a.server.example", "server.elsewhere"):
+        assert list(problems(checks.certificate_findings(tmp_path, host))) == ["its names"]
+    (tmp_path / "server.pem").write_bytes(made[2])
+    assert list(problems(checks.certificate_findings(tmp_path, "server.example"))) == ["its authority"]
+
+
+def test_plain_needs_no_identities(tmp_path):
+    experiment = Experiment.from_tree({**TREE, "aggregation": {"name": "plain"}})
+    found = checks.examine(experiment, None, [checks.SiloSide("silo-1")], rehearsal=False)
+    assert "aggregation.identities" not in problems(found)
+    experiment = Experiment.from_tree({**TREE, "aggregation": {"name": "masked"}})
+    found = checks.examine(experiment, None, [], rehearsal=True)
+    assert "aggregation.identities" in problems(found)["experiment"]
+
+
+def test_the_doctor_reads_the_policy_that_join_would_read(federation, tmp_path, monkeypatch):
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "policy.toml").write_text("max_epsilon = 0.0001")
+    done = invoke("doctor", federation, "--silo", "silo-1", "--state", tmp_path / "state")
+    assert done.exit_code == 2 and "allows epsilon" in done.output
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "state").rename(tmp_path / "uldp-silo-1")
+    assert "allows epsilon" in invoke("doctor", federation, "--silo", "silo-1").output
+
+
+def test_the_doctor_tries_the_port(tmp_path):
+    assert "cannot listen" in checks._port(Address("192.0.2.1", 8000)).said  # of another machine
+    assert "cannot listen" in checks._port(Address("999.1.1.1", 8000)).said
+
+
 @pytest.fixture
 def federation(tmp_path):
     """An experiment file of two silos with their keys."""
@@ -168,9 +251,18 @@ def test_the_doctor_sees_a_taken_port(federation, tmp_path):
         assert "port" in problems(found)
 
 
+def test_a_missing_node_key_is_found_before_a_run_directory_is_made(federation, tmp_path):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
+    text = federation.read_text()
+    federation.write_text(text[: text.index("[deployment")])
+    done = invoke("serve", federation, "--out", tmp_path / "run", "--certificates", tmp_path / "certificates")
+    assert done.exit_code == 2 and "deployment.nodes.silo-1" in done.output and not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
+        (("serve", "--resume", "run", "--insecure", "--set", "run.seed=3"), "leave --set out"),
         (("serve", "FILE"), "--certificates"),
         (("serve", "FILE", "--insecure", "--address", "0.0.0.0:8000"), "loopback"),
         (("serve", "FILE", "--insecure", "--address", "nowhere"), "HOST:PORT"),

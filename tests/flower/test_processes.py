@@ -37,18 +37,6 @@ time.sleep(100)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_a_program_whose_children_are_gone_is_lonely(tmp_path, monkeypatch):
-    monkeypatch.setattr(p, "STOP_SECONDS", 0.5)
-    child = p.Child([sys.executable, "-c", FAMILY], os.environ, tmp_path / "log", tmp_path)
-    below = int(waited(lambda: (tmp_path / "log").read_text().strip()))
-    assert alive(child.pid) and alive(below) and not child.lonely
-    os.kill(below, signal.SIGKILL)
-    waited(lambda: child.lonely)
-    child.stop()
-    assert child.ended is not None
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_stopping_a_program_leaves_no_orphan(tmp_path, monkeypatch):
     monkeypatch.setattr(p, "STOP_SECONDS", 0.5)
     child = p.Child([sys.executable, "-c", FAMILY], os.environ, tmp_path / "log", tmp_path)
@@ -94,7 +82,7 @@ def test_what_a_server_sends_is_not_run(tmp_path):
 
 def test_flower_has_no_other_command_that_we_do_not_know():
     constant = pytest.importorskip("flwr.supercore.constant", reason="Flower is not installed")
-    assert set(constant.TASK_TYPE_TO_COMMAND.values()) == {*p.OURS, *p.FOREIGN} - {"uv"}
+    assert set(constant.TASK_TYPE_TO_COMMAND.values()) == {*p.OURS, *p.FOREIGN} - {"flower-superexec", "uv"}
 
 
 def test_the_commands_name_keys_and_authorities(tmp_path):
@@ -102,9 +90,20 @@ def test_the_commands_name_keys_and_authorities(tmp_path):
     secure = p.superlink_command(home, address, p.Security(tmp_path))
     assert "--enable-supernode-auth" in secure and str(tmp_path / "server.key") in secure and "--insecure" not in secure
     assert "--insecure" in p.superlink_command(home, address, None)
-    node = p.supernode_command(address, 9, tmp_path / "ca.crt", tmp_path / "node.key", {"silo": 'a "b"'})
+    side = p.NodeSide(address, tmp_path / "ca.crt", tmp_path / "node.key", {"silo": 'a "b"'})
+    node = p.supernode_command(home, side, 9)
     assert node[node.index("--node-config") + 1] == 'silo="a \\"b\\""'
     assert node[node.index("--host") + 1] == "127.0.0.1" and str(tmp_path / "node.key") in node
+
+
+def test_who_takes_a_nodes_messages_must_know_its_secret(tmp_path):
+    home = p.Home(tmp_path / "flower")
+    node = p.supernode_command(home, p.NodeSide(p.Address("127.0.0.1", 8000), None, None, {}), 9)
+    assert node[node.index("--isolation") + 1] == "process"  # in the other one Flower ignores the secret
+    for command in (node, p.executor_command(home, 9)):
+        secret = Path(command[command.index("--superexec-auth-secret-file") + 1])
+        assert len(secret.read_bytes()) == 64 and secret.stat().st_mode & 0o777 == 0o600
+    assert "--ssl-certfile" in node and "--root-certificates" in p.executor_command(home, 9)
 
 
 @pytest.mark.parametrize("text", ["", "8000", "host:", "host:0", "host:99999", "host:x", ":1"])
@@ -124,3 +123,21 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path):
         with pytest.raises(RunError, match="another program"):
             superlink.start()
         assert not superlink.running
+
+
+def test_a_key_that_was_registered_and_not_written_down_is_found_again(tmp_path, monkeypatch):
+    from uldp.runtimes.flower import credentials
+
+    public = credentials.make_silo_keys("a", tmp_path / "k")
+    superlink = p.SuperLink(p.Home(tmp_path / "flower"), p.Address("127.0.0.1", 8000), None, "unix:/hub")
+    known = {public.node: 2**63 + 5}
+
+    def refuses(*arguments):
+        raise RunError("Flower says: public key already in use", place="flwr supernode register")
+
+    monkeypatch.setattr(superlink.home, "run", refuses)
+    monkeypatch.setattr(superlink.home, "nodes", lambda: known)
+    assert superlink.register({"a": public.node + " comment"}) == {"a": 2**63 + 5}
+    assert superlink.register({"a": public.node + " comment"}) == {"a": 2**63 + 5}  # written down now
+    with pytest.raises(RunError, match="already in use"):
+        superlink.register({"b": credentials.make_silo_keys("b", tmp_path / "l").node})

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from uldp.cli.federation import Rehearse
+from uldp.cli.federation import Rehearse, default_state
 from uldp.cli.output import Json, Set, print_json, print_table, reporting
 
 
@@ -23,7 +23,12 @@ def doctor(
     keys: Annotated[Path | None, typer.Option("--keys", help="For one silo: the folder of its keys.")] = None,
     ca: Annotated[Path | None, typer.Option("--ca", help="For a silo: the server's authority.")] = None,
     superlink: Annotated[str | None, typer.Option("--superlink", help="For a silo: HOST:PORT of the server.")] = None,
-    policy: Annotated[Path | None, typer.Option("--policy", help="For a silo: its owner's policy.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", help="For a silo: its owner's policy (default: STATE/policy.toml).")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="For a silo: where it keeps its sessions (default: uldp-SILO).")
+    ] = None,
     rehearse: Rehearse = False,
     overrides: Set = [],  # noqa: B006
     as_json: Json = False,
@@ -38,7 +43,7 @@ def doctor(
     if address is not None or certificates is not None:
         server = ServerSide(Address.parsed(address or "127.0.0.1:8000", "--address"), certificates)
     reached = None if superlink is None else Address.parsed(superlink, "--superlink")
-    silos = [SiloSide(name, data, keys, ca, reached, policy) for name in silo]
+    silos = [SiloSide(name, data, keys, ca, reached, policy, state or default_state(name)) for name in silo]
     found = examine(experiment, server, silos, rehearsal=rehearse)
     if as_json:
         print_json({"ok": all(one.well for one in found), "findings": [one.to_json() for one in found]})

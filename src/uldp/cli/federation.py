@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,11 @@ Rehearse = Annotated[
     typer.Option("--rehearse", help='Allow run.secrets = "simulated": noise and keys from the seed protect nobody.'),
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS and without known silos; on loopback only.")]
+
+
+def default_state(silo: str) -> Path:
+    """Where a silo keeps its sessions when nobody says where."""
+    return Path(f"uldp-{silo}".replace("/", "-"))
 
 
 def say(text: str) -> None:

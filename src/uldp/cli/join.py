@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uldp.cli.federation import Insecure, Rehearse, politely_ended, say
+from uldp.cli.federation import Insecure, Rehearse, default_state, politely_ended, say
 from uldp.cli.output import Set, reporting
 from uldp.errors import ConfigError
 
@@ -52,7 +52,7 @@ def join(
 
     if keys is None and not insecure:
         raise ConfigError("give the folder of `uldp keys silo`, or for a rehearsal --insecure", place="--keys")
-    folder = state if state is not None else Path(f"uldp-{silo}".replace("/", "-"))
+    folder = state if state is not None else default_state(silo)
     address = Address.parsed(superlink, "--superlink")
     authority = None if insecure or keys is None else ca or keys / "ca.crt"
     joining = Joining(address, keys, authority, folder, _policy(policy, folder))

@@ -54,6 +54,8 @@ def serve(
         raise ConfigError("give --certificates DIR, or for a rehearsal --insecure", place="--certificates")
     if (file is None) == (resume is None):
         raise ConfigError("give an experiment file, or --resume RUN", place="command line")
+    if resume is not None and overrides:
+        raise ConfigError("a run is continued as it was begun; leave --set out", place="--set", value=overrides[0])
     security = None if certificates is None else Security(certificates)
     where = Where(Address.parsed(address, "--address"), security, running)
     waiting = Patience(seconds=patience, attempt=min(patience, 60.0), on_missing=on_missing)
@@ -64,17 +66,23 @@ def serve(
         assert file is not None
         if out is not None:
             RunDirectory.check_free(out)
-        prepared, directory = _new(file, out, overrides, rehearse)
+        prepared, directory = _new(file, out, overrides, rehearse, where)
     _serve(prepared, directory, where, waiting, as_json)
 
 
-def _new(file: Path, out: Path | None, overrides: list[str], rehearse: bool) -> tuple[PreparedServer, RunDirectory]:
+def _new(
+    file: Path, out: Path | None, overrides: list[str], rehearse: bool, where: Where
+) -> tuple[PreparedServer, RunDirectory]:
     from uldp.cli.source import experiment_from
     from uldp.experiment.parties import prepare_server
     from uldp.runs.directory import RunDirectory
+    from uldp.runtimes.flower.federation import node_keys
+    from uldp.runtimes.flower.processes import check_installed
 
     experiment = experiment_from(file, None, None, overrides)
     prepared = prepare_server(experiment, rehearsal=rehearse)
+    check_installed()
+    node_keys(prepared, where.security)  # before a directory is made
     name = f"{prepared.about.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
     return prepared, RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), experiment)
 

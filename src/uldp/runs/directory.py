@@ -57,6 +57,7 @@ class RunDirectory:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self._held = False
 
     @classmethod
     def create(cls, path: Path | str, experiment: Experiment) -> RunDirectory:
@@ -131,9 +132,16 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from working on this run at the same time."""
-        with locked(self._private / "lock", "another process is working on this run", str(self.path)):
+        """Keep other processes from working on this run at the same time. Who has it locked may lock it again."""
+        if self._held:
             yield
+            return
+        with locked(self._private / "lock", "another process is working on this run", str(self.path)):
+            self._held = True
+            try:
+                yield
+            finally:
+                self._held = False
 
     def experiment(self) -> Experiment:
         """The experiment that this run belongs to."""

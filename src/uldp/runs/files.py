@@ -8,8 +8,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,20 @@ def reported(file: Path) -> Iterator[None]:
 
 def replace_file(file: Path, data: bytes, mode: int = 0o600) -> None:
     """Write ``file`` as a whole: after a crash it is the old one or the new one. It is on disk when this returns."""
-    partial = file.with_name(f".{file.name}.partial")
+    # A new name, and never what lies there: a file or a link that somebody else put there keeps its mode and its place.
+    partial = file.with_name(f".{file.name}.{secrets.token_hex(8)}.partial")
     with reported(file):
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        partial.replace(file)
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        try:
+            with os.fdopen(handle, "wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            partial.replace(file)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink()
+            raise
         sync_folder(file.parent)
 
 
@@ -84,10 +92,20 @@ def sync_folder(folder: Path) -> None:
 
 
 def private_folder(folder: Path) -> None:
-    """The folder, made if need be, for its owner only."""
+    """The folder, made if need be for its owner only. One that is there and open to others is refused, not changed."""
     with reported(folder):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        folder.chmod(0o700)
+        try:
+            folder.mkdir(parents=True, mode=0o700)
+        except FileExistsError:
+            if not folder.is_dir():
+                raise
+            mode = stat.S_IMODE(folder.stat().st_mode)
+            if mode & 0o077:
+                raise RunError(
+                    f"others may look into this folder (mode {mode:o}); chmod 700 it, or choose another",
+                    place=str(folder),
+                    value=str(folder),
+                ) from None
 
 
 def kept_key(file: Path) -> bytes:

@@ -28,7 +28,7 @@ ON_MISSING: Final = ("wait", "exclude", "stop")
 
 @dataclass(frozen=True)
 class Failed:
-    """Why a silo's answer did not come. ``refused``: it did come, and it is no; asking again at once will not help."""
+    """Why a silo's answer did not come. ``refused``: it did come, and it is no; said twice, asking on will not help."""
 
     reason: str
     refused: bool = False
@@ -107,19 +107,44 @@ class Serving(RecordedRun):
     def _exchange(self) -> bool:
         if not self._server.requests():
             return False
+        self._ask_all()
+        try:
+            self._server.collect()
+        except MessageRefused as error:
+            self._collect_again(error)
+        self._checkpoint()
+        return True
+
+    def _ask_all(self) -> None:
+        """Ask until everybody has answered who is not done without."""
         deadline = self._clock.now() + self._patience.seconds
+        before: Mapping[str, Failed] = {}
         while requests := self._server.requests():
             trouble = self._attempt(requests)
             if not trouble:
                 break
             self._on_trouble(trouble)
-            if self._clock.now() >= deadline or all(failed.refused for failed in trouble.values()):
+            # A no counts when it was said twice: the first may be somebody else's, who got between.
+            refused = all(failed.refused and before.get(name) == failed for name, failed in trouble.items())
+            if self._clock.now() >= deadline or refused:
                 self._do_without(trouble)
                 deadline = self._clock.now() + self._patience.seconds
+            before = trouble
             self._clock.sleep(self._patience.pause)
-        self._server.collect()
-        self._checkpoint()
-        return True
+
+    def _collect_again(self, error: MessageRefused) -> None:
+        """The answers do not fit together: ask everybody once more. A sum does not show whose part is wrong."""
+        self._on_trouble({name: Failed(f"asked again: {error}") for name in self._server.requests()})
+        self._clock.sleep(self._patience.pause)
+        self._ask_all()
+        try:
+            self._server.collect()
+        except MessageRefused as again:
+            raise RunError(
+                f"the silos' answers do not fit together, twice ({again}), and their sum does not show whose is wrong; "
+                "compare the silos' logs and versions, then resume the run",
+                place="server",
+            ) from again
 
     def _attempt(self, requests: Mapping[str, bytes]) -> dict[str, Failed]:
         """Carry the requests, take what comes back; who did not answer, and why."""

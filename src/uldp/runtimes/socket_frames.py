@@ -14,6 +14,7 @@ import ipaddress
 import os
 import socket
 import stat
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,26 +83,52 @@ def send(sock: socket.socket, header: dict[str, Any], body: bytes) -> None:
 
 
 def receive(sock: socket.socket, limit: int) -> tuple[dict[str, Any], bytes]:
-    """The next frame, with a body of at most ``limit`` bytes. Nothing is set aside for a body before it comes."""
-    head = _exactly(sock, _length(sock, 4, MOST_HEADER_BYTES, "header"))
+    """The next frame, with a body of at most ``limit`` bytes. Nothing is set aside for a body before it comes.
+
+    The socket's timeout, if it has one, is for the whole frame: who sends a byte now and then holds up nobody for long.
+    """
+    timeout = sock.gettimeout()
+    end = None if timeout is None else time.monotonic() + timeout
+    try:
+        return _received(sock, limit, end)
+    finally:
+        sock.settimeout(timeout)
+
+
+def asked(sock: socket.socket, header: dict[str, Any], body: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
+    """Send a frame and receive its answer. Who refuses a frame by its length answers before all of it was sent."""
+    try:
+        send(sock, header, body)
+    except RunError as broken:
+        try:
+            return receive(sock, limit)
+        except (RunError, MessageRefused):
+            raise broken from None
+    return receive(sock, limit)
+
+
+def _received(sock: socket.socket, limit: int, end: float | None) -> tuple[dict[str, Any], bytes]:
+    head = _exactly(sock, _length(sock, 4, MOST_HEADER_BYTES, "header", end), end)
     try:
         header = msgspec.msgpack.decode(head, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise MessageRefused(f"a frame's header cannot be read: {error}", place="socket") from error
-    return header, _exactly(sock, _length(sock, 8, limit, "body"))
+    return header, _exactly(sock, _length(sock, 8, limit, "body", end), end)
 
 
-def _length(sock: socket.socket, size: int, most: int, what: str) -> int:
-    length = int.from_bytes(_exactly(sock, size), "big")
+def _length(sock: socket.socket, size: int, most: int, what: str, end: float | None) -> int:
+    length = int.from_bytes(_exactly(sock, size, end), "big")
     if length > most:
         raise MessageRefused(f"a {what} of {length} bytes, at most {most} are expected", place="socket", value=length)
     return length
 
 
-def _exactly(sock: socket.socket, count: int) -> bytes:
+def _exactly(sock: socket.socket, count: int, end: float | None) -> bytes:
     parts, missing = [], count
     while missing:
         try:
+            if end is not None:
+                sock.settimeout(max(end - time.monotonic(), 0.001))
             part = sock.recv(min(missing, _CHUNK))
         except OSError as error:
             raise RunError(f"the connection broke ({error.strerror or error})", place="socket") from error

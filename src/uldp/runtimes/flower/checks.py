@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import shutil
+import socket
 import ssl
 import stat
 import time
@@ -19,10 +20,12 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from uldp.errors import UldpError
+from uldp.experiment.build import void_of
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import check_deployable, prepare_server, prepare_silo
+from uldp.protocol.messages import AskKey
 from uldp.runtimes.flower import credentials
-from uldp.runtimes.flower.processes import Address, check_installed, reachable
+from uldp.runtimes.flower.processes import Address, check_installed
 from uldp.runtimes.policy import Policy
 
 SOON: Final = timedelta(days=14)
@@ -61,6 +64,13 @@ class SiloSide:
     ca: Path | None = None
     superlink: Address | None = None
     policy: Path | None = None
+    state: Path | None = None
+
+    def owners_policy(self) -> Policy:
+        """As ``uldp join`` finds it."""
+        if self.policy is None and (self.state is None or not (self.state / "policy.toml").exists()):
+            return Policy()
+        return Policy.from_file(self.policy or (self.state or Path()) / "policy.toml")
 
 
 def examine(
@@ -104,16 +114,19 @@ def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
 
     yield _tried("experiment", deployable)
     try:
-        silos = prepare_server(experiment, rehearsal=True).plan.silos
+        plan = prepare_server(experiment, rehearsal=True).plan
     except UldpError as error:
         yield Finding("silos", False, str(error))
         return
-    yield Finding("silos", True, ", ".join(silos))
-    for section, given in (
-        ("aggregation.identities", experiment.aggregation.identities),
-        ("deployment.nodes", experiment.deployment.nodes),
+    yield Finding("silos", True, ", ".join(plan.silos))
+    for section, given, needed in (
+        ("aggregation.identities", experiment.aggregation.identities, AskKey in plan.setup),
+        ("deployment.nodes", experiment.deployment.nodes, True),
     ):
-        odd = sorted(set(silos) ^ set(given))
+        if not given and not needed:
+            yield Finding(section, True, f"{experiment.aggregation.name} needs none")
+            continue
+        odd = sorted(set(plan.silos) ^ set(given))
         said = f"{len(given)} public keys"
         yield Finding(
             section,
@@ -123,19 +136,31 @@ def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
 
 
 def _server(experiment: Experiment, server: ServerSide) -> Iterator[Finding]:
-    taken = reachable(server.address)
-    yield Finding(
-        "port", not taken, f"{server.address} is {'taken; stop that program, or choose another' if taken else 'free'}"
-    )
+    yield _port(server.address)
     if server.certificates is not None:
         yield from certificate_findings(server.certificates, server.address.host)
+
+
+def _port(address: Address) -> Finding:
+    """Listen there for a moment: a port may be taken, forbidden, or of another machine."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, where = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+            probe.listen()
+    except OSError as error:
+        why = error.strerror or str(error)
+        return Finding("port", False, f"cannot listen at {address} ({why}); stop that program, or choose another")
+    return Finding("port", True, f"{address} is free")
 
 
 def certificate_findings(folder: Path, host: str) -> list[Finding]:
     """The server's certificate: there, valid, for this host, by this authority, with this key."""
     try:
-        ca = x509.load_pem_x509_certificate((folder / credentials.CA).read_bytes())
-        own = x509.load_pem_x509_certificate((folder / credentials.SERVER).read_bytes())
+        roots = x509.load_pem_x509_certificates((folder / credentials.CA).read_bytes())
+        own, *chain = x509.load_pem_x509_certificates((folder / credentials.SERVER).read_bytes())
         key = serialization.load_pem_private_key((folder / credentials.SERVER_KEY).read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
         return [Finding("certificates", False, f"{folder}: {error}; `uldp keys certificates` makes some for trials")]
@@ -144,17 +169,17 @@ def certificate_findings(folder: Path, host: str) -> list[Finding]:
     # A server that listens everywhere is reached by its own programs on loopback.
     needed = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     names = _names(own)
+    named, signed = any(_covers(name, needed) for name in names), _signed(own, chain, roots)
     return [
-        _validity("authority", ca),
+        *(_validity("authority", root) for root in roots),
+        *(_validity("between", link) for link in chain),
         _validity("certificate", own),
-        Finding("its authority", _signed(own, ca), _or("signed by ca.crt", _signed(own, ca), "not by ca.crt")),
+        Finding("its authority", signed, _or("signed by ca.crt", signed, "not by ca.crt")),
         Finding("its key", fits, _or("fits", fits, "server.key does not belong to server.pem")),
         Finding(
             "its names",
-            needed in names,
-            _or(
-                ", ".join(names), needed in names, f"{needed} is not among {', '.join(names) or 'none'}; make a new one"
-            ),
+            named,
+            _or(", ".join(names), named, f"{needed} is not among {', '.join(names) or 'none'}; make a new one"),
         ),
         _private(folder / credentials.SERVER_KEY),
     ]
@@ -164,9 +189,25 @@ def _or(fine: str, well: bool, problem: str) -> str:
     return fine if well else problem
 
 
-def _signed(own: x509.Certificate, ca: x509.Certificate) -> bool:
+def _covers(name: str, host: str) -> bool:
+    """Whether a name of a certificate, which may begin with ``*.``, is this host's."""
+    name, host = name.lower(), host.lower()
+    return name == host or (name.startswith("*.") and name[1:] == "." + host.partition(".")[2] and "." in host)
+
+
+def _signed(own: x509.Certificate, chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]) -> bool:
+    """Whether one of ``roots`` signed it, or somebody in ``chain`` whom one of them signed."""
+    if any(_issued(own, root) for root in roots):
+        return True
+    return any(
+        _issued(own, link) and _signed(link, [*chain[:place], *chain[place + 1 :]], roots)
+        for place, link in enumerate(chain)
+    )
+
+
+def _issued(own: x509.Certificate, by: x509.Certificate) -> bool:
     try:
-        own.verify_directly_issued_by(ca)
+        own.verify_directly_issued_by(by)
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
@@ -196,8 +237,8 @@ def _private(file: Path) -> Finding:
 def _silo(experiment: Experiment, silo: SiloSide, rehearsal: bool) -> Iterator[Finding]:
     def data() -> str:
         prepared = prepare_silo(experiment, silo.name, silo.data, rehearsal=True)
-        if silo.policy is not None:
-            Policy.from_file(silo.policy).check(experiment, prepared.plan, prepared.about.void)
+        void = void_of(prepared.plan.method, prepared.about)
+        silo.owners_policy().check(experiment, prepared.plan, void)
         users = len(set(prepared.data.users.tolist()))
         return f"{len(prepared.data)} records of {users} users fit the experiment"
 
@@ -221,6 +262,8 @@ def _keys(experiment: Experiment, silo: str, folder: Path) -> Iterator[Finding]:
         "deployment.nodes": (experiment.deployment.nodes, public.node),
     }
     for section, (given, own) in told.items():
+        if not given:
+            continue  # said above, if that is a problem
         well = given.get(silo) == own
         yield Finding(
             f"{section}.{silo}", well, _or("is this key", well, "is another key than the one here; compare the files")
@@ -231,7 +274,7 @@ def _keys(experiment: Experiment, silo: str, folder: Path) -> Iterator[Finding]:
 
 def _authority(file: Path) -> Finding:
     try:
-        return _validity("authority", x509.load_pem_x509_certificate(file.read_bytes()))
+        return _validity("authority", x509.load_pem_x509_certificates(file.read_bytes())[0])
     except (OSError, ValueError) as error:
         return Finding("authority", False, f"{file}: {error}; ask the server's people for ca.crt")
 

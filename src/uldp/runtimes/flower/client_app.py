@@ -19,19 +19,26 @@ PATIENCE: Final = 20.0
 """Seconds in which a silo's process may come (back) to its socket."""
 MOST_BYTES: Final = 1 << 40
 """The sessions know how large a message may be; this process only carries."""
+NO_ANSWER: Final = b"the silo's process did not answer; the silo's own log says why"
+UNKNOWN_ANSWER: Final = b"the silo's process answered with something unknown; the silo's own log says what"
+NOT_OURS: Final = b"not a message of this federation"
+"""What leaves the silo when something is wrong here. Errors may name files: they go into the local log only."""
 
 
 def carried(address: str, request: bytes, patience: float = PATIENCE) -> tuple[str, bytes]:
-    """The silo's answer to ``request``: ("reply", bytes), ("refused", a sentence), or ("failed", why none came)."""
+    """The silo's answer to ``request``: ("reply", bytes), ("refused", a sentence), or ("failed", a fixed sentence)."""
     try:
         # No timeout from here on: training takes as long as it takes, and a silo that dies closes the connection.
         with _connected(address, patience) as sock:
-            frames.send(sock, {"kind": "request"}, request)
-            header, body = frames.receive(sock, MOST_BYTES)
+            header, body = frames.asked(sock, {"kind": "request"}, request, MOST_BYTES)
     except UldpError as error:
-        return "failed", str(error).encode()
+        print(f"no answer: {error}", flush=True)
+        return "failed", NO_ANSWER
     kind = header.get("kind")
-    return (kind, body) if kind in ("reply", "refused") else ("failed", f"the silo said {kind!r}".encode())
+    if kind in ("reply", "refused"):
+        return kind, body
+    print(f"an unknown answer: {kind!r}", flush=True)
+    return "failed", UNKNOWN_ANSWER
 
 
 def _connected(address: str, patience: float) -> Any:
@@ -50,7 +57,8 @@ def answer(content: Any, silo: str, address: str) -> Any:
     try:
         words, body = unpacked(content)
     except ValueError as error:
-        return packed("refused", str(error).encode(), silo=silo)
+        print(f"refused: {error}", flush=True)
+        return packed("refused", NOT_OURS, silo=silo)
     if words["kind"] == "who":
         return packed("name", silo=silo)
     began = time.monotonic()

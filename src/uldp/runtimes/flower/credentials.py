@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ CA: Final = "ca.crt"
 CA_KEY: Final = "ca.key"
 SERVER: Final = "server.pem"
 SERVER_KEY: Final = "server.key"
+MOST_DAYS: Final = 825
 _PEM: Final = serialization.Encoding.PEM
 
 
@@ -55,17 +57,33 @@ def toml_key(name: str) -> str:
 
 
 def make_silo_keys(silo: str, folder: Path) -> PublicKeys:
-    """Two new keys in ``folder``, for their owner only. Keys that are there are never overwritten."""
+    """Two new keys in ``folder``, for their owner only: both, or none.
+
+    Keys that are there are never overwritten. Of a process that was killed in between one is left, and is used.
+    """
     if not silo or not silo.isprintable():
         raise ConfigError("a silo's name, as in the experiment", place="NAME", value=silo)
-    _refuse_existing(folder, (IDENTITY, NODE_KEY, NODE_PUBLIC))
+    files = [folder / name for name in (IDENTITY, NODE_KEY, NODE_PUBLIC)]
+    with reported(folder):
+        left = [file for file in files if file.exists()]
+    if len(left) == len(files):
+        _refuse_existing(folder, (IDENTITY, NODE_KEY))
     private_folder(folder)
-    kept_key(folder / IDENTITY)
-    key = ec.generate_private_key(ec.SECP384R1())
-    secret = key.private_bytes(_PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    replace_file(folder / NODE_KEY, secret)
-    replace_file(folder / NODE_PUBLIC, node_line(key.public_key()).encode() + b"\n", mode=0o644)
-    return public_keys(silo, folder)
+    try:
+        kept_key(folder / IDENTITY)
+        if folder / NODE_KEY not in left:
+            key = ec.generate_private_key(ec.SECP384R1())
+            secret = key.private_bytes(_PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+            replace_file(folder / NODE_KEY, secret)
+        public = public_keys(silo, folder)
+        replace_file(folder / NODE_PUBLIC, public.node.encode() + b"\n", mode=0o644)
+    except BaseException:
+        for file in files:
+            if file not in left:
+                with suppress(OSError):
+                    file.unlink()
+        raise
+    return public
 
 
 def public_keys(silo: str, folder: Path) -> PublicKeys:
@@ -100,13 +118,19 @@ def node_line(key: ec.EllipticCurvePublicKey) -> str:
     return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 
 
+def node_line_of(pem: bytes) -> str:
+    """The same of a public key as Flower keeps it."""
+    key = serialization.load_pem_public_key(pem)
+    return node_line(key) if isinstance(key, ec.EllipticCurvePublicKey) else ""
+
+
 def make_certificates(folder: Path, hosts: Sequence[str], days: int) -> None:
     """A private authority (``ca.crt``) and a certificate of the server for ``hosts``, valid for ``days``."""
-    if not 1 <= days <= 825:
-        raise ConfigError(f"1 to 825 days, not {days}", place="--days", value=days)
+    if not 1 <= days <= MOST_DAYS:
+        raise ConfigError(f"1 to {MOST_DAYS} days, not {days}", place="--days", value=days)
+    names = [_general_name(host) for host in hosts]
     _refuse_existing(folder, (CA, CA_KEY, SERVER, SERVER_KEY))
     private_folder(folder)
-    names = [_general_name(host) for host in hosts]
     authority, own = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "uldp trial authority")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])

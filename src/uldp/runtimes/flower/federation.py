@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from uldp.errors import ConfigError, RunError, UldpError
+from uldp.errors import ConfigError, RunError, UldpError, first_line
 from uldp.experiment.parties import PreparedServer, PreparedSilo
 from uldp.runs.directory import RunDirectory
 from uldp.runs.files import append_line
@@ -23,13 +23,12 @@ from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.hub import Exchange, Hub
 from uldp.runtimes.flower.processes import (
     Address,
-    Child,
     Home,
+    NodeSide,
     Security,
     SuperLink,
+    SuperNode,
     check_installed,
-    free_port,
-    supernode_command,
 )
 from uldp.runtimes.policy import Policy
 from uldp.runtimes.recording import OnRound, Result
@@ -45,6 +44,8 @@ UNKNOWN_SECONDS: Final = 300.0
 """How long a silo's node tries to be let in, for instance before the server has registered its key."""
 SETTLED_SECONDS: Final = 30.0
 """A node that has lived so long was let in, and has started what answers its messages."""
+AGAIN_SECONDS: Final = 5.0
+"""How long a node that has ended stays down."""
 GOODBYE_SECONDS: Final = 20.0
 """How long Flower gets to carry a silo's last answer."""
 
@@ -117,10 +118,11 @@ class Watch:
         while not self._ended.wait(1.0):
             try:
                 self._mend()
-            except UldpError as error:
-                self._say(f"Flower cannot be started again: {error}; trying on")
-                self._ended.wait(5.0)
-            self._tell_late()
+                self._tell_late()
+            except Exception as error:  # whatever it is: the server must not wait without anybody to look after Flower
+                why = str(error) if isinstance(error, UldpError) else first_line(error)
+                self._say(f"Flower cannot be started again: {why}; trying on")
+                self._ended.wait(AGAIN_SECONDS)
 
     def _mend(self) -> None:
         if not self._superlink.running:
@@ -162,6 +164,7 @@ def serve(
             return serving.go()  # for show: nobody is asked anything
         check_installed()
         keys = node_keys(prepared, where.security)
+        until.enter_context(directory.locked())  # before anything is started that another process has started too
         home = Home(directory.path / "private" / "flower")
         superlink = SuperLink(home, where.address, where.security, hub.address, running=where.running)
         until.callback(superlink.end)
@@ -227,9 +230,8 @@ class Node:
         self._silo = silo
         self._address = address
         self._say = say
-        self._home = Home(joining.state / "flower", silo=True)
+        self._home = Home(joining.state / "flower")
         self._ended = threading.Event()
-        self._child: Child | None = None
         self.trouble: RunError | None = None
 
     @contextmanager
@@ -245,43 +247,61 @@ class Node:
     def end(self) -> None:
         self._ended.set()
 
-    def _start(self) -> Child:
+    def _start(self) -> SuperNode:
         joining = self._joining
         key = None if joining.ca is None or joining.keys is None else joining.keys / credentials.NODE_KEY
         config = {"silo": self._silo.name, "socket": self._address}
-        command = supernode_command(joining.superlink, free_port(), joining.ca, key, config)
-        return Child(command, self._home.environment(), self._home.file("supernode.log"), self._home.folder)
+        return SuperNode(self._home, NodeSide(joining.superlink, joining.ca, key, config))
 
     @staticmethod
-    def _why(child: Child) -> str:
-        said = child.last_words(1)
+    def _why(node: SuperNode) -> str:
+        said = node.last_words()
         if NOT_LET_IN in said:
             return "the server does not know this silo's node key (yet); compare deployment.nodes and --keys"
         return said
 
     def _look(self) -> None:
         # Linux ends a child with the thread that started it: the node lives in this one.
-        began = time.monotonic()
-        self._child = self._start()
-        started = time.monotonic()
-        while not self._ended.wait(0.5):
+        try:
+            self._keep()
+        except Exception as error:  # whatever it is: a silo without a node answers nobody, and must not look alive
+            self.trouble = RunError(f"Flower's node cannot be kept running: {first_line(error)}", place="join")
+        finally:
+            self._silo.stop()
+
+    def _keep(self) -> None:
+        """Keep a node running until the silo has said goodbye, or there is no hope."""
+        node: SuperNode | None = None
+        well = time.monotonic()
+        try:
+            while not self._ended.is_set():
+                try:
+                    node = self._start()
+                    well = max(well, self._lived(node))
+                    if self._ended.is_set() or self._silo.closed:
+                        return
+                    why = self._why(node)
+                    node.stop()
+                except (UldpError, OSError) as error:  # the disk is full, or a program is gone
+                    why = str(error)
+                if time.monotonic() - well > UNKNOWN_SECONDS:
+                    self.trouble = RunError(
+                        f"Flower's node does not stay up: {why}", place=str(self._joining.superlink)
+                    )
+                    return
+                self._say(f"Flower's node has ended: {why}; starting it again")
+                self._ended.wait(AGAIN_SECONDS)
+        finally:
+            if node is not None:
+                node.stop()
+
+    def _lived(self, node: SuperNode) -> float:
+        """Wait until a node has ended, or is not needed any more; when it was last well."""
+        started, well = time.monotonic(), 0.0
+        while not node.ended and not self._ended.wait(0.5):
             if self._silo.closed:
                 self._ended.wait(GOODBYE_SECONDS)
                 break
-            age = time.monotonic() - started
-            if self._child.ended is None and age > SETTLED_SECONDS:
-                began = time.monotonic()
-                if self._child.lonely:  # nobody is left to answer its messages, and Flower does not mind
-                    self._child.stop()
-            if self._child.ended is None:
-                continue
-            why = self._why(self._child)
-            if time.monotonic() - began > UNKNOWN_SECONDS:
-                self.trouble = RunError(f"Flower's node is not let in: {why}", place=str(self._joining.superlink))
-                break
-            self._say(f"Flower's node has ended: {why}; starting it again")
-            self._ended.wait(5.0)
-            self._child = self._start()
-            started = time.monotonic()
-        self._child.stop()
-        self._silo.stop()
+            if time.monotonic() - started > SETTLED_SECONDS:
+                well = time.monotonic()
+        return well

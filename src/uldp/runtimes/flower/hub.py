@@ -2,13 +2,18 @@
 
 The process that Flower starts for a run (``server_app``) connects here. It may die, and another run's may come in its
 place: what was not answered is then asked again with identical bytes. The token says which run is the present one.
+
+Nothing is sent under the lock: every run has a thread that writes to it, and one that reads from it. A run that takes
+nothing for a while is dropped.
 """
 
 from __future__ import annotations
 
 import hmac
+import queue
 import secrets
 import socket
+import struct
 import tempfile
 import threading
 import time
@@ -23,6 +28,10 @@ from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.serving import Failed
 
 HELLO_SECONDS: Final = 10.0
+SEND_SECONDS: Final = 60
+"""A run that takes not a byte for so long is dropped."""
+END_SECONDS: Final = 5.0
+"""How long a run gets to hear that this is all."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,34 @@ class _Asked:
     number: int
     body: bytes
     since: float
+
+
+class _Line:
+    """The connection to one run. What is to be sent waits in a queue: a silo and a number, or None for the end."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.queue: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
+        connection.settimeout(None)
+        # Of the system, not of Python: it is for sending only, and the same socket is read for as long as it takes.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
+        self.writer: threading.Thread | None = None
+
+    def write(self, frame_of: Callable[[str, int], tuple[dict[str, object], bytes] | None]) -> None:
+        """Send what is queued until the end; the last thing is a shutdown, so that its reader notices too."""
+        try:
+            while (item := self.queue.get()) is not None:
+                frame = frame_of(*item)
+                if frame is not None:
+                    frames.send(self.connection, *frame)
+            frames.send(self.connection, {"kind": "end"}, b"")
+        except UldpError:
+            pass  # the next run is told everything again
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        with suppress(OSError):  # it may be gone already
+            self.connection.shutdown(socket.SHUT_RDWR)
 
 
 class Hub:
@@ -66,7 +103,7 @@ class Hub:
         self.address = f"unix:{Path(self._folder.name) / 'hub'}"
         self._listening = frames.listen(self.address)
         self._changed = threading.Condition()
-        self._carrier: socket.socket | None = None
+        self._carrier: _Line | None = None
         self._token = ""
         self._asked: dict[str, _Asked] = {}
         self._answers: dict[str, tuple[bytes, bytes | Failed]] = {}
@@ -151,8 +188,12 @@ class Hub:
         """Tell the run that this is all, and take no more."""
         with self._changed:
             self._closed = True
-            if self._carrier is not None:
-                self._send(self._carrier, {"kind": "end"}, b"")
+            line = self._carrier
+            if line is not None:
+                line.queue.put(None)
+        if line is not None and line.writer is not None:
+            line.writer.join(timeout=END_SECONDS)
+        with self._changed:
             self._drop()
         self._listening.close()
         self._thread.join(timeout=2.0)
@@ -168,24 +209,22 @@ class Hub:
         self._asked[silo] = _Asked(self._number, body, time.monotonic())
         self._answers.pop(silo, None)
         if self._carrier is not None:
-            self._forward(self._carrier, silo)
+            self._carrier.queue.put((silo, self._number))
 
-    def _forward(self, carrier: socket.socket, silo: str) -> None:
-        asked = self._asked[silo]
-        header = {"kind": "request", "number": asked.number, "silo": silo, "node": self._nodes.get(silo, 0)}
-        self._send(carrier, header, asked.body)
-
-    def _send(self, carrier: socket.socket, header: dict[str, object], body: bytes) -> None:
-        try:
-            frames.send(carrier, header, body)
-        except UldpError:
-            self._drop()  # its reader notices too; the next run is told everything again
+    def _frame(self, silo: str, number: int) -> tuple[dict[str, object], bytes] | None:
+        """What is to be sent about a silo; None if something else was asked in the meantime."""
+        with self._changed:
+            asked = self._asked.get(silo)
+            if asked is None or asked.number != number:
+                return None
+            header = {"kind": "request", "number": number, "silo": silo, "node": self._nodes.get(silo, 0)}
+            return header, asked.body
 
     def _drop(self) -> None:
         if self._carrier is not None:
-            carrier, self._carrier, self._since = self._carrier, None, time.monotonic()
-            with suppress(OSError):  # it may be gone already
-                carrier.shutdown(socket.SHUT_RDWR)
+            line, self._carrier, self._since = self._carrier, None, time.monotonic()
+            line.hang_up()
+            line.queue.put(None)  # its writer may be waiting for more
             self._changed.notify_all()
 
     def _accept(self) -> None:
@@ -202,32 +241,37 @@ class Hub:
     def _serve(self, connection: socket.socket) -> None:
         """Read one run's answers until it ends."""
         with connection:
+            line = None
             try:
                 connection.settimeout(HELLO_SECONDS)
                 header, _ = frames.receive(connection, 0)
-                if not self._welcomed(connection, header):
+                line = self._welcomed(connection, header)
+                if line is None:
                     return
-                connection.settimeout(None)
                 while True:
                     self._take(*frames.receive(connection, self._limit))
             except UldpError:
                 pass  # it died, or talks nonsense: the run is over, another may come
             with self._changed:
-                if self._carrier is connection:
+                if line is not None and self._carrier is line:
                     self._drop()
+            if line is not None and line.writer is not None:
+                line.writer.join()  # it was hung up on: the socket is closed after it, not below it
 
-    def _welcomed(self, connection: socket.socket, header: dict[str, object]) -> bool:
+    def _welcomed(self, connection: socket.socket, header: dict[str, object]) -> _Line | None:
         """Take the run that has the present token, and tell it everything that is not answered yet."""
         with self._changed:
             token = str(header.get("token", ""))
-            if self._closed or not self._token or not hmac.compare_digest(token, self._token):
-                return False
+            if self._closed or not self._token or not hmac.compare_digest(token.encode(), self._token.encode()):
+                return None
             self._drop()
-            self._carrier = connection
-            for silo in list(self._asked):
-                self._forward(connection, silo)
+            self._carrier = line = _Line(connection)
+            for silo, asked in self._asked.items():
+                line.queue.put((silo, asked.number))
+            line.writer = threading.Thread(target=line.write, args=(self._frame,), name="hub-writer", daemon=True)
+            line.writer.start()
             self._changed.notify_all()
-            return True
+            return line
 
     def _take(self, header: dict[str, object], body: bytes) -> None:
         silo = str(header.get("silo", ""))

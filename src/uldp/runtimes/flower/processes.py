@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -34,9 +35,11 @@ OURS: Final = {
     "flwr-clientapp": "uldp.runtimes.flower.client_app",
     "flwr-serverapp": "uldp.runtimes.flower.server_app",
 }
-STAYS: Final = {"flower-superexec": "uldp.runtimes.flower.executor"}
-"""What a SuperNode starts once, and what then starts ``flwr-clientapp`` for every message; ours answers by itself."""
-FOREIGN: Final = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation", "uv")
+EXECUTOR: Final = "uldp.runtimes.flower.executor"
+"""What answers a SuperNode's messages; Flower's would start ``flwr-clientapp`` for every one."""
+RUNTIME: Final = "runtime"
+"""The folder with the certificate of a SuperNode's own port."""
+FOREIGN: Final = ("flower-superexec", "flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation", "uv")
 """Other commands that Flower starts for a run; here they do nothing."""
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 8.0
@@ -86,12 +89,12 @@ class Address:
 class Home:
     """A folder for Flower inside a run's private folder: settings, database, logs, commands."""
 
-    def __init__(self, folder: Path, *, silo: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         private_folder(self.folder)
         self._commands = self.folder / "bin"
         private_folder(self._commands)
-        for name, module in {**OURS, **(STAYS if silo else {})}.items():
+        for name, module in OURS.items():
             # Flower throws away what these print.
             self._command(name, f'exec "{sys.executable}" -P -m {module} "$@" >>"$FLWR_HOME/{name}.log" 2>&1')
         for name in FOREIGN:
@@ -108,6 +111,13 @@ class Home:
 
     def file(self, name: str) -> Path:
         return self.folder / name
+
+    def secret(self) -> Path:
+        """What hands out a SuperLink's or a SuperNode's tasks to our processes and to nobody else; made once."""
+        file = self.file("superexec.secret")
+        if not file.exists():
+            replace_file(file, os.urandom(32).hex().encode())
+        return file
 
     def connect(self, address: Address, ca: Path | None) -> None:
         """Write down how Flower's command line reaches the SuperLink."""
@@ -130,7 +140,15 @@ class Home:
 
     def run(self, *arguments: str) -> dict[str, Any]:
         """A command of ``flwr`` and the JSON that it prints."""
-        command = [_program("flwr"), *arguments, "--format", "json"]
+        return self._json([_program("flwr"), *arguments, "--format", "json"], "flwr " + " ".join(arguments[:2]))
+
+    def nodes(self) -> dict[str, int]:
+        """Every node key that the SuperLink knows, and its node id."""
+        command = [sys.executable, "-P", "-m", "uldp.runtimes.flower.nodes", CONNECTION]
+        found = self._json(command, "flwr supernode list")["nodes"]
+        return {credentials.node_line_of(pem.encode()): int(node) for pem, node in found.items()}
+
+    def _json(self, command: Sequence[str], place: str) -> dict[str, Any]:
         try:
             done = subprocess.run(
                 command,
@@ -142,8 +160,8 @@ class Home:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise RunError(f"no answer after {COMMAND_SECONDS:g} s", place=f"flwr {arguments[0]}") from None
-        return _json_of(done, arguments)
+            raise RunError(f"no answer after {COMMAND_SECONDS:g} s", place=place) from None
+        return _json_of(done, place)
 
 
 _APP: Final = """\
@@ -174,8 +192,7 @@ token = ""
 """
 
 
-def _json_of(done: subprocess.CompletedProcess[str], arguments: Sequence[str]) -> dict[str, Any]:
-    place = "flwr " + " ".join(arguments[:2])
+def _json_of(done: subprocess.CompletedProcess[str], place: str) -> dict[str, Any]:
     start = done.stdout.find("{")
     try:
         tree = json.loads(done.stdout[start:]) if start >= 0 else {}
@@ -220,12 +237,6 @@ class Child:
     def ended(self) -> int | None:
         """The exit code, None while it runs."""
         return self._process.poll()
-
-    @property
-    def lonely(self) -> bool:
-        """Whether nothing that it started runs any more; never where that cannot be seen."""
-        below = descendants(self.pid)
-        return _stat(os.getpid()) is not None and not any(map(_alive, below))
 
     def stop(self) -> None:
         """Ask it to end, then make it; what it started goes too, also what left the process group."""
@@ -326,30 +337,92 @@ def superlink_command(home: Home, address: Address, security: Security | None) -
     """The SuperLink. Who takes tasks from it must know the secret: its port is open to all silos."""
     command = [_program("flower-superlink"), "--host", address.host, "--port", str(address.port)]
     command += ["--database", str(home.file("state.db")), "--disable-runtime-dependency-installation"]
-    command += ["--isolation", "process", "--superexec-auth-secret-file", str(home.file("superexec.secret"))]
+    command += _secret(home)
     if security is None:
         return [*command, "--insecure"]
+    return [*command, *_shown(security), "--enable-supernode-auth"]
+
+
+def _shown(security: Security) -> list[str]:
+    """The certificate that a program shows."""
     files = {"ca-certfile": credentials.CA, "certfile": credentials.SERVER, "keyfile": credentials.SERVER_KEY}
-    for option, name in files.items():
-        command += [f"--ssl-{option}", str((security.folder / name).resolve())]
-    return [*command, "--enable-supernode-auth"]
+    pairs = ((f"--ssl-{option}", str((security.folder / name).resolve())) for option, name in files.items())
+    return [word for pair in pairs for word in pair]
 
 
 def superexec_command(home: Home, address: Address, security: Security | None) -> list[str]:
     """What starts the ServerApp of a run."""
     command = [_program("flower-superexec"), "--runtime-api-address", str(address)]
-    command += ["--superexec-auth-secret-file", str(home.file("superexec.secret"))]
+    command += _secret(home)[2:]
     return [*command, *_trust(security.ca if security else None)]
 
 
-def supernode_command(
-    superlink: Address, port: int, ca: Path | None, key: Path | None, config: Mapping[str, str]
-) -> list[str]:
-    """A silo's SuperNode. Its own port is for its own processes, on loopback."""
-    words = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
-    command = [_program("flower-supernode"), "--superlink", str(superlink), *_trust(ca), "--node-config", words]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    return command if key is None else [*command, "--auth-supernode-private-key", str(key.resolve())]
+def _secret(home: Home) -> list[str]:
+    return ["--isolation", "process", "--superexec-auth-secret-file", str(home.secret())]
+
+
+@dataclass(frozen=True)
+class NodeSide:
+    """How a silo's SuperNode reaches the server, and what it is told about the silo."""
+
+    superlink: Address
+    ca: Path | None
+    key: Path | None
+    config: Mapping[str, str]
+
+
+def supernode_command(home: Home, side: NodeSide, port: int) -> list[str]:
+    """A silo's SuperNode. Its own port is on loopback, over TLS, and for who knows the secret."""
+    words = " ".join(f"{name}={json.dumps(value)}" for name, value in side.config.items())
+    command = [_program("flower-supernode"), "--superlink", str(side.superlink), *_trust(side.ca)]
+    command += ["--node-config", words, "--host", "127.0.0.1", "--port", str(port), *_secret(home)]
+    command += _shown(Security(home.file(RUNTIME)))
+    return command if side.key is None else [*command, "--auth-supernode-private-key", str(side.key.resolve())]
+
+
+def executor_command(home: Home, port: int) -> list[str]:
+    """What answers the messages of the SuperNode at ``port``."""
+    command = [sys.executable, "-P", "-m", EXECUTOR, "--runtime-api-address", f"127.0.0.1:{port}"]
+    command += _trust(home.file(RUNTIME) / credentials.CA)
+    return [*command, *_secret(home)[2:], "--parent-pid", str(os.getpid())]
+
+
+class SuperNode:
+    """A silo's part of Flower: its node, and what answers the node's messages. One is nothing without the other.
+
+    Between the two: a secret and a certificate of their own, so that nobody else on the machine gets in between.
+    """
+
+    def __init__(self, home: Home, side: NodeSide) -> None:
+        self._children: list[Child] = []
+        self.port = free_port()
+        shutil.rmtree(home.file(RUNTIME), ignore_errors=True)
+        credentials.make_certificates(home.file(RUNTIME), ["127.0.0.1"], credentials.MOST_DAYS)
+        (home.file(RUNTIME) / credentials.CA_KEY).unlink()  # it signs nothing else
+        commands = {
+            "supernode": supernode_command(home, side, self.port),
+            "executor": executor_command(home, self.port),
+        }
+        try:
+            for name, command in commands.items():
+                log = home.file(f"{name}.log")
+                self._children.append(Child(command, home.environment(), log, home.folder))
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def ended(self) -> bool:
+        """Whether one of the two has ended."""
+        return any(child.ended is not None for child in self._children)
+
+    def last_words(self) -> str:
+        """What the one that has ended said last."""
+        return next((child.last_words(1) for child in self._children if child.ended is not None), "")
+
+    def stop(self) -> None:
+        for child in reversed(self._children):
+            child.stop()
 
 
 def _trust(ca: Path | None) -> list[str]:
@@ -386,9 +459,6 @@ class SuperLink:
         self._hub = hub
         self._children: list[Child] = []
         self._over = False
-        secret = home.file("superexec.secret")
-        if not secret.exists():
-            replace_file(secret, os.urandom(32).hex().encode())
         home.connect(address, security.ca if security else None)
         self._app = home.write_app()
 
@@ -442,7 +512,7 @@ class SuperLink:
             self._children.pop().stop()
 
     def register(self, keys: Mapping[str, str]) -> dict[str, int]:
-        """Every silo's node id. What was registered is kept beside the database, for Flower does not tell it again."""
+        """Every silo's node id. What was registered is kept beside the database; Flower registers no key twice."""
         kept = self.home.file("nodes.json")
         known: dict[str, int] = json.loads(kept.read_text()) if kept.exists() else {}
         for number, (silo, key) in enumerate(keys.items()):
@@ -450,9 +520,19 @@ class SuperLink:
                 continue
             file = self.home.file(f"node-{number}.pub")
             replace_file(file, key.encode() + b"\n", mode=0o644)
-            known[key] = int(self.home.run("supernode", "register", str(file), "--name", silo)["node-id"])
+            known[key] = self._registered(silo, key, file)
             replace_file(kept, json.dumps(known).encode())
         return {silo: known[key] for silo, key in keys.items()}
+
+    def _registered(self, silo: str, key: str, file: Path) -> int:
+        try:
+            return int(self.home.run("supernode", "register", str(file), "--name", silo)["node-id"])
+        except RunError:
+            # A server that was killed before it wrote the node down: Flower knows the key, and refuses it.
+            node = self.home.nodes().get(" ".join(key.split()[:2]))
+            if node is None:
+                raise
+            return node
 
     def submit(self, token: str) -> str:
         """Start a new run of Flower; its id."""

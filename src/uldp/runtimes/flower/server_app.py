@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib
 import os
-import select
+import queue
 import socket
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -41,6 +42,7 @@ class Carrying:
 
     grid: Any
     sock: socket.socket
+    heard: queue.SimpleQueue[Request | None] = field(default_factory=queue.SimpleQueue)
     waiting: list[Request] = field(default_factory=list)
     sent: dict[str, Request] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
@@ -48,24 +50,40 @@ class Carrying:
 
     def go(self) -> None:
         """Carry until the hub says that this is all."""
+        # In a thread of its own: a hub that sends while answers are sent to it must be read, or both wait for ever.
+        threading.Thread(target=self._listen, name="hub", daemon=True).start()
         while self._take():
             if self.waiting:
                 self._push()
             if self.sent or self.asked:
                 self._pull()
 
+    def _listen(self) -> None:
+        """Read what the hub asks until it ends, or goes."""
+        try:
+            while True:
+                header, body = frames.receive(self.sock, MOST_BYTES)
+                if header.get("kind") == "end":
+                    break
+                self.heard.put(Request(int(header["number"]), str(header["silo"]), int(header["node"]), body))
+        except (UldpError, KeyError, TypeError, ValueError) as error:
+            print(f"the hub is gone: {error}", flush=True)
+        finally:
+            self.heard.put(None)
+
     def _take(self) -> bool:
         """Take the hub's next requests, if there are any; False at the end."""
         patience = POLL if self.waiting or self.sent or self.asked else 5.0
-        while select.select([self.sock], [], [], patience)[0]:
-            header, body = frames.receive(self.sock, MOST_BYTES)
-            if header.get("kind") == "end":
+        while True:
+            try:
+                new = self.heard.get(timeout=patience)
+            except queue.Empty:
+                return True
+            if new is None:
                 return False
-            new = Request(int(header["number"]), str(header["silo"]), int(header["node"]), body)
             # A silo is asked one thing at a time: what the hub asks now takes the place of what waits.
             self.waiting = [*(request for request in self.waiting if request.silo != new.silo), new]
             patience = 0.0
-        return True
 
     def _push(self) -> None:
         """Send what waits to the nodes that are there."""
@@ -180,15 +198,29 @@ def main() -> None:
     from flwr.superlink.cli import flwr_serverapp
 
     runtime: Any = importlib.import_module("flwr.superlink.runtime.run_serverapp")
-    if not hasattr(runtime, "run_"):
-        raise SystemExit("uldp: this version of Flower starts apps in another way; install uldp[flower]")
+    ours = _instead()
+    for name in ours:  # another Flower than the pinned one would install and run what came with a run
+        if not hasattr(runtime, name):
+            raise SystemExit(f"uldp: this version of Flower has no {name}; install uldp[flower]")
+    for name, function in ours.items():
+        setattr(runtime, name, function)
+    flwr_serverapp()
+
+
+def _instead() -> dict[str, Any]:
+    """What Flower's program calls: nothing that came with a run is unpacked, read or loaded but its settings."""
 
     def run_ours(grid: Any, context: Any, **_: Any) -> Any:
         make_app()(grid=grid, context=context)
         return context
 
-    runtime.run_ = run_ours
-    flwr_serverapp()
+    return {
+        "install_from_fab": lambda *_, **__: None,
+        "get_fab_metadata": lambda *_: ("uldp/uldp-carrier", "1.0.0"),
+        "get_project_config": lambda *_: {"tool": {"flwr": {"app": {"components": {"serverapp": "ours"}}}}},
+        "get_fused_config_from_dir": lambda _, given: dict(given),
+        "run_": run_ours,
+    }
 
 
 if __name__ == "__main__":

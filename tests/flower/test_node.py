@@ -1,0 +1,107 @@
+"""A silo's node: started again when it ends, and the end of `join` when it cannot be."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from uldp.errors import RunError
+from uldp.runtimes.flower import federation
+from uldp.runtimes.flower.processes import Address
+
+
+class FakeSilo:
+    name, closed = "a", False
+
+    def __init__(self):
+        self.stopped = threading.Event()
+
+    def stop(self):
+        self.stopped.set()
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    for name in ("AGAIN_SECONDS", "GOODBYE_SECONDS", "SETTLED_SECONDS"):
+        monkeypatch.setattr(federation, name, 0.01)
+    joining = federation.Joining(Address("127.0.0.1", 9), None, None, tmp_path / "state")
+    said = []
+    made = federation.Node(joining, FakeSilo(), "unix:/silo", said.append)
+    made.said, made.silo = said, made._silo
+    return made
+
+
+def child(*, ended, words="it ended"):
+    return SimpleNamespace(ended=ended, last_words=lambda: words, stop=lambda: None)
+
+
+def test_a_node_that_cannot_be_started_again_ends_the_silo_with_a_sentence(node, monkeypatch):
+    monkeypatch.setattr(federation, "UNKNOWN_SECONDS", 0.1)
+    first = [child(ended=True)]
+
+    def start():
+        if first:
+            return first.pop()
+        raise RunError("No space left on device", place="supernode.log")
+
+    monkeypatch.setattr(node, "_start", start)
+    with node.attached():
+        assert node.silo.stopped.wait(10)
+    assert "No space left" in str(node.trouble) and len(node.said) >= 2
+
+
+def test_an_error_that_nobody_thought_of_ends_the_silo_too(node, monkeypatch):
+    def start():
+        raise ValueError("surprise")
+
+    monkeypatch.setattr(node, "_start", start)
+    with node.attached():
+        assert node.silo.stopped.wait(10)
+    assert "surprise" in str(node.trouble)
+
+
+def test_trouble_that_passes_is_passed_over(node, monkeypatch):
+    starts = []
+
+    def start():
+        starts.append(1)
+        if len(starts) == 2:
+            raise OSError("no more processes")
+        return child(ended=len(starts) < 4)
+
+    monkeypatch.setattr(node, "_start", start)
+    with node.attached():
+        end = time.monotonic() + 10
+        while len(starts) < 4:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert not node.silo.stopped.is_set()
+        node.silo.closed = True
+        assert node.silo.stopped.wait(10)
+    assert node.trouble is None
+
+
+def test_the_servers_watch_goes_on_whatever_happens(monkeypatch):
+    monkeypatch.setattr(federation, "AGAIN_SECONDS", 0.01)
+    calls, said = [], []
+
+    class SuperLink:
+        start = stop = lambda self: None
+        register = lambda self, keys: {}  # noqa: E731
+        submit = lambda self, token: None  # noqa: E731
+
+        @property
+        def running(self):
+            calls.append(1)
+            if len(calls) == 1:
+                raise ValueError("surprise")
+            return True
+
+    hub = SimpleNamespace(know=lambda n: None, new_token=str, seconds_alone=0.0, late_by=lambda s: ())
+    with federation.Watch(SuperLink(), hub, {}, said.append).watching():
+        end = time.monotonic() + 10
+        while len(calls) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    assert "surprise" in said[0]
