@@ -76,13 +76,14 @@ def _new(
     from uldp.cli.source import experiment_from
     from uldp.experiment.parties import prepare_server
     from uldp.runs.directory import RunDirectory
-    from uldp.runtimes.flower.federation import node_keys
+    from uldp.runtimes.flower.federation import check_rehearsal, node_keys
     from uldp.runtimes.flower.processes import check_installed
 
     experiment = experiment_from(file, None, None, overrides)
     prepared = prepare_server(experiment, rehearsal=rehearse)
     check_installed()
-    node_keys(prepared, where.security)  # before a directory is made
+    check_rehearsal(experiment, where.address, "--address")  # all before a directory is made
+    node_keys(prepared, where.security)
     name = f"{prepared.about.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
     return prepared, RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), experiment)
 

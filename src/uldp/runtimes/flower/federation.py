@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from uldp.errors import ConfigError, RunError, UldpError, first_line
+from uldp.experiment.config import Experiment
 from uldp.experiment.parties import PreparedServer, PreparedSilo
 from uldp.runs.directory import RunDirectory
 from uldp.runs.files import append_line
@@ -69,6 +70,16 @@ class Where:
             )
         if self.security is not None:
             self.security.check()
+
+
+def check_rehearsal(experiment: Experiment, address: Address, option: str) -> None:
+    """Noise from a seed protects nobody, and a silo's own limit does not count it: it stays on one machine."""
+    if experiment.run.secrets == "simulated" and not address.loopback:
+        raise ConfigError(
+            "a rehearsal (run.secrets = 'simulated') stays on this machine; take 127.0.0.1, or run.secrets = 'os'",
+            place=option,
+            value=str(address),
+        )
 
 
 def node_keys(prepared: PreparedServer, security: Security | None) -> dict[str, str]:
@@ -151,6 +162,7 @@ def serve(
     say: Say,
 ) -> Result:
     """Run the server's part of an experiment, begun or resumed, and leave the run directory of a simulation."""
+    check_rehearsal(prepared.experiment, where.address, "--address")
 
     def trouble(failed: Mapping[str, Failed]) -> None:
         for silo, why in failed.items():
@@ -202,6 +214,7 @@ class Joining:
 def join(prepared: PreparedSilo, joining: Joining, say: Say) -> None:
     """Answer for one silo until the experiment is over."""
     check_installed()
+    check_rehearsal(prepared.experiment, joining.superlink, "--superlink")
     experiment, keys = prepared.experiment, joining.keys
     identity = credentials.identity_of(keys) if keys is not None and experiment.aggregation.identities else None
     if joining.ca is not None and keys is None:
