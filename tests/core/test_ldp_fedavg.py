@@ -218,7 +218,7 @@ def test_bad_settings_are_one_sentence_with_their_place(fields, says):
 
 
 def test_a_fraction_that_picks_nobody_is_refused():
-    with pytest.raises(ConfigError, match="one of 3 clients"):
+    with pytest.raises(ConfigError, match="one of 3 silos"):
         make_plan(build("ldp-fedavg", fraction=0.1), small_federation())
 
 

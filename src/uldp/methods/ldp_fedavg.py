@@ -35,6 +35,7 @@ from uldp.mechanisms.local import LocalMechanism
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
 from uldp.methods.base import Contribution, Facts, Method, Observer, State, require
 from uldp.methods.local import TrainsLocally
+from uldp.methods.picking import PicksSilos
 from uldp.privacy.events import Event, LocalReports
 from uldp.rng import Secrets, SecretStream, Streams
 from uldp.vectors import FixedPoint, Vector
@@ -55,13 +56,12 @@ _BITS: Final = 40  # a perturbed value in 2^-40 of its largest size: rounding wh
 
 
 @dataclass(frozen=True, kw_only=True)
-class LdpFedAvg(TrainsLocally, Method):
+class LdpFedAvg(PicksSilos, TrainsLocally, Method):
     """Federated averaging of values that the clients perturbed."""
 
     epsilon_weight: float = 5.0
     mechanism: str = "piecewise"
     sends: str = "deltas"
-    fraction: float = 1.0
     global_lr: float = 1.0
     center: PerLayer = 0.0
     radius: PerLayer = 0.075
@@ -87,7 +87,6 @@ class LdpFedAvg(TrainsLocally, Method):
         require(self.noise_multiplier == 0, "noise_multiplier", self.noise_multiplier, "0 (clients perturb)", "privacy")
         require(self.sample_rate == 1, "sample_rate", self.sample_rate, "1 (clients are picked by method.fraction)")
         require(self.compensate == 0, "compensate", self.compensate, "0 (no noise is shared)", "privacy")
-        require(0 < self.fraction <= 1, "fraction", self.fraction, "above 0 and at most 1")
         require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
         for key, known in (("sends", SENDS), ("ranges", RANGES), ("mechanism", tuple(LOCAL_MECHANISMS))):
             require(getattr(self, key) in known, key, getattr(self, key), f"one of {', '.join(known)}")
@@ -155,14 +154,6 @@ class LdpFedAvg(TrainsLocally, Method):
     def extremal(self) -> bool:
         return self.mechanism in EXTREMAL
 
-    @property
-    def samples_silos(self) -> bool:
-        return self.fraction < 1
-
-    def silos_per_round(self, facts: Facts) -> int:
-        """f_r |S| as a whole number: the nearest, and halves to the even one."""
-        return round(self.fraction * facts.silos)
-
     def silo(
         self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
     ) -> Iterator[Contribution]:
@@ -209,12 +200,6 @@ class LdpFedAvg(TrainsLocally, Method):
 
     def check(self, facts: Facts) -> None:
         super().check(facts)
-        require(
-            self.silos_per_round(facts) >= 1,
-            "fraction",
-            self.fraction,
-            f"at least {1 / facts.silos:.3g}, so that one of {facts.silos} clients takes part",
-        )
         require(
             not self.layers or sum(self.layers) == facts.dimension,
             "layers",

@@ -24,7 +24,8 @@ from uldp.data.federation import IntArray, SiloData
 from uldp.errors import ConfigError
 from uldp.learners.base import Learner
 from uldp.learners.noise import order_keys
-from uldp.methods.base import Facts, Method, require
+from uldp.methods.base import Facts, require
+from uldp.methods.picking import PicksSilos
 from uldp.privacy.statement import show_epsilon
 from uldp.privacy.subjects import published_noise
 from uldp.rng import SecretStream, Streams
@@ -37,14 +38,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubjectLevel(Method):
+class SubjectLevel(PicksSilos):
     """Modes, the number of silos of a subject, and silos that are picked in a round."""
 
     mode: str = "sound"
     max_silos: int = 0
     """A subject has records in at most so many silos; 0 for no limit."""
-    fraction: float = 1.0
-    """The share of the silos that takes part in a round."""
     claimed_epsilon: float = 0.0
     """``published``: what the noise is made for. Filled in from ``privacy.epsilon`` and ``privacy.delta``."""
     claimed_delta: float = 1e-5
@@ -60,7 +59,6 @@ class SubjectLevel(Method):
         super().__post_init__()
         require(self.mode in MODES, "mode", self.mode, f"one of {', '.join(MODES)}")
         require(self.max_silos >= 0, "max_silos", self.max_silos, "0 (no limit) or more")
-        require(0 < self.fraction <= 1, "fraction", self.fraction, "above 0 and at most 1")
         require(
             not self.published or self.noise_multiplier == 0,
             "noise_multiplier",
@@ -84,25 +82,9 @@ class SubjectLevel(Method):
     def fitted(self, totals: IntArray) -> Self:
         return replace(self, pooled_records=int(totals.sum())) if self.published else self
 
-    @property
-    def samples_silos(self) -> bool:
-        return self.fraction < 1
-
-    def silos_per_round(self, facts: Facts) -> int:
-        return round(self.fraction * facts.silos)
-
     def spanned(self, facts: Facts) -> int:
         """In how many silos of one round a subject may have records."""
         return min(self.max_silos or facts.silos, max(1, self.silos_per_round(facts)))
-
-    def check(self, facts: Facts) -> None:
-        super().check(facts)
-        require(
-            self.silos_per_round(facts) >= 1,
-            "fraction",
-            self.fraction,
-            f"at least {1 / facts.silos:.3g}, so that one of {facts.silos} silos takes part",
-        )
 
     def check_counts(self, facts: Facts, counts: IntArray) -> None:
         most = int((counts > 0).sum(axis=0).max(initial=0))
