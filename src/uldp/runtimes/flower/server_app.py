@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from uldp.errors import RunError, UldpError
+from uldp.errors import RunError, UldpError, first_line
 from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.flower.envelopes import MESSAGE_TYPE, packed, unpacked
 
@@ -42,7 +42,7 @@ class Carrying:
 
     grid: Any
     sock: socket.socket
-    heard: queue.SimpleQueue[Request | None] = field(default_factory=queue.SimpleQueue)
+    heard: queue.SimpleQueue[Request | UldpError | None] = field(default_factory=queue.SimpleQueue)
     waiting: list[Request] = field(default_factory=list)
     sent: dict[str, Request] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
@@ -66,10 +66,11 @@ class Carrying:
                 if header.get("kind") == "end":
                     break
                 self.heard.put(Request(int(header["number"]), str(header["silo"]), int(header["node"]), body))
-        except (UldpError, KeyError, TypeError, ValueError) as error:
-            print(f"the hub is gone: {error}", flush=True)
-        finally:
             self.heard.put(None)
+        except UldpError as error:
+            self.heard.put(error)
+        except (KeyError, TypeError, ValueError) as error:
+            self.heard.put(RunError(f"the hub asks something unknown ({first_line(error)})", place="hub"))
 
     def _take(self) -> bool:
         """Take the hub's next requests, if there are any; False at the end."""
@@ -81,6 +82,8 @@ class Carrying:
                 return True
             if new is None:
                 return False
+            if isinstance(new, UldpError):
+                raise new  # the server is gone: this run ends as failed, and another one comes
             # A silo is asked one thing at a time: what the hub asks now takes the place of what waits.
             self.waiting = [*(request for request in self.waiting if request.silo != new.silo), new]
             patience = 0.0
