@@ -105,3 +105,41 @@ def test_the_servers_watch_goes_on_whatever_happens(monkeypatch):
             assert time.monotonic() < end
             time.sleep(0.05)
     assert "surprise" in said[0]
+
+
+def test_nothing_is_started_for_a_run_that_another_process_works_on(tmp_path, monkeypatch):
+    from uldp.runs.directory import RunDirectory
+    from uldp.runtimes.flower.federation import Where
+    from uldp.runtimes.serving import Patience
+
+    (tmp_path / "private").mkdir(mode=0o700)
+    monkeypatch.setattr(federation, "check_installed", lambda: None)
+    monkeypatch.setattr(federation, "Serving", lambda *a, **k: None)
+    monkeypatch.setattr(federation, "SuperLink", lambda *a, **k: pytest.fail("started"))
+    prepared = SimpleNamespace(plan=SimpleNamespace(message_limit=1, silos=()))
+    where = Where(Address("127.0.0.1", 9), None)
+    with RunDirectory(tmp_path).locked(), pytest.raises(RunError, match="another process"):
+        federation.serve(prepared, RunDirectory(tmp_path), where, patience=Patience(), on_round=print, say=print)
+
+
+def test_messages_that_never_end_are_limited(monkeypatch):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
+    from uldp.runtimes.flower import executor
+
+    monkeypatch.setattr(executor, "STUCK_SECONDS", 0.3)
+    monkeypatch.setattr(executor.signal, "signal", lambda *about: None)
+    about = SimpleNamespace(parent_pid=None)
+    monkeypatch.setattr(executor, "_arguments", lambda: about)
+    found = SimpleNamespace(HasField=lambda name: True, token="t")
+    monkeypatch.setattr(executor, "_client", lambda *a: SimpleNamespace(AcquireTask=lambda request: found))
+    started, end = [], threading.Event()
+
+    def stuck(client, app):
+        started.append(1)
+        end.wait(10)
+
+    monkeypatch.setattr(executor, "_answered", stuck)
+    with pytest.raises(SystemExit, match="none of 8 messages"):
+        executor.main()
+    end.set()
+    assert len(started) == executor.MOST_AT_ONCE

@@ -170,9 +170,9 @@ def serve(
 
     with ExitStack() as until:
         hub = Hub(limit=prepared.plan.message_limit, on_exchange=lambda line: _note(directory, line))
+        until.callback(hub.close)
         serving = Serving(prepared, directory, hub, patience=patience, on_round=on_round, on_trouble=trouble)
         if directory.finished:
-            until.callback(hub.close)
             return serving.go()  # for show: nobody is asked anything
         check_installed()
         keys = node_keys(prepared, where.security)
@@ -180,7 +180,7 @@ def serve(
         home = Home(directory.path / "private" / "flower")
         superlink = SuperLink(home, where.address, where.security, hub.address, running=where.running)
         until.callback(superlink.end)
-        until.callback(hub.close)
+        until.callback(hub.close)  # the run hears of the end before Flower does
         until.enter_context(Watch(superlink, hub, keys, say).watching())
         return serving.go()
 

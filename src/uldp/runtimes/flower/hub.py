@@ -102,6 +102,7 @@ class Hub:
         self._folder = tempfile.TemporaryDirectory(prefix="uldp-hub-")
         self.address = f"unix:{Path(self._folder.name) / 'hub'}"
         self._listening = frames.listen(self.address)
+        self._listening.settimeout(0.2)
         self._changed = threading.Condition()
         self._carrier: _Line | None = None
         self._token = ""
@@ -228,7 +229,6 @@ class Hub:
             self._changed.notify_all()
 
     def _accept(self) -> None:
-        self._listening.settimeout(0.2)
         while not self._closed:
             try:
                 connection, _ = self._listening.accept()

@@ -12,15 +12,18 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from uldp.errors import RunError, UldpError
+from uldp.errors import RunError, UldpError, first_line
 from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.flower.envelopes import MESSAGE_TYPE, packed, unpacked
 
 POLL: Final = 0.3
 """Seconds between two looks for answers."""
+GONE_SECONDS: Final = 5.0
+"""How long this process may take to end when its server is gone."""
 MOST_BYTES: Final = 1 << 40
 HUB: Final = "ULDP_HUB"
 """Where a SuperLink that we started finds its hub. A run that names another hub is not ours."""
@@ -42,7 +45,8 @@ class Carrying:
 
     grid: Any
     sock: socket.socket
-    heard: queue.SimpleQueue[Request | None] = field(default_factory=queue.SimpleQueue)
+    on_gone: Callable[[], None] = lambda: None
+    heard: queue.SimpleQueue[Request | UldpError | None] = field(default_factory=queue.SimpleQueue)
     waiting: list[Request] = field(default_factory=list)
     sent: dict[str, Request] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
@@ -66,10 +70,12 @@ class Carrying:
                 if header.get("kind") == "end":
                     break
                 self.heard.put(Request(int(header["number"]), str(header["silo"]), int(header["node"]), body))
-        except (UldpError, KeyError, TypeError, ValueError) as error:
-            print(f"the hub is gone: {error}", flush=True)
-        finally:
             self.heard.put(None)
+        except UldpError as error:
+            self.on_gone()
+            self.heard.put(error)
+        except (KeyError, TypeError, ValueError) as error:
+            self.heard.put(RunError(f"the hub asks something unknown ({first_line(error)})", place="hub"))
 
     def _take(self) -> bool:
         """Take the hub's next requests, if there are any; False at the end."""
@@ -81,6 +87,8 @@ class Carrying:
                 return True
             if new is None:
                 return False
+            if isinstance(new, UldpError):
+                raise new  # the server is gone: this run ends as failed, and another one comes
             # A silo is asked one thing at a time: what the hub asks now takes the place of what waits.
             self.waiting = [*(request for request in self.waiting if request.silo != new.silo), new]
             patience = 0.0
@@ -158,14 +166,21 @@ class Carrying:
         frames.send(self.sock, {"kind": kind, "number": request.number, "silo": request.silo}, body)
 
 
-def carry(grid: Any, address: str, token: str) -> None:
+def _end_soon() -> None:
+    """Without its server this process is of no use; Flower would go on asking a SuperLink that is gone too."""
+    timer = threading.Timer(GONE_SECONDS, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
+
+
+def carry(grid: Any, address: str, token: str, on_gone: Callable[[], None] = lambda: None) -> None:
     """Connect to the hub at ``address`` and carry its messages over ``grid``."""
     ours = os.environ.get(HUB)
     if ours is not None and address not in ("", ours):
         raise RunError("this run belongs to another hub than this SuperLink's", place="hub", value=address)
     with _connected(ours or address) as sock:
         frames.send(sock, {"kind": "carrier", "token": token}, b"")
-        Carrying(grid, sock).go()
+        Carrying(grid, sock, on_gone).go()
 
 
 def _connected(address: str, patience: float = 10.0) -> socket.socket:
@@ -179,7 +194,7 @@ def _connected(address: str, patience: float = 10.0) -> socket.socket:
             time.sleep(0.2)
 
 
-def make_app() -> Any:
+def make_app(on_gone: Callable[[], None] = lambda: None) -> Any:
     """Flower's ``ServerApp``. Hub and token stand in the run's configuration."""
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
@@ -188,7 +203,7 @@ def make_app() -> Any:
 
     @app.main()  # type: ignore[untyped-decorator]
     def main_of_run(grid: Grid, context: Context) -> None:
-        carry(grid, str(context.run_config.get("hub", "")), str(context.run_config.get("token", "")))
+        carry(grid, str(context.run_config.get("hub", "")), str(context.run_config.get("token", "")), on_gone)
 
     return app
 
@@ -211,7 +226,7 @@ def _instead() -> dict[str, Any]:
     """What Flower's program calls: nothing that came with a run is unpacked, read or loaded but its settings."""
 
     def run_ours(grid: Any, context: Any, **_: Any) -> Any:
-        make_app()(grid=grid, context=context)
+        make_app(_end_soon)(grid=grid, context=context)
         return context
 
     return {
