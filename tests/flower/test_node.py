@@ -116,7 +116,8 @@ def test_nothing_is_started_for_a_run_that_another_process_works_on(tmp_path, mo
     monkeypatch.setattr(federation, "check_installed", lambda: None)
     monkeypatch.setattr(federation, "Serving", lambda *a, **k: None)
     monkeypatch.setattr(federation, "SuperLink", lambda *a, **k: pytest.fail("started"))
-    prepared = SimpleNamespace(plan=SimpleNamespace(message_limit=1, silos=()))
+    experiment = SimpleNamespace(run=SimpleNamespace(secrets="os"))
+    prepared = SimpleNamespace(plan=SimpleNamespace(message_limit=1, silos=()), experiment=experiment)
     where = Where(Address("127.0.0.1", 9), None)
     with RunDirectory(tmp_path).locked(), pytest.raises(RunError, match="another process"):
         federation.serve(prepared, RunDirectory(tmp_path), where, patience=Patience(), on_round=print, say=print)
