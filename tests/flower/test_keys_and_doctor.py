@@ -202,8 +202,8 @@ def test_the_doctor_reads_the_policy_that_join_would_read(federation, tmp_path, 
 
 
 def test_the_doctor_tries_the_port(tmp_path):
-    assert "cannot listen" in checks._port(Address("192.0.2.1", 8000)).said  # of another machine
-    assert "cannot listen" in checks._port(Address("999.1.1.1", 8000)).said
+    assert "cannot listen" in checks.port_finding(Address("192.0.2.1", 8000)).said  # of another machine
+    assert "cannot listen" in checks.port_finding(Address("999.1.1.1", 8000)).said
 
 
 @pytest.fixture

@@ -76,6 +76,7 @@ def _new(
     from uldp.cli.source import experiment_from
     from uldp.experiment.parties import prepare_server
     from uldp.runs.directory import RunDirectory
+    from uldp.runtimes.flower.checks import port_finding
     from uldp.runtimes.flower.federation import check_rehearsal, node_keys
     from uldp.runtimes.flower.processes import check_installed
 
@@ -84,6 +85,9 @@ def _new(
     check_installed()
     check_rehearsal(experiment, where.address, "--address")  # all before a directory is made
     node_keys(prepared, where.security)
+    port = port_finding(where.address)
+    if not where.running and not port.well:
+        raise ConfigError(port.said, place="--address", value=str(where.address))
     name = f"{prepared.about.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
     return prepared, RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), experiment)
 

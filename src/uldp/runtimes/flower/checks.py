@@ -136,12 +136,12 @@ def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
 
 
 def _server(experiment: Experiment, server: ServerSide) -> Iterator[Finding]:
-    yield _port(server.address)
+    yield port_finding(server.address)
     if server.certificates is not None:
         yield from certificate_findings(server.certificates, server.address.host)
 
 
-def _port(address: Address) -> Finding:
+def port_finding(address: Address) -> Finding:
     """Listen there for a moment: a port may be taken, forbidden, or of another machine."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
