@@ -199,7 +199,7 @@ def test_a_model_with_batch_norm_is_refused_with_the_remedy(folder):
         (["epsilon", "--noise-multiplier", "-1", "--rounds", "5"], ["noise_multiplier", "-1"]),
         (["epsilon", "--noise-multiplier", "5", "--rounds", "0"], ["rounds", "0"]),
         (["epsilon", "--noise-multiplier", "5", "--rounds", "5", "--delta", "0"], ["delta"]),
-        (["epsilon", "--noise-multiplier", "5", "--rounds", "5", "--sample-rate", "2"], ["sample_rate", "2"]),
+        (["epsilon", "--noise-multiplier", "5", "--rounds", "5", "--sample-rate", "2"], ["--sample-rate", "2"]),
         (["epsilon", "--noise-multiplier", "5", "--rounds", "5", "--method", "magic"], ["magic"]),
         (["sigma", "--epsilon", "0", "--rounds", "5"], ["epsilon", "0"]),
         (["sigma", "--epsilon", "1", "--rounds", "5", "--method", "default"], ["default"]),
