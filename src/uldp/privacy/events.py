@@ -61,6 +61,10 @@ class Group:
         if not isinstance(self.event, Gaussian | PoissonSampled):
             raise ConfigError(f"a group is of single releases, not of {self.event}", place="event")
 
+    def __hash__(self) -> int:
+        # The hash of None is another one in every process; with it the order of sums would be, and their last digits.
+        return hash((self.size, self.event, self.at_most or 0))
+
 
 @dataclass(frozen=True)
 class Repeated:
