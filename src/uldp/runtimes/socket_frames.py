@@ -70,6 +70,18 @@ def connect(address: str, timeout: float | None = None) -> socket.socket:
     return sock
 
 
+def connect_within(address: str, patience: float) -> socket.socket:
+    """The same, trying for ``patience`` seconds: whoever listens there may be about to start."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return connect(address)
+        except RunError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.2)
+
+
 def send(sock: socket.socket, header: dict[str, Any], body: bytes) -> None:
     """One frame."""
     head = msgspec.msgpack.encode(header)

@@ -29,7 +29,7 @@ def carried(address: str, request: bytes, patience: float = PATIENCE) -> tuple[s
     """The silo's answer to ``request``: ("reply", bytes), ("refused", a sentence), or ("failed", a fixed sentence)."""
     try:
         # No timeout from here on: training takes as long as it takes, and a silo that dies closes the connection.
-        with _connected(address, patience) as sock:
+        with frames.connect_within(address, patience) as sock:
             header, body = frames.asked(sock, {"kind": "request"}, request, MOST_BYTES)
     except UldpError as error:
         print(f"no answer: {error}", flush=True)
@@ -39,17 +39,6 @@ def carried(address: str, request: bytes, patience: float = PATIENCE) -> tuple[s
         return kind, body
     print(f"an unknown answer: {kind!r}", flush=True)
     return "failed", UNKNOWN_ANSWER
-
-
-def _connected(address: str, patience: float) -> Any:
-    end = time.monotonic() + patience
-    while True:
-        try:
-            return frames.connect(address)
-        except UldpError:
-            if time.monotonic() >= end:
-                raise
-            time.sleep(0.2)
 
 
 def answer(content: Any, silo: str, address: str) -> Any:

@@ -283,11 +283,11 @@ def descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for child, _, parent, _ in _processes():
         children.setdefault(parent, []).append(child)
-    found, todo = [], [pid]
-    while todo:
-        below = children.get(todo.pop(), [])
+    found, parents = [], [pid]
+    while parents:
+        below = children.get(parents.pop(), [])
         found += below
-        todo += below
+        parents += below
     return found
 
 

@@ -11,7 +11,6 @@ import os
 import queue
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -178,20 +177,9 @@ def carry(grid: Any, address: str, token: str, on_gone: Callable[[], None] = lam
     ours = os.environ.get(HUB)
     if ours is not None and address not in ("", ours):
         raise RunError("this run belongs to another hub than this SuperLink's", place="hub", value=address)
-    with _connected(ours or address) as sock:
+    with frames.connect_within(ours or address, 10.0) as sock:
         frames.send(sock, {"kind": "carrier", "token": token}, b"")
         Carrying(grid, sock, on_gone).go()
-
-
-def _connected(address: str, patience: float = 10.0) -> socket.socket:
-    end = time.monotonic() + patience
-    while True:
-        try:
-            return frames.connect(address)
-        except UldpError:
-            if time.monotonic() >= end:
-                raise
-            time.sleep(0.2)
 
 
 def make_app(on_gone: Callable[[], None] = lambda: None) -> Any:
