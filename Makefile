@@ -2,10 +2,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# heart-disease has four hospitals of its own; without its files the built-in breast-cancer is dealt to three silos.
-FEDERATION_DATA := $(if $(wildcard $(ULDP_DATA)/heart_disease),heart-disease,breast-cancer)
-FEDERATION_SILOS := $(if $(filter breast-cancer,$(FEDERATION_DATA)),--set data.silos=3)
-
+FLOWER := $(VENV)/.flower
+RAY := $(VENV)/.ray
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -18,7 +17,15 @@ install: $(STAMP) ## Create .venv with everything a developer needs
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
+	$(INSTALL) '.[dev,bench]'
+	@touch $@
+
+$(FLOWER): $(STAMP)
+	$(INSTALL) '.[flower]'
+	@touch $@
+
+$(RAY): $(STAMP)
+	$(INSTALL) '.[flower-sim]'
 	@touch $@
 
 .PHONY: demo
@@ -26,12 +33,16 @@ demo: $(STAMP) ## Train four methods on built-in data, compare, draw, explain
 	$(BIN)/uldp demo
 
 .PHONY: test
-test: $(STAMP) ## Run the tests
+test: $(FLOWER) ## Run the tests
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
 .PHONY: test-all
-test-all: $(STAMP) ## Run the tests, the slow ones too
+test-all: $(FLOWER) ## Run the tests, the slow ones too
 	$(BIN)/python -m pytest -n 2
+
+.PHONY: test-sim
+test-sim: $(RAY) ## Run simulations on Flower's engine, which needs Ray
+	$(BIN)/python -m pytest tests/flower/test_simulation.py
 
 .PHONY: check
 check: $(STAMP) ## Check style, types and the direction of imports
@@ -46,10 +57,14 @@ format: $(STAMP) ## Format the code
 	$(BIN)/ruff format .
 
 .PHONY: federation
-federation: $(STAMP) ## Rehearse a server and three silos over Flower and TLS; the model must be the simulation's
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[flower]'
-	$(BIN)/uldp rehearse --dataset $(FEDERATION_DATA) --method uldp-avg-w $(FEDERATION_SILOS) \
-	  --aggregation masked --aggregation paillier \
+federation: $(FLOWER) ## Rehearse a server and its silos over Flower and TLS; the model must be the simulation's
+	@if $(BIN)/uldp data check heart-disease >/dev/null 2>&1; then \
+	  set -- --dataset heart-disease; echo "heart-disease, with its own four hospitals"; \
+	else \
+	  set -- --dataset breast-cancer --set data.silos=3; \
+	  echo "the files of heart-disease are not here (uldp data check heart-disease): breast-cancer, dealt to three silos"; \
+	fi; \
+	$(BIN)/uldp rehearse "$$@" --method uldp-avg-w --aggregation masked --aggregation paillier \
 	  --set method.rounds=3 --set privacy.noise_multiplier=0 --set run.threads=1
 
 .PHONY: bench

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from uldp.cli.output import Json, Set, print_json, print_table, progress, reporting, warn
 from uldp.cli.source import DataDirOption, DatasetOption, File, MethodOption, PresetOption, experiment_from
+from uldp.errors import ConfigError
 
 if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
+    from uldp.experiment.config import Experiment
     from uldp.runs.directory import RunDirectory
+    from uldp.runtimes.local import Silos
     from uldp.runtimes.recording import Result
 
+RUNTIMES: Final = ("local", "flower-sim")
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory to create (default: runs/NAME-N).")]
 Run = Annotated[Path, typer.Argument(help="A run directory.")]
+Runtime = Annotated[
+    str,
+    typer.Option(
+        "--runtime", help="Where silos are simulated: local (in this process), or flower-sim (Flower's engine, on Ray)."
+    ),
+]
 Transcript = Annotated[
     bool, typer.Option("--transcript", help="Write every message that each party received into RUN/private.")
 ]
@@ -32,6 +44,7 @@ def run(
     data_dir: DataDirOption = None,
     overrides: Set = [],  # noqa: B006
     out: Out = None,
+    runtime: Runtime = "local",
     transcript: Transcript = False,
     as_json: Json = False,
 ) -> None:
@@ -42,34 +55,63 @@ def run(
     experiment = experiment_from(file, dataset, method, overrides, preset, data_dir)
     if out is not None:
         RunDirectory.check_free(out)
+    _check_runtime(runtime, experiment)
     prepared = prepare(experiment)
     name = f"{prepared.federation.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
     directory = RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), experiment)
-    _train(prepared, directory, transcript, as_json)
+    _train(prepared, directory, runtime, transcript, as_json)
 
 
 @reporting
-def resume(run_directory: Run, transcript: Transcript = False, as_json: Json = False) -> None:
+def resume(
+    run_directory: Run, runtime: Runtime = "local", transcript: Transcript = False, as_json: Json = False
+) -> None:
     """Continue a run from its last round; a finished run is only shown again."""
     from uldp.experiment.build import prepare
     from uldp.runs.directory import RunDirectory
 
     directory = RunDirectory.open(run_directory)
-    _train(prepare(directory.experiment()), directory, transcript, as_json)
+    experiment = directory.experiment()
+    _check_runtime(runtime, experiment)
+    _train(prepare(experiment), directory, runtime, transcript, as_json)
 
 
-def _train(prepared: Prepared, directory: RunDirectory, transcript: bool, as_json: bool) -> None:
+def _check_runtime(runtime: str, experiment: Experiment) -> None:
+    if runtime not in RUNTIMES:
+        raise ConfigError(f"one of {', '.join(RUNTIMES)}, not {runtime!r}", place="--runtime", value=runtime)
+    if runtime == "flower-sim":
+        from uldp.runtimes.flower.simulation import check_simulation
+
+        check_simulation(experiment)
+
+
+@contextmanager
+def _silos(runtime: str, directory: RunDirectory) -> Iterator[Silos]:
+    if runtime == "flower-sim":
+        from uldp.cli.federation import politely_ended
+        from uldp.runtimes.flower.simulation import SilosOnRay
+
+        with politely_ended(), SilosOnRay(directory.path / "private" / "engine.log") as silos:
+            yield silos
+    else:
+        from uldp.runtimes.local import SilosHere
+
+        yield SilosHere()
+
+
+def _train(prepared: Prepared, directory: RunDirectory, runtime: str, transcript: bool, as_json: bool) -> None:
     from uldp.runtimes.local import run as run_local
     from uldp.runtimes.transcript import TranscriptFiles
 
     for text in warnings_before(prepared):
         warn(text)
     try:
-        with progress(prepared.experiment.method_name, prepared.plan.method.rounds) as show:
+        rounds = prepared.plan.method.rounds
+        with progress(prepared.experiment.method_name, rounds) as show, _silos(runtime, directory) as silos:
             record = TranscriptFiles(directory, prepared.plan.silos) if transcript else None
-            result = run_local(prepared, directory, show, record)
+            result = run_local(prepared, directory, show, record, silos)
     except KeyboardInterrupt:
-        again = " --transcript" if transcript else ""
+        again = ("" if runtime == "local" else f" --runtime {runtime}") + (" --transcript" if transcript else "")
         typer.echo(
             f"stopped; nothing is lost. Continue with: uldp resume {quote(str(directory.path))}{again}", err=True
         )

@@ -1,9 +1,13 @@
-"""All parties in one process. The runtime carries bytes between sessions and writes down what they say."""
+"""All parties in one place. The runtime carries bytes between sessions and writes down what they say.
+
+Where the silos are is a matter of :class:`Silos`: usually in this process, one after the other.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -12,13 +16,83 @@ from uldp.errors import RunError
 from uldp.experiment.build import Prepared, prepare
 from uldp.experiment.config import Experiment
 from uldp.privacy.ledger import Ledger
+from uldp.rng import Secrets
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.recording import OnRound, RecordedRun, Result
 from uldp.runtimes.transcript import SERVER, SHUFFLER, Record
+from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession
 from uldp.sessions.shuffler import Shuffler
 from uldp.sessions.silo import SiloSession, signing_key
 from uldp.vectors import Vector
+
+
+class Silos(ABC):
+    """All silos of a simulation, wherever they are."""
+
+    @abstractmethod
+    def start(self, prepared: Prepared, plan: Plan, secrets: Secrets) -> None:
+        """Make the silos of a run."""
+
+    @abstractmethod
+    def answers(self, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+        """Every silo's answer, in any order."""
+
+    @abstractmethod
+    def states(self) -> dict[str, bytes]:
+        """What they must remember."""
+
+    @abstractmethod
+    def restore(self, states: Mapping[str, bytes]) -> None:
+        """Bring them to where they were."""
+
+    @property
+    @abstractmethod
+    def left_out(self) -> int:
+        """Rows that were left out since the start."""
+
+
+class SilosHere(Silos):
+    """All silos in this process."""
+
+    def start(self, prepared: Prepared, plan: Plan, secrets: Secrets) -> None:
+        self._sessions = {name: silo_session(prepared, plan, secrets, name) for name in plan.silos}
+
+    def answers(self, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+        for name, request in requests.items():
+            yield name, self._sessions[name].reply(request)
+
+    def states(self) -> dict[str, bytes]:
+        return {name: session.save() for name, session in self._sessions.items()}
+
+    def restore(self, states: Mapping[str, bytes]) -> None:
+        for name, state in states.items():
+            self._sessions[name].restore(state)
+
+    @property
+    def left_out(self) -> int:
+        return sum(session.left_out for session in self._sessions.values())
+
+
+def simulated_plan(prepared: Prepared, secrets: Secrets) -> Plan:
+    """The plan with the public halves of keys that are made here: all silos are simulated in one place."""
+    keys = (signing_key(secrets, index) for index in range(len(prepared.plan.silos)))
+    return prepared.plan.with_identities([key.public for key in keys])
+
+
+def silo_session(prepared: Prepared, plan: Plan, secrets: Secrets, name: str) -> SiloSession:
+    """One simulated silo, with all that it needs."""
+    index = plan.silos.index(name)
+    return SiloSession(
+        plan,
+        prepared.federation.silos[index],
+        prepared.learner,
+        prepared.streams,
+        secrets,
+        identity=signing_key(secrets, index),
+        roster=prepared.federation.roster,
+        holdout=prepared.federation.holdout[index] if prepared.federation.holdout else None,
+    )
 
 
 def run(
@@ -26,10 +100,12 @@ def run(
     directory: RunDirectory | str | None = None,
     on_round: OnRound | None = None,
     record: Record | None = None,
+    silos: Silos | None = None,
 ) -> Result:
     """Simulate all silos of an experiment here. With a directory the run can be looked at and resumed.
 
-    ``record`` is handed every message as it is delivered, see :mod:`uldp.runtimes.transcript`.
+    ``record`` is handed every message as it is delivered, see :mod:`uldp.runtimes.transcript`; ``silos`` may be
+    somewhere else than in this process.
 
     >>> experiment = Experiment.from_tree({
     ...     "data": {"dataset": "synthetic", "users": 20, "options": {"records": 200}},
@@ -43,48 +119,36 @@ def run(
     prepared = experiment if isinstance(experiment, Prepared) else prepare(experiment)
     if isinstance(directory, str):
         directory = RunDirectory.create(directory, prepared.experiment)
-    return _LocalRun(prepared, directory, on_round, record).go()
+    return _LocalRun(prepared, directory, on_round, record, silos or SilosHere()).go()
 
 
 def resume(directory: RunDirectory | str, on_round: OnRound | None = None) -> Result:
     """Continue a run from its last checkpoint: the same rounds, the same noise, nothing charged twice."""
     directory = RunDirectory.open(directory) if isinstance(directory, str) else directory
-    return _LocalRun(prepare(directory.experiment()), directory, on_round, None).go()
+    return run(prepare(directory.experiment()), directory, on_round)
 
 
 class _LocalRun(RecordedRun):
     """One simulated run."""
 
-    _silos: dict[str, SiloSession]
-
     def __init__(
-        self, prepared: Prepared, directory: RunDirectory | None, on_round: OnRound | None, record: Record | None
+        self,
+        prepared: Prepared,
+        directory: RunDirectory | None,
+        on_round: OnRound | None,
+        record: Record | None,
+        silos: Silos,
     ) -> None:
         super().__init__(prepared, directory, on_round, fingerprint(prepared.federation))
         self._prepared = prepared
         self._record = record or (lambda receiver, sender, message: None)
+        self._silos = silos
         self._shuffler: Shuffler | None = None
 
     def _make_parties(self, x: Vector, ledger: Ledger) -> None:
-        prepared, streams = self._prepared, self._prepared.streams
-        holdout = prepared.federation.holdout or [None] * len(prepared.plan.silos)
-        # All silos are simulated here, so their long-term keys are made here too.
-        keys = [signing_key(self._secrets, index) for index in range(len(prepared.plan.silos))]
-        plan = prepared.plan.with_identities([key.public for key in keys])
+        plan = simulated_plan(self._prepared, self._secrets)
         self._server = ServerSession(plan, x, ledger, self._secrets)
-        self._silos = {
-            silo.name: SiloSession(
-                plan,
-                silo,
-                prepared.learner,
-                streams,
-                self._secrets,
-                identity=key,
-                roster=prepared.federation.roster,
-                holdout=held,
-            )
-            for silo, key, held in zip(prepared.federation, keys, holdout, strict=True)
-        }
+        self._silos.start(self._prepared, plan, self._secrets)
         if plan.aggregation.shuffles:
             self._shuffler = Shuffler(plan.digest, plan.silos, plan.facts.dimension, self._secrets)
 
@@ -92,10 +156,10 @@ class _LocalRun(RecordedRun):
         requests = self._server.requests()
         if not requests:
             return False
-        replies: dict[str, bytes] = {}
         for name, request in requests.items():
             self._record(f"silo {name}", SERVER, request)
-            reply = self._silos[name].reply(request)
+        replies: dict[str, bytes] = {}
+        for name, reply in self._silos.answers(requests):
             if self._shuffler is None or not self._server.in_round:
                 self._record(SERVER, f"silo {name}", reply)
                 self._server.receive(name, reply)
@@ -114,16 +178,15 @@ class _LocalRun(RecordedRun):
         return True
 
     def _silo_states(self) -> dict[str, bytes]:
-        return {name: silo.save() for name, silo in self._silos.items()}
+        return self._silos.states()
 
     def _restore_silos(self, states: Mapping[str, bytes]) -> None:
-        if set(states) != set(self._silos):
+        if set(states) != set(self._prepared.plan.silos):
             raise RunError("the checkpoint has other silos; restore them, or start a new run", place="checkpoint")
-        for name, state in states.items():
-            self._silos[name].restore(state)
+        self._silos.restore(states)
 
     def _left_out_now(self) -> int:
-        return sum(silo.left_out for silo in self._silos.values())
+        return self._silos.left_out
 
 
 def fingerprint(federation: Federation) -> str:

@@ -28,10 +28,14 @@ ON_MISSING: Final = ("wait", "exclude", "stop")
 
 @dataclass(frozen=True)
 class Failed:
-    """Why a silo's answer did not come. ``refused``: it did come, and it is no; said twice, asking on will not help."""
+    """Why a silo's answer did not come. ``refused``: it did come, and it is no; said twice, asking on will not help.
+
+    ``late``: it may come still.
+    """
 
     reason: str
     refused: bool = False
+    late: bool = False
 
 
 class Carrier(Protocol):

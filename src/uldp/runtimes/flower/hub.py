@@ -182,7 +182,7 @@ class Hub:
                 if self._carrier is not None
                 else "cannot be reached: no run of Flower is there"
             )
-            late = Failed(why)
+            late = Failed(why, late=True)
             return {silo: self._answers.pop(silo, (b"", late))[1] for silo in requests}
 
     def close(self) -> None:

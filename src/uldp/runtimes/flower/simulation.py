@@ -1,0 +1,180 @@
+"""Simulated silos on Flower's simulation engine: Ray spreads them over the cores of a machine, or over a cluster.
+
+::
+
+    uldp run --runtime flower-sim
+      run, server session -- Hub <-- ServerApp ~~ Ray's workers: ClientApp with a silo's session
+                          (socket)   (engine process)
+
+The parties, their messages and the run directory are those of the simulation in one process. A worker keeps nothing
+that matters: a silo's state travels with every question and comes back with the answer, so it does not matter which
+worker answers, and a run that was begun here can be resumed there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+
+from uldp.errors import ConfigError, RunError
+from uldp.experiment.build import Prepared
+from uldp.experiment.config import Experiment
+from uldp.rng import Secrets
+from uldp.runtimes.flower.hub import Hub
+from uldp.runtimes.flower.processes import Child, Home, check_installed
+from uldp.runtimes.local import Silos
+from uldp.runtimes.serving import Failed
+from uldp.sessions.plan import Plan
+
+ENGINE: Final = "uldp.runtimes.flower.simulation_engine"
+LOOK_SECONDS: Final = 2.0
+"""How often it is looked whether the engine is still there."""
+START_SECONDS: Final = 180.0
+"""How long the engine may take until its ServerApp is there."""
+END_SECONDS: Final = 20.0
+TRIES: Final = 3
+"""How often a silo is asked whose worker died."""
+
+
+class Question(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker is sent: a request, and the silo's state before it."""
+
+    request: bytes
+    state: bytes
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """What it sends back: the reply, the state after it, and how many rows were left out on the way."""
+
+    reply: bytes
+    state: bytes
+    left_out: int
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What the engine's process is told."""
+
+    hub: str
+    token: str
+    tree: Mapping[str, Any]
+    base: str
+    silos: int
+    threads: int
+
+    def to_json(self) -> bytes:
+        return json.dumps(vars(self)).encode()
+
+
+def check_simulation(experiment: Experiment) -> None:
+    """Refuse what the engine cannot, or must not, run."""
+    check_installed()
+    if find_spec("ray") is None:
+        raise ConfigError("flower-sim needs Ray; pip install 'uldp[flower-sim]'", place="--runtime", value="flower-sim")
+    if experiment.run.secrets != "simulated":
+        raise ConfigError(
+            "secrets of a real run do not travel to Ray's workers; leave --runtime out, or deploy with `uldp serve`",
+            place="run.secrets",
+            value=experiment.run.secrets,
+        )
+
+
+class SilosOnRay(Silos):
+    """The silos of a simulation on Ray's workers. Use it as a context: at its end the engine is stopped."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._states: dict[str, bytes] = {}
+        self._left_out = 0
+        self._until = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._until.close()
+
+    def start(self, prepared: Prepared, plan: Plan, secrets: Secrets) -> None:
+        experiment = prepared.experiment
+        check_simulation(experiment)
+        self._states = dict.fromkeys(plan.silos, b"")
+        self._engine: Child | None = None
+        self._settings = (experiment.to_tree(), str(experiment.base.resolve()), len(plan.silos), experiment.run.threads)
+        self._hub = Hub()
+        self._until.callback(self._hub.close)
+
+    def _started(self) -> Child:
+        """The engine's process; started when the first question is asked: a finished run asks none."""
+        if self._engine is not None:
+            return self._engine
+        folder = Path(tempfile.mkdtemp(prefix="uldp-sim-"))
+        self._until.callback(shutil.rmtree, folder, ignore_errors=True)
+        home = Home(folder)
+        told = folder / "engine.json"
+        told.write_bytes(Engine(self._hub.address, self._hub.new_token(), *self._settings).to_json())
+        # A model of one's own may lie in the current folder; workers find modules where the engine does.
+        path = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))
+        environment = home.environment({"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"})
+        self._engine = Child([sys.executable, "-m", ENGINE, str(told)], environment, self._log, Path.cwd())
+        self._until.callback(self._ended)
+        return self._engine
+
+    def _ended(self) -> None:
+        """Tell the engine that this is all; it gets a while to end its workers."""
+        assert self._engine is not None
+        self._hub.close()
+        end = time.monotonic() + END_SECONDS
+        while self._engine.ended is None and time.monotonic() < end:
+            time.sleep(0.1)
+        self._engine.stop()
+
+    def answers(self, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+        asked = {name: msgspec.msgpack.encode(Question(body, self._states[name])) for name, body in requests.items()}
+        tries = dict.fromkeys(asked, TRIES)
+        began = time.monotonic()
+        while asked:
+            engine = self._started()
+            found = self._hub.exchange(asked, LOOK_SECONDS)
+            for name, body in found.items():
+                if isinstance(body, bytes):
+                    yield name, self._taken(name, body)
+                    del asked[name]
+                elif not body.late:
+                    tries[name] = self._one_less(name, tries[name], body)
+            if asked and engine.ended is not None:
+                raise RunError(f"Flower's engine has ended: {engine.last_words()}", place=str(self._log))
+            if asked and not self._hub.connected and time.monotonic() - began > START_SECONDS:
+                raise RunError(f"Flower's engine is not there after {START_SECONDS:g} s", place=str(self._log))
+
+    def _taken(self, name: str, body: bytes) -> bytes:
+        answer = msgspec.msgpack.decode(body, type=Answer)
+        self._states[name] = answer.state
+        self._left_out += answer.left_out
+        return answer.reply
+
+    def _one_less(self, name: str, left: int, failed: Failed) -> int:
+        if failed.refused or left <= 1:
+            raise RunError(f"{failed.reason}; nothing is lost, the run can be resumed", place=f"silo {name}")
+        return left - 1
+
+    def states(self) -> dict[str, bytes]:
+        return dict(self._states)
+
+    def restore(self, states: Mapping[str, bytes]) -> None:
+        self._states = dict(states)
+
+    @property
+    def left_out(self) -> int:
+        return self._left_out

@@ -1,0 +1,120 @@
+"""The process of Flower's simulation engine: ``python -m uldp.runtimes.flower.simulation_engine FILE``.
+
+Its ServerApp is that of a deployment. Its ClientApp runs on Ray's workers and holds a silo's session itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from uldp.errors import UldpError
+from uldp.experiment.build import Prepared, prepare
+from uldp.experiment.config import Experiment
+from uldp.rng import Secrets
+from uldp.runtimes.flower.envelopes import packed, unpacked
+from uldp.runtimes.flower.simulation import Answer, Engine, Question
+from uldp.runtimes.local import silo_session, simulated_plan
+from uldp.runtimes.recording import torch_threads
+from uldp.sessions.plan import Plan
+from uldp.sessions.silo import SiloSession
+
+_SESSIONS: dict[tuple[str, str], tuple[bytes, SiloSession]] = {}
+"""Of this worker: a silo's session and the state that it is in, so that it need not be restored for every question."""
+
+
+@lru_cache(maxsize=1)
+def _prepared(tree: str, base: str) -> tuple[Prepared, Plan, Secrets]:
+    experiment = Experiment.from_tree(json.loads(tree), base)
+    prepared, secrets = prepare(experiment), Secrets.simulated_from_seed(experiment.run.seed)
+    return prepared, simulated_plan(prepared, secrets), secrets
+
+
+def answered(tree: str, base: str, index: int, question: Question) -> Answer:
+    """A silo's answer, from the state that came with the question."""
+    prepared, plan, secrets = _prepared(tree, base)
+    name = plan.silos[index]
+    state, session = _SESSIONS.pop((plan.digest, name), (b"", None))
+    if session is None or state != question.state or not state:
+        session = silo_session(prepared, plan, secrets, name)
+        if question.state:
+            session.restore(question.state)
+    before = session.left_out
+    with torch_threads(prepared.experiment.run.threads):
+        reply = session.reply(question.request)
+    after = session.save()
+    _SESSIONS[plan.digest, name] = (after, session)
+    return Answer(reply, after, session.left_out - before)
+
+
+def answer(content: Any, tree: str, base: str, index: int) -> Any:
+    """The record to send back for a record that came. All is simulated here, so errors may say what they are."""
+    words, body = unpacked(content)
+    silo = _prepared(tree, base)[1].silos[index]
+    if words["kind"] == "who":
+        return packed("name", silo=silo)
+    try:
+        found = answered(tree, base, index, msgspec.msgpack.decode(body, type=Question))
+    except UldpError as error:
+        return packed("refused", str(error).encode(), silo=silo)
+    return packed("reply", msgspec.msgpack.encode(found), silo=silo)
+
+
+def client_app(tree: str, base: str) -> Any:
+    """Flower's ``ClientApp`` of all silos: which one it is says the number of its node."""
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+
+    @app.query("carry")  # type: ignore[untyped-decorator]
+    def carry(message: Message, context: Context) -> Message:
+        index = int(context.node_config["partition-id"])
+        return Message(answer(message.content, tree, base, index), reply_to=message)
+
+    return app
+
+
+def server_app(engine: Engine) -> Any:
+    """Flower's ``ServerApp``: it carries for the hub."""
+    from flwr.app import Context
+    from flwr.serverapp import Grid, ServerApp
+
+    from uldp.runtimes.flower.server_app import carry
+
+    app = ServerApp()
+
+    @app.main()  # type: ignore[untyped-decorator]
+    def main_of_run(grid: Grid, context: Context) -> None:
+        carry(grid, engine.hub, engine.token)
+
+    return app
+
+
+def main() -> None:
+    """Run until the hub says that this is all."""
+    from flwr.simulation import run_simulation
+
+    engine = Engine(**json.loads(Path(sys.argv[1]).read_text()))
+    # A cluster knows itself how many cores its machines have; here there may be fewer than threads.
+    alone = "RAY_ADDRESS" not in os.environ
+    cores = min(engine.threads, os.cpu_count() or 1) if alone else engine.threads
+    run_simulation(
+        server_app=server_app(engine),
+        client_app=client_app(json.dumps(engine.tree), engine.base),
+        num_supernodes=engine.silos,
+        backend_config={"client_resources": {"num_cpus": cores, "num_gpus": 0.0}},
+    )
+
+
+if __name__ == "__main__":
+    # By its name: workers import what the apps refer to, and this process is no module to import from.
+    from uldp.runtimes.flower import simulation_engine
+
+    simulation_engine.main()
