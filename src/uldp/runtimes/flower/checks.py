@@ -26,6 +26,7 @@ from uldp.experiment.parties import check_deployable, prepare_server, prepare_si
 from uldp.protocol.messages import AskKey
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.processes import Address, check_installed
+from uldp.runtimes.flower.reach import trouble_with
 from uldp.runtimes.policy import Policy
 
 SOON: Final = timedelta(days=14)
@@ -281,6 +282,8 @@ def _authority(file: Path) -> Finding:
 
 def _clock(superlink: Address, ca: Path) -> Finding:
     """Reach the server over TLS, and compare the clocks."""
+    if trouble := trouble_with(superlink, ca):
+        return Finding("server", False, f"{superlink}: {trouble}")
     try:
         context = ssl.create_default_context(cafile=str(ca))
         connection = http.client.HTTPSConnection(superlink.host, superlink.port, timeout=5.0, context=context)
@@ -288,7 +291,7 @@ def _clock(superlink: Address, ca: Path) -> Finding:
         said = connection.getresponse().headers.get("Date")
         connection.close()
     except (OSError, http.client.HTTPException) as error:
-        return Finding("server", False, f"{superlink}: {error}; is it up, and is this its authority?")
+        return Finding("server", False, f"{superlink}: {error}; is a SuperLink there?")
     if said is None:
         return Finding("server", True, "answers over TLS; it does not tell its time")
     skew = abs(time.time() - parsedate_to_datetime(said).timestamp())

@@ -31,6 +31,7 @@ from uldp.runtimes.flower.processes import (
     SuperNode,
     check_installed,
 )
+from uldp.runtimes.flower.reach import trouble_with
 from uldp.runtimes.policy import Policy
 from uldp.runtimes.recording import OnRound, Result
 from uldp.runtimes.serving import Failed, Patience, Serving
@@ -47,6 +48,8 @@ SETTLED_SECONDS: Final = 30.0
 """A node that has lived so long was let in, and has started what answers its messages."""
 AGAIN_SECONDS: Final = 5.0
 """How long a node that has ended stays down."""
+REACH_SECONDS: Final = 20.0
+"""How often a silo looks whether the server can be reached."""
 GOODBYE_SECONDS: Final = 20.0
 """How long Flower gets to carry a silo's last answer."""
 
@@ -245,6 +248,8 @@ class Node:
         self._say = say
         self._home = Home(joining.state / "flower")
         self._ended = threading.Event()
+        self._out_of_reach = ""
+        self._looked = 0.0
         self.trouble: RunError | None = None
 
     @contextmanager
@@ -312,9 +317,21 @@ class Node:
         """Wait until a node has ended, or is not needed any more; when it was last well."""
         started, well = time.monotonic(), 0.0
         while not node.ended and not self._ended.wait(0.5):
+            self._look_out()
             if self._silo.closed:
                 self._ended.wait(GOODBYE_SECONDS)
                 break
             if time.monotonic() - started > SETTLED_SECONDS:
                 well = time.monotonic()
         return well
+
+    def _look_out(self) -> None:
+        """Say so when the server cannot be reached, and when it can again: Flower's node would be silent about it."""
+        if time.monotonic() - self._looked < REACH_SECONDS:
+            return
+        before, self._out_of_reach = self._out_of_reach, trouble_with(self._joining.superlink, self._joining.ca)
+        self._looked = time.monotonic()
+        if self._out_of_reach and self._out_of_reach != before:
+            self._say(f"cannot reach {self._joining.superlink}: {self._out_of_reach}; trying on")
+        elif before and not self._out_of_reach:
+            self._say(f"{self._joining.superlink} answers now")
