@@ -18,7 +18,7 @@ import difflib
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
@@ -39,6 +39,20 @@ def first_line(error: BaseException) -> str:
     """
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+MOST_FOREIGN: Final = 400
+"""Characters of another party's text that are shown."""
+
+
+def printable(text: str, most: int = MOST_FOREIGN) -> str:
+    """Another party's text for a log or a terminal: one line, no control characters, not without end.
+
+    >>> printable("no\\nmore\\x1b[2J")
+    'no?more?[2J'
+    """
+    shown = "".join(sign if sign.isprintable() else "?" for sign in text[:most])
+    return shown if len(text) <= most else f"{shown}..."
 
 
 class UldpError(Exception):
@@ -85,7 +99,13 @@ class RunError(InputError):
 
 
 class MessageRefused(UldpError):
-    """Another party's message was malformed, out of turn or foreign; nothing was changed by it."""
+    """Another party's message was malformed, out of turn or foreign; nothing was changed by it.
+
+    Its text may quote that message, so it is made fit for logs.
+    """
+
+    def __init__(self, message: str, *, place: str = "", value: Any = None) -> None:
+        super().__init__(printable(message), place=printable(place), value=value)
 
 
 class BudgetExhausted(UldpError):

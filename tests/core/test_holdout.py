@@ -229,6 +229,18 @@ def test_another_round_is_refused(round_):
         silos["silo-0"].reply(m.encode(DIGEST, "silo-0", m.AskMetrics(round_, m.pack(np.zeros(4)))))
 
 
+def test_it_is_not_answered_before_a_round_was():
+    server, silos = sessions()
+    while not server.in_round:
+        for name, request in server.requests().items():
+            if not server.in_round:
+                server.receive(name, silos[name].reply(request))
+        if not server.in_round:
+            server.collect()
+    with pytest.raises(MessageRefused, match="metrics after round 1 of 2, here 0 was the last"):
+        silos["silo-0"].reply(m.encode(DIGEST, "silo-0", m.AskMetrics(1, m.pack(np.zeros(4)))))
+
+
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_saving_and_restoring_after_every_exchange_changes_nothing(aggregation):
     server, silos = sessions(aggregation)

@@ -329,3 +329,26 @@ def test_a_run_that_names_another_hub_is_refused(monkeypatch):
     monkeypatch.setenv(server_app.HUB, "unix:/ours")
     with pytest.raises(RunError, match="another hub"):
         server_app.carry(None, "unix:/theirs", "")
+
+
+def test_an_answer_that_is_too_long_is_refused_and_takes_nobody_else_s_with_it(monkeypatch):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
+    from uldp.runtimes.flower.envelopes import packed
+
+    grid = FakeGrid({1: lambda record: packed("reply", b"x" * 1001), 2: lambda record: packed("reply", b"x" * 1000)})
+    with Hub({"bad": 1, "good": 2}, limit=1000) as hub:
+        carrying(hub, grid, monkeypatch)
+        found = hub.exchange({"bad": b"q", "good": b"q"}, 10)
+        assert found["good"] == b"x" * 1000 and hub.connected
+        assert found["bad"].refused and "1001 bytes, at most 1000" in found["bad"].reason
+
+
+def test_who_is_not_asked_any_more_is_not_asked_by_a_later_run_either(hub):
+    hub.exchange({"a": b"1", "b": b"1"}, 0.1)
+    thread, found = exchanging(hub, {"b": b"2"})
+    run = FakeRun(hub, hub.new_token())
+    header, body = run.next()
+    assert (header["silo"], body) == ("b", b"2")
+    run.answer(header, b"two")
+    thread.join()
+    assert found == {"b": b"two"} and hub.late == ()

@@ -141,3 +141,9 @@ def test_a_key_that_was_registered_and_not_written_down_is_found_again(tmp_path,
     assert superlink.register({"a": public.node + " comment"}) == {"a": 2**63 + 5}  # written down now
     with pytest.raises(RunError, match="already in use"):
         superlink.register({"b": credentials.make_silo_keys("b", tmp_path / "l").node})
+
+
+@pytest.mark.parametrize("text", ["a..b:8000", f"{'a' * 300}:8000", ":8000", "host", "host:0", "host:x"])
+def test_an_address_that_nobody_can_look_up_is_named(text):
+    with pytest.raises(ConfigError, match="--address: HOST:PORT"):
+        p.Address.parsed(text, "--address")

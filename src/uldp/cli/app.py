@@ -17,6 +17,7 @@ from uldp.cli.demo import demo
 from uldp.cli.doctor import doctor
 from uldp.cli.join import join
 from uldp.cli.keys import keys
+from uldp.cli.leave import leave
 from uldp.cli.local import local
 from uldp.cli.models import export, predict
 from uldp.cli.new import new
@@ -46,6 +47,7 @@ for command in (
     export,
     serve,
     join,
+    leave,
     rehearse,
     doctor,
     epsilon,

@@ -27,7 +27,7 @@ def doctor(
         Path | None, typer.Option("--policy", help="For a silo: its owner's policy (default: STATE/policy.toml).")
     ] = None,
     state: Annotated[
-        Path | None, typer.Option("--state", help="For a silo: where it keeps its sessions (default: uldp-SILO).")
+        Path | None, typer.Option("--state", help="For a silo: where it keeps its sessions (default: KEYS/state).")
     ] = None,
     rehearse: Rehearse = False,
     overrides: Set = [],  # noqa: B006
@@ -43,7 +43,7 @@ def doctor(
     if address is not None or certificates is not None:
         server = ServerSide(Address.parsed(address or "127.0.0.1:8000", "--address"), certificates)
     reached = None if superlink is None else Address.parsed(superlink, "--superlink")
-    silos = [SiloSide(name, data, keys, ca, reached, policy, state or default_state(name)) for name in silo]
+    silos = [SiloSide(name, data, keys, ca, reached, policy, state or default_state(name, keys)) for name in silo]
     found = examine(experiment, server, silos, rehearsal=rehearse)
     if as_json:
         print_json({"ok": all(one.well for one in found), "findings": [one.to_json() for one in found]})

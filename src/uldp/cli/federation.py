@@ -17,9 +17,9 @@ Rehearse = Annotated[
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS and without known silos; on loopback only.")]
 
 
-def default_state(silo: str) -> Path:
-    """Where a silo keeps its sessions when nobody says where."""
-    return Path(f"uldp-{silo}".replace("/", "-"))
+def default_state(silo: str, keys: Path | None) -> Path:
+    """Where a silo keeps its sessions when nobody says where: with its keys, whatever an experiment calls the silo."""
+    return Path(f"uldp-{silo}".replace("/", "-")) if keys is None else keys / "state"
 
 
 def say(text: str) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from uldp.cli.federation import Insecure, Rehearse, default_state, politely_ended, say
 from uldp.cli.output import Set, reporting
 from uldp.errors import ConfigError
-
-if TYPE_CHECKING:
-    from uldp.runtimes.policy import Policy
 
 
 @reporting
@@ -32,7 +29,8 @@ def join(
         Path | None, typer.Option("--ca", help="The authority of the server's certificate (default: KEYS/ca.crt).")
     ] = None,
     state: Annotated[
-        Path | None, typer.Option("--state", help="Where this silo keeps its sessions (default: uldp-SILO).")
+        Path | None,
+        typer.Option("--state", help="Where this silo keeps its sessions and its ledger (default: KEYS/state)."),
     ] = None,
     policy: Annotated[
         Path | None, typer.Option("--policy", help="What the owner of the data allows (default: STATE/policy.toml).")
@@ -49,13 +47,14 @@ def join(
     from uldp.runtimes.flower.federation import Joining
     from uldp.runtimes.flower.federation import join as join_over_flower
     from uldp.runtimes.flower.processes import Address
+    from uldp.runtimes.policy import Policy
 
     if keys is None and not insecure:
         raise ConfigError("give the folder of `uldp keys silo`, or for a rehearsal --insecure", place="--keys")
-    folder = state if state is not None else default_state(silo)
+    folder = state if state is not None else default_state(silo, keys)
     address = Address.parsed(superlink, "--superlink")
     authority = None if insecure or keys is None else ca or keys / "ca.crt"
-    joining = Joining(address, keys, authority, folder, _policy(policy, folder))
+    joining = Joining(address, keys, authority, folder, Policy.of_silo(folder, policy))
     experiment = experiment_from(file, None, None, overrides)
     prepared = prepare_silo(experiment, silo, data, holdout_file=holdout, rehearsal=rehearse)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -65,10 +64,3 @@ def join(
     with politely_ended():
         join_over_flower(prepared, joining, say)
     say(f"silo {silo}: the experiment is over")
-
-
-def _policy(file: Path | None, folder: Path) -> Policy:
-    from uldp.runtimes.policy import Policy
-
-    found = file if file is not None else folder / "policy.toml"
-    return Policy.from_file(found) if file is not None or found.exists() else Policy()

@@ -98,10 +98,14 @@ def load_silo(
     *,
     user: str,
     test_fraction: float = 0.0,
+    named: str = "data.silos",
 ) -> LoadedSilo:
-    """One silo from its file: all that a silo of a real federation needs. Nothing is standardised yet."""
+    """One silo from its file: all that a silo of a real federation needs. Nothing is standardised yet.
+
+    ``named`` is where the file was named, for errors.
+    """
     place = str(path)
-    frame = _rows(read_table(path, "data.silos"), place)
+    frame = _rows(read_table(path, named), place)
     _check_not_feature(schema, user)
     ids = normalised_ids(frame, user, place)
     users = index.indices(ids.rows, place)

@@ -135,11 +135,12 @@ def prepare_silo(
     streams = Streams.from_seed(experiment.run.seed).child("data")
     fraction = checked_fraction(data.test_fraction)
     assert about.schema is not None
-    loaded = load_silo(silo, path, about.schema, index, streams, user=data.user, test_fraction=fraction)
+    named = "data.silos" if data_file is None else "--data"
+    loaded = load_silo(silo, path, about.schema, index, streams, user=data.user, test_fraction=fraction, named=named)
     records, holdout = parted(loaded.data, data.holdout, Streams.from_seed(experiment.run.seed))
     notes = loaded.notes
     if holdout_file is not None:
-        held = load_silo(silo, Path(holdout_file), about.schema, index, streams, user=data.user)
+        held = load_silo(silo, Path(holdout_file), about.schema, index, streams, user=data.user, named="--holdout")
         holdout, strangers = _untrained(held.data, records)
         notes = (*notes, *held.notes, *strangers)
     learner = build_learner(experiment, about.feature_shape, about.task)
@@ -216,6 +217,12 @@ def check_deployable(experiment: Experiment, *, rehearsal: bool = False) -> None
             'noise and keys from the seed protect nobody; set run.secrets = "os", or say that this is a rehearsal',
             place="run.secrets",
             value="simulated",
+        )
+    if not aggregation.secure and not rehearsal:
+        raise ConfigError(
+            "such a key can be broken, and with it everybody's record counts; leave key_bits out, or rehearse",
+            place="aggregation.key_bits",
+            value=experiment.aggregation.key_bits,
         )
     if data.dataset is None and data.roster is None and data.id_key is None:
         raise ConfigError(

@@ -52,13 +52,17 @@ def append_line(file: Path, tree: dict[str, Any], mode: int = 0o644) -> None:
         handle = os.open(file, os.O_RDWR | os.O_CREAT, mode)
         with os.fdopen(handle, "r+b") as out:
             end = out.seek(0, os.SEEK_END)
-            if end:  # drop a half-written last line
+            before = b""
+            if end:
                 out.seek(0)
-                complete = out.read().rfind(b"\n") + 1
-                if complete != end:
+                data = out.read()
+                complete = data.rfind(b"\n") + 1
+                if _whole(data[complete:]):
+                    before = b"\n"  # somebody took the newline away; the line counts
+                else:  # drop a half-written last line
                     out.truncate(complete)
-                out.seek(complete)
-            out.write((json.dumps(tree) + "\n").encode())
+                    out.seek(complete)
+            out.write(before + (json.dumps(tree) + "\n").encode())
             out.flush()
             os.fsync(out.fileno())
             if not end:
@@ -71,8 +75,9 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
         if not file.exists():
             return
         data = file.read_bytes()
-    # A crash can leave the last line half written; it was not acted upon yet.
-    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+    *lines, last = data.split(b"\n")
+    # A crash can leave the last line half written; it was not acted upon yet. A whole one counts.
+    for number, line in enumerate([*lines, last] if _whole(last) else lines, start=1):
         try:
             tree = json.loads(line)
         except ValueError as error:
@@ -80,6 +85,14 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
         if not isinstance(tree, dict) or not tree:
             raise RunError(f"line {number} is damaged: it holds no keys", place=str(file))
         yield tree
+
+
+def _whole(line: bytes) -> bool:
+    """Whether a line without its newline is all there."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def sync_folder(folder: Path) -> None:

@@ -12,7 +12,8 @@
 
 Before a round is computed, its cost is on this silo's own ledger; a round that would pass the cap is refused. What is
 charged is the most that a round can show: as few silos as the experiment allows, and a server that kept both attempts
-of a repeated round. Charged is for every kind of observer in ``against`` by itself, and the worst of them counts.
+of a repeated round. Charged is for every kind of observer in ``against`` by itself, and the worst of them counts. As in
+the statement, the server is taken to draw samples as agreed: under private sampling nobody can check that it did.
 
 Metrics of hold-out people are not charged, for no epsilon covers them. Without ``allow_metrics`` a silo does not tell
 them, and the run ends without.
@@ -20,11 +21,13 @@ them, and the run ends without.
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,10 +38,13 @@ from uldp.methods.base import Observer
 from uldp.privacy.accountants import account, check_delta
 from uldp.privacy.events import Event, NonPrivate, event_from_json, event_to_json
 from uldp.privacy.ledger import merge
-from uldp.runs.files import append_line, read_lines
+from uldp.runs.files import append_line, read_lines, replace_file
 from uldp.sessions.plan import Plan
 from uldp.sessions.silo import Watch
 
+POLICY: Final = "policy.toml"
+KNOWN: Final = "policy.known"
+"""What the policy was when the silo was started last."""
 OBSERVERS: Final = ("world", "server", "silos")
 PROTECTED: Final = ("user", "client")
 """Units under which a whole person is protected."""
@@ -78,6 +84,39 @@ class Policy:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"is not valid TOML: {error}", place=str(path)) from error
         return read_section(cls, tree, "policy")
+
+    @classmethod
+    def of_silo(cls, state: Path, given: Path | None = None) -> Policy:
+        """The policy of the silo that keeps its ledger in ``state``: a file that is named, or the one that lies there.
+
+        A silo that was under a policy does not go on without one by mistake.
+        """
+        file = state / POLICY if given is None else given
+        if given is not None or os.path.lexists(file):  # also a link to a disk that is not there
+            return cls.from_file(file)
+        if (state / KNOWN).exists():
+            raise ConfigError(
+                f"this silo was under a policy before; give it with --policy, put it there, or delete {state / KNOWN} "
+                "if its owner wants none",
+                place=str(file),
+            )
+        return cls()
+
+    def remember(self, state: Path) -> None:
+        """Note in ``state`` that this policy was in force."""
+        if self != Policy():
+            replace_file(state / KNOWN, (json.dumps(asdict(self), indent=2) + "\n").encode())
+
+    def __str__(self) -> str:
+        if self == Policy():
+            return "no policy: nothing is capped, only counted"
+        cap = "no cap" if self.max_epsilon is None else f"epsilon {self.max_epsilon:g} at delta {self.delta:g}"
+        limits = [
+            f"{what} {', '.join(allowed) or 'none'}"
+            for what, allowed in (("aggregations", self.allowed_aggregations), ("methods", self.allowed_methods))
+            if allowed is not None
+        ]
+        return "policy: " + ", ".join([f"{cap} against {', '.join(self.against)}", *limits])
 
     def check(self, experiment: Experiment, plan: Plan, void: str = "") -> None:
         """Refuse an experiment that goes against the policy already by itself."""
@@ -219,6 +258,12 @@ class OwnLedger:
     def _write(self, charge: Charge) -> None:
         append_line(self._file, charge.to_json(), mode=0o600)
         self._charges[charge.key] = charge
+
+
+def spent(ledger: OwnLedger) -> str:
+    """What was spent, for people."""
+    runs = len({charge.experiment for charge in ledger.charges})
+    return f"epsilon {_number(ledger.epsilon())} spent so far in {runs} experiment{'' if runs == 1 else 's'}"
 
 
 class Charging(Watch):

@@ -24,7 +24,7 @@ from uldp.experiment.parties import PreparedSilo
 from uldp.rng import Secrets
 from uldp.runs.files import kept_key
 from uldp.runtimes import socket_frames
-from uldp.runtimes.policy import Charging, OwnLedger, Policy, shown_by_a_round
+from uldp.runtimes.policy import Charging, OwnLedger, Policy, shown_by_a_round, spent
 from uldp.runtimes.recording import torch_threads
 from uldp.runtimes.silo_state import SiloState
 from uldp.sessions.silo import SiloSession
@@ -74,6 +74,9 @@ class SiloProcess:
         if closed:
             self._state.forget_secrets()  # a process that was killed at its goodbye had no time to
         ledger = OwnLedger(self._state.ledger_file(rehearsal=secrets.simulated), self._policy)
+        self._check_whole(ledger, rehearsal=secrets.simulated)
+        self._policy.remember(self._state.folder)
+        LOG.info("silo %s: %s; %s", prepared.data.name, self._policy, spent(ledger))
         session_id = hashlib.sha256(secrets.child("session").key).hexdigest()[:16]
         shown = shown_by_a_round(prepared.plan, void_of(prepared.plan.method, prepared.about))
         charging = Charging(ledger, prepared.plan.digest, session_id, shown)
@@ -95,6 +98,19 @@ class SiloProcess:
         if not closed:
             charging.check(session.round if saved is not None else None, prepared.plan.method.rounds)
         return session
+
+    def _check_whole(self, ledger: OwnLedger, *, rehearsal: bool) -> None:
+        """Refuse a ledger that lacks experiments which were answered from this folder."""
+        other = OwnLedger(self._state.ledger_file(rehearsal=not rehearsal), self._policy)
+        known = {(charge.experiment, charge.round) for charge in (*ledger.charges, *other.charges)}
+        for digest, saved in self._state.all_sessions().items():
+            last = SiloSession.last_round(saved)
+            if last and (digest, last) not in known:
+                raise RunError(
+                    f"round {last} of experiment {digest[:12]} was answered from here, and the silo's ledger does not "
+                    "hold it; restore the ledger: without it nobody knows what was spent",
+                    place=str(self._state.ledger_file(rehearsal=False)),
+                )
 
     @property
     def name(self) -> str:

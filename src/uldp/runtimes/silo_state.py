@@ -12,16 +12,69 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from uldp.errors import RunError
+from uldp.errors import ConfigError, RunError
 from uldp.experiment.config import Experiment
 from uldp.rng import Secrets
 from uldp.runs.files import kept_key, locked, private_folder, replace_file, reported, sync_folder
+from uldp.sessions.silo import SiloSession
 
 _MAGIC: Final = b"uldp-silo-1\n"
 _HEAD: Final = len(_MAGIC) + 32
+
+
+_SESSION: Final = "session.bin"
+_KEY: Final = "secrets.key"
+
+
+def _load(file: Path) -> bytes | None:
+    with reported(file):
+        if not file.exists():
+            return None
+        data = file.read_bytes()
+    if data[:_HEAD] != _MAGIC + hashlib.sha256(data[_HEAD:]).digest():
+        raise RunError(
+            "the silo's saved session is damaged (its checksum does not fit); start a new experiment", place=str(file)
+        )
+    return data[_HEAD:]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """An experiment that a silo has answered in. ``over``: its secrets are gone, and it answers nothing new."""
+
+    digest: str
+    round: int
+    over: bool
+
+
+def experiments_in(folder: Path) -> list[Begun]:
+    """All experiments of a silo's folder of state."""
+    with reported(folder / "experiments"):
+        owns = sorted(path for path in (folder / "experiments").iterdir() if path.is_dir())
+    found = []
+    for own in owns:
+        saved = _load(own / _SESSION)
+        over = saved is not None and not (own / _KEY).exists()
+        found.append(Begun(own.name, 0 if saved is None else SiloSession.last_round(saved), over))
+    return found
+
+
+def left(folder: Path, start: str) -> None:
+    """End the experiment whose digest begins with ``start`` from the silo's side: its secrets are destroyed."""
+    fit = [one.digest for one in experiments_in(folder) if one.digest.startswith(start)]
+    if len(fit) != 1:
+        raise ConfigError(
+            f"{len(fit)} experiments of {folder} begin with {start!r}; `uldp leave {folder}` shows them",
+            place="--experiment",
+            value=start,
+        )
+    state = SiloState(folder, fit[0])
+    with state.locked():
+        state.forget_secrets()
 
 
 class SiloState:
@@ -35,11 +88,11 @@ class SiloState:
 
     @property
     def _session(self) -> Path:
-        return self._own / "session.bin"
+        return self._own / _SESSION
 
     @property
     def _key(self) -> Path:
-        return self._own / "secrets.key"
+        return self._own / _KEY
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep a second process with the same identity from answering too."""
@@ -62,16 +115,14 @@ class SiloState:
 
     def load(self) -> bytes | None:
         """The saved session, None if there is none yet; a damaged one is an error, never a fresh start."""
-        with reported(self._session):
-            if not self._session.exists():
-                return None
-            data = self._session.read_bytes()
-        if data[:_HEAD] != _MAGIC + hashlib.sha256(data[_HEAD:]).digest():
-            raise RunError(
-                "the silo's saved session is damaged (its checksum does not fit); start a new experiment",
-                place=str(self._session),
-            )
-        return data[_HEAD:]
+        return _load(self._session)
+
+    def all_sessions(self) -> dict[str, bytes]:
+        """The saved sessions of all experiments in this folder."""
+        with reported(self.folder):
+            digests = sorted(path.name for path in (self.folder / "experiments").iterdir() if path.is_dir())
+        loaded = {digest: _load(self.folder / "experiments" / digest / _SESSION) for digest in digests}
+        return {digest: data for digest, data in loaded.items() if data is not None}
 
     def save(self, session: bytes) -> None:
         """Replace the saved session; it is on disk when this returns."""

@@ -146,6 +146,11 @@ class SiloSession:
         """Whether :meth:`save` gave ``state`` after the silo had said goodbye."""
         return _decoded(state, "silo").phase == Phase.CLOSED.value
 
+    @staticmethod
+    def last_round(state: bytes) -> int:
+        """The last round that a silo had answered when :meth:`save` gave ``state``."""
+        return _decoded(state, "silo").round
+
     def reply(self, request: bytes) -> bytes:
         """The answer to ``request``. A refused request changes nothing.
 
@@ -274,8 +279,9 @@ class SiloSession:
                 "its owner does not allow metrics of hold-out people, which carry no noise (policy.allow_metrics)",
                 place=self.name,
             )
-        # Whoever was left out of the last rounds has not seen their numbers.
-        if not max(1, self._round) <= body.round <= plan.method.rounds:
+        # Whoever was left out of the last rounds has not seen their numbers. Where nobody may be, there is one number.
+        skipped = plan.may_repeat and body.round > self._round
+        if self._round == 0 or not (body.round == self._round or skipped) or body.round > plan.method.rounds:
             raise MessageRefused(
                 f"metrics after round {body.round} of {plan.method.rounds}, here {self._round} was the last",
                 place=self.name,

@@ -69,9 +69,7 @@ class SiloSide:
 
     def owners_policy(self) -> Policy:
         """As ``uldp join`` finds it."""
-        if self.policy is None and (self.state is None or not (self.state / "policy.toml").exists()):
-            return Policy()
-        return Policy.from_file(self.policy or (self.state or Path()) / "policy.toml")
+        return Policy() if self.state is None else Policy.of_silo(self.state, self.policy)
 
 
 def examine(
@@ -243,13 +241,19 @@ def _silo(experiment: Experiment, silo: SiloSide, rehearsal: bool) -> Iterator[F
         users = len(set(prepared.data.users.tolist()))
         return f"{len(prepared.data)} records of {users} users fit the experiment"
 
+    def policy() -> str:
+        return str(silo.owners_policy()).removeprefix("policy: ")
+
     yield _tried(f"data of {silo.name}", data)
-    if silo.keys is not None:
-        yield from _keys(experiment, silo.name, silo.keys)
-        ca = silo.ca or silo.keys / credentials.CA
-        yield _authority(ca)
-        if silo.superlink is not None:
-            yield _clock(silo.superlink, ca)
+    yield _tried("policy", policy)
+    if silo.keys is None:
+        return
+    yield from _keys(experiment, silo.name, silo.keys)
+    ca = silo.ca or silo.keys / credentials.CA
+    authority = _authority(ca)
+    yield authority
+    if silo.superlink is not None and authority.well:
+        yield _clock(silo.superlink, ca)
 
 
 def _keys(experiment: Experiment, silo: str, folder: Path) -> Iterator[Finding]:
@@ -263,7 +267,7 @@ def _keys(experiment: Experiment, silo: str, folder: Path) -> Iterator[Finding]:
         "deployment.nodes": (experiment.deployment.nodes, public.node),
     }
     for section, (given, own) in told.items():
-        if not given:
+        if silo not in given:
             continue  # said above, if that is a problem
         well = given.get(silo) == own
         yield Finding(
@@ -276,8 +280,11 @@ def _keys(experiment: Experiment, silo: str, folder: Path) -> Iterator[Finding]:
 def _authority(file: Path) -> Finding:
     try:
         return _validity("authority", x509.load_pem_x509_certificates(file.read_bytes())[0])
-    except (OSError, ValueError) as error:
-        return Finding("authority", False, f"{file}: {error}; ask the server's people for ca.crt")
+    except OSError as error:
+        why = error.strerror
+    except ValueError:
+        why = "holds no certificate"
+    return Finding("authority", False, f"{file}: {why}; ask the server's people for ca.crt")
 
 
 def _clock(superlink: Address, ca: Path) -> Finding:

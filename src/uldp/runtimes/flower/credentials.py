@@ -8,6 +8,7 @@ certificate are for trials: in earnest the server's certificate comes from whoev
 from __future__ import annotations
 
 import ipaddress
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ CA: Final = "ca.crt"
 CA_KEY: Final = "ca.key"
 SERVER: Final = "server.pem"
 SERVER_KEY: Final = "server.key"
+STATE_ID: Final = "state.id"
+"""In the folder of the keys and in that of the state: they belong together."""
 MOST_DAYS: Final = 825
 _PEM: Final = serialization.Encoding.PEM
 
@@ -94,16 +97,47 @@ def public_keys(silo: str, folder: Path) -> PublicKeys:
 def identity_of(folder: Path) -> SigningKey:
     """The key by which the other silos know this one."""
     file = folder / IDENTITY
-    with reported(file):
-        secret = file.read_bytes()
+    secret = _own(file)
     if len(secret) != 32:
         raise RunError("is not a key of 32 bytes; make keys with `uldp keys silo`", place=str(file))
     return SigningKey(Secrets.from_key(secret))
 
 
-def _node_key(file: Path) -> ec.EllipticCurvePrivateKey:
+def _own(file: Path) -> bytes:
+    """A private key; one that others may read is refused, as ssh does."""
+    try:
+        secret, mode = file.read_bytes(), stat.S_IMODE(file.stat().st_mode)
+    except FileNotFoundError:
+        raise ConfigError("is not there; `uldp keys silo` makes it", place=str(file), value=str(file)) from None
+    except OSError as error:
+        raise RunError(f"{error.strerror}", place=str(file), value=str(file)) from error
+    if mode & 0o077:
+        raise ConfigError(f"others may read it (mode {mode:o}); chmod 600 {file}", place=str(file), value=f"{mode:o}")
+    return secret
+
+
+def tie_to_state(keys: Path, state: Path) -> None:
+    """Let these keys answer from one folder of state only.
+
+    Another folder has another ledger, and other noise for a round that was answered from the first one.
+    """
+    own, file = kept_key(state / STATE_ID).hex(), keys / STATE_ID
     with reported(file):
-        secret = file.read_bytes()
+        known = file.read_text().partition("\n")[0] if file.exists() else ""
+    if known == own:
+        return
+    if known:
+        raise ConfigError(
+            f"these keys have answered from another folder, whose ledger and noise are not here; give that one, or "
+            f"make new keys ({file} says which folder it is)",
+            place="--state",
+            value=str(state),
+        )
+    replace_file(file, f"{own}\n{state.resolve()}\n".encode())
+
+
+def _node_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    secret = _own(file)
     try:
         key = serialization.load_ssh_private_key(secret, password=None)
     except (ValueError, TypeError) as error:

@@ -19,7 +19,7 @@ from uldp.errors import ConfigError, RunError, UldpError, first_line
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import PreparedServer, PreparedSilo
 from uldp.runs.directory import RunDirectory
-from uldp.runs.files import append_line
+from uldp.runs.files import append_line, private_folder
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.hub import Exchange, Hub
 from uldp.runtimes.flower.processes import (
@@ -222,6 +222,9 @@ def join(prepared: PreparedSilo, joining: Joining, say: Say) -> None:
     identity = credentials.identity_of(keys) if keys is not None and experiment.aggregation.identities else None
     if joining.ca is not None and keys is None:
         raise ConfigError("are needed over TLS; `uldp keys silo` makes them", place="--keys")
+    if keys is not None:
+        private_folder(joining.state)
+        credentials.tie_to_state(keys, joining.state)
     with ExitStack() as until:
         # Paths of sockets must be short, and folders of state need not be.
         folder = until.enter_context(tempfile.TemporaryDirectory(prefix="uldp-silo-"))

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from uldp.errors import UldpError
+from uldp.errors import UldpError, printable
 from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.serving import Failed
 
@@ -171,6 +171,8 @@ class Hub:
 
     def _exchanged(self, requests: Mapping[str, bytes], end: float) -> dict[str, bytes | Failed]:
         with self._changed:
+            # Who is not asked any more is not asked again either, also not by a run that comes later.
+            self._asked = {silo: asked for silo, asked in self._asked.items() if silo in requests}
             for silo, body in requests.items():
                 if not self._known(silo, body):
                     self._ask(silo, body)
@@ -219,7 +221,7 @@ class Hub:
             if asked is None or asked.number != number:
                 return None
             header = {"kind": "request", "number": number, "silo": silo, "node": self._nodes.get(silo, 0)}
-            return header, asked.body
+            return {**header, "limit": self._limit}, asked.body
 
     def _drop(self) -> None:
         if self._carrier is not None:
@@ -280,7 +282,7 @@ class Hub:
             if asked is None or asked.number != header.get("number"):
                 return  # an answer to what was asked before
             del self._asked[silo]
-            kind, sentence = header.get("kind"), body[:2000].decode(errors="replace")
+            kind, sentence = header.get("kind"), printable(body[:2000].decode(errors="replace"))
             answer = body if kind == "reply" else Failed(sentence, refused=kind == "refused")
             self._answers[silo] = (asked.body, answer)
             self._changed.notify_all()

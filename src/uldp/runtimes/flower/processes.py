@@ -74,7 +74,12 @@ class Address:
         8000
         """
         host, colon, port = text.rpartition(":")
-        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        try:
+            host.strip("[]").encode("idna")  # what looking it up would raise
+            good = bool(colon and host) and port.isdecimal() and 0 < int(port) < 1 << 16
+        except UnicodeError:
+            good = False
+        if not good:
             raise ConfigError(f"HOST:PORT, for instance 127.0.0.1:8000, not {text!r}", place=place, value=text)
         return cls(host.strip("[]"), int(port))
 
@@ -240,12 +245,14 @@ class Child:
 
     def stop(self) -> None:
         """Ask it to end, then make it; what it started goes too, also what left the process group."""
-        everybody = [self.pid, *descendants(self.pid)]
+        everybody = {pid: _began(pid) for pid in (self.pid, *descendants(self.pid))}
         if self.ended is None:
             _signal([self.pid], signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_SECONDS)
-        left = [pid for pid in {*everybody, *group(self.pid)} if _started_here(pid, everybody, self.pid)]
+        # Numbers are used again: who began at another time is somebody else.
+        left = [pid for pid, began in everybody.items() if _began(pid) == began]
+        left += [pid for pid in group(self.pid) if pid not in left]
         for number in (signal.SIGTERM, signal.SIGKILL):
             _signal([pid for pid in left if _alive(pid)], number)
             end = time.monotonic() + STOP_SECONDS / 2
@@ -301,10 +308,12 @@ def _alive(pid: int) -> bool:
     return found is not None and found[0] != "Z"
 
 
-def _started_here(pid: int, known: Sequence[int], session: int) -> bool:
-    """Whether a process is still one of ours: numbers are used again."""
-    found = _stat(pid)
-    return found is not None and (found[2] == session or found[2] in known or pid in known)
+def _began(pid: int) -> str:
+    """When a process began, in the kernel's ticks; empty if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 def _signal(pids: Sequence[int], number: signal.Signals) -> None:

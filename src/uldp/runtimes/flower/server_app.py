@@ -36,6 +36,8 @@ class Request:
     silo: str
     node: int
     body: bytes
+    limit: int = MOST_BYTES
+    """The longest answer. A longer one would end the connection to the hub, and with it everybody's answers."""
 
 
 @dataclass
@@ -68,7 +70,8 @@ class Carrying:
                 header, body = frames.receive(self.sock, MOST_BYTES)
                 if header.get("kind") == "end":
                     break
-                self.heard.put(Request(int(header["number"]), str(header["silo"]), int(header["node"]), body))
+                words = int(header["number"]), str(header["silo"]), int(header["node"])
+                self.heard.put(Request(*words, body, int(header.get("limit", MOST_BYTES))))
             self.heard.put(None)
         except UldpError as error:
             self.on_gone()
@@ -147,6 +150,9 @@ class Carrying:
                 words, body = unpacked(message.content)
             except ValueError as error:
                 self._failed(request, str(error))
+                continue
+            if len(body) > request.limit:
+                self._tell(request, "refused", f"answers {len(body)} bytes, at most {request.limit} are taken".encode())
                 continue
             kind = words["kind"] if words["kind"] in ("reply", "refused") else "failed"
             self._tell(request, kind, body)

@@ -1,0 +1,152 @@
+"""What a silo's owner relies on: one ledger, one noise, a policy that is not forgotten, and a way out."""
+
+import json
+
+import pytest
+from tests.federation.federation_support import SILOS, World, experiment, parties, with_identities
+from typer.testing import CliRunner
+
+from uldp.cli.app import app
+from uldp.cli.federation import default_state
+from uldp.errors import ConfigError, MessageRefused, RunError, printable
+from uldp.experiment.parties import check_deployable
+from uldp.runs.files import append_line, read_lines
+from uldp.runtimes.flower import credentials
+from uldp.runtimes.policy import OwnLedger, Policy
+from uldp.runtimes.serving import Failed
+from uldp.runtimes.silo_process import SiloProcess
+from uldp.runtimes.silo_state import experiments_in
+
+
+@pytest.fixture
+def keys(tmp_path):
+    credentials.make_silo_keys("ward-a", tmp_path / "keys")
+    return tmp_path / "keys"
+
+
+def test_keys_answer_from_one_folder_of_state_only(tmp_path, keys):
+    """A second folder has an empty ledger, and other noise for a round that was answered from the first."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir(mode=0o700)
+    credentials.tie_to_state(keys, tmp_path / "one")
+    credentials.tie_to_state(keys, tmp_path / "one")
+    with pytest.raises(ConfigError, match=r"--state: these keys have answered from another folder"):
+        credentials.tie_to_state(keys, tmp_path / "two")
+    assert str(tmp_path / "one") in (keys / "state.id").read_text()
+    assert (keys / "state.id").stat().st_mode & 0o777 == 0o600
+
+
+def test_without_a_word_the_state_lies_with_the_keys_whatever_the_silo_is_called(keys):
+    assert default_state("ward-a", keys) == default_state("ward_a", keys) == keys / "state"
+
+
+def test_private_keys_that_others_may_read_are_refused(keys):
+    for name in ("identity.key", "node.key"):
+        (keys / name).chmod(0o640)
+        with pytest.raises(ConfigError, match=r"others may read it \(mode 640\); chmod 600"):
+            credentials.public_keys("ward-a", keys)
+        (keys / name).chmod(0o600)
+
+
+def test_a_silo_that_was_under_a_policy_does_not_go_on_without(tmp_path):
+    state = tmp_path / "silo-1"
+    policy = tmp_path / "mine.toml"
+    policy.write_text("max_epsilon = 100.0\nallow_counts = true\n")
+    assert Policy.of_silo(state) == Policy()
+    SiloProcess(parties(experiment())[1]["silo-1"], state, "unix:/unused", policy=Policy.of_silo(state, policy)).close()
+    with pytest.raises(ConfigError, match="this silo was under a policy before"):
+        Policy.of_silo(state)
+    assert Policy.of_silo(state, policy).max_epsilon == 100.0
+    (state / "policy.known").unlink()  # its owner's own decision
+    assert Policy.of_silo(state) == Policy()
+
+
+def test_a_policy_on_a_disk_that_is_not_there_is_no_missing_policy(tmp_path):
+    (tmp_path / "policy.toml").symlink_to(tmp_path / "unmounted" / "policy.toml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Policy.of_silo(tmp_path)
+
+
+def test_at_its_start_a_silo_says_its_policy_and_what_was_spent(tmp_path, caplog):
+    made = World(tmp_path, experiment())
+    made.serving().go()
+    made.close()
+    with caplog.at_level("INFO", logger="uldp.silo"):
+        SiloProcess(parties(experiment())[1]["silo-1"], tmp_path / "silo-1", "unix:/unused").close()
+    assert "no policy: nothing is capped" in caplog.text
+    ledger = OwnLedger(tmp_path / "silo-1" / "rehearsal-ledger.jsonl", Policy())
+    assert f"epsilon {ledger.epsilon():.4g} spent so far in 1 experiment" in caplog.text
+    assert "epsilon 2 at delta 1e-05 against world, server, silos, methods default" in str(
+        Policy(max_epsilon=2.0, allowed_methods=("default",))
+    )
+
+
+def test_a_ledger_that_lost_an_experiment_stops_the_silo_also_in_the_next_one(tmp_path):
+    made = World(tmp_path, experiment())
+    made.serving().go()
+    made.close()
+    ledger = tmp_path / "silo-1" / "rehearsal-ledger.jsonl"
+    kept = ledger.read_bytes()
+    ledger.unlink()
+    other = World(tmp_path, experiment(run={"threads": 1, "seed": 1}))
+    with pytest.raises(RunError, match=r"round 3 of experiment [0-9a-f]{12} was answered from here"):
+        other.silo("silo-1")
+    ledger.write_bytes(kept)
+    other.silo("silo-1")
+    other.close()
+
+
+def test_a_last_line_counts_without_its_newline_and_a_half_one_does_not(tmp_path):
+    file = tmp_path / "l.jsonl"
+    for number in (1, 2):
+        append_line(file, {"number": number})
+    file.write_bytes(file.read_bytes().rstrip(b"\n"))
+    assert [line["number"] for line in read_lines(file)] == [1, 2]
+    append_line(file, {"number": 3})
+    assert [line["number"] for line in read_lines(file)] == [1, 2, 3]
+    file.write_bytes(file.read_bytes() + b'{"number": 4')
+    assert [line["number"] for line in read_lines(file)] == [1, 2, 3]
+    append_line(file, {"number": 5})
+    assert [line["number"] for line in read_lines(file)] == [1, 2, 3, 5]
+
+
+def test_a_silo_that_missed_the_goodbye_can_leave_and_its_secrets_are_gone(tmp_path):
+    """With a goodbye the secrets are destroyed; without one their owner can do it."""
+    (tmp_path / "k").mkdir()
+    built = with_identities(tmp_path / "k", privacy={"noise_multiplier": 5.0})
+
+    def fault(made, name, request):
+        last = made.running.get("silo-3") and made.silo("silo-3")._session.round == 3
+        return Failed("gone") if name == "silo-3" and last and b"Finish" in request else made.ask(name, request)
+
+    made = World(tmp_path, built, fault, keys=tmp_path / "k")
+    made.serving().go()
+    made.close()
+    over = {name: experiments_in(tmp_path / name)[0] for name in SILOS}
+    assert over["silo-1"].over and not over["silo-3"].over and over["silo-3"].round == 3
+    key = tmp_path / "silo-3" / "experiments" / over["silo-3"].digest / "secrets.key"
+    assert key.exists()
+    command = CliRunner()
+    assert "its secrets are here" in command.invoke(app, ["leave", str(tmp_path / "silo-3")]).stdout
+    wrong = command.invoke(app, ["leave", str(tmp_path / "silo-3"), "--experiment", "zz"])
+    assert wrong.exit_code == 2 and "0 experiments" in wrong.stderr
+    done = command.invoke(app, ["leave", str(tmp_path / "silo-3"), "--experiment", over["silo-3"].digest[:8], "--json"])
+    assert json.loads(done.stdout)[0]["over"] and not key.exists()
+    with pytest.raises(RunError, match="secrets for this experiment are gone"):
+        made.silo("silo-3")
+
+
+def test_a_key_that_can_be_broken_is_for_rehearsals():
+    built = experiment(
+        aggregation={"name": "paillier", "key_bits": 512, "slots": 1},
+        method={"name": "uldp-avg-w", "rounds": 3, "local_epochs": 1, "max_records": 30},
+        run={"threads": 1, "secrets": "os"},
+    )
+    with pytest.raises(ConfigError, match=r"aggregation\.key_bits: such a key can be broken"):
+        check_deployable(built)
+
+
+def test_another_party_s_text_is_one_line_without_control_characters():
+    error = MessageRefused("runs uldp 1\n2026-01-01 all is well\x1b]0;owned\x07" + "x" * 70_000, place="silo \x1b[2J")
+    assert str(error).isprintable() and len(str(error)) < 1000
+    assert printable("Zürich-Süd") == "Zürich-Süd"
