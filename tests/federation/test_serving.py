@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import json
 import os
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -309,6 +310,30 @@ def test_a_round_goes_on_without_a_silo_and_says_so(world, tmp_path, aggregation
     assert lied_to == (aggregation == "masked")
     again = made.serving("exclude").go()  # a finished run is only read
     assert [report.missing for report in again.history] == [(), ("silo-2",), ()]
+
+
+def test_a_silo_that_stays_away_is_not_waited_for_as_long_in_every_round(world):
+    """Patience is 60 seconds, a twentieth of it the second time; once back, a silo is waited for as any other."""
+    away, reports = set(), []
+
+    def fault(made, name, request):
+        return Failed("gone") if name in away else made.ask(name, request)
+
+    made = world(experiment(method={"rounds": 6}, **DROPS), fault)
+
+    def after(report):
+        reports.append((report.missing, made.time.time))
+        away.clear()
+        if report.round != 3:
+            away.add("silo-3")
+
+    made.serving("exclude", on_round=after).go()
+    gone = ("silo-3",)
+    assert [missing for missing, _ in reports] == [(), gone, gone, (), gone, gone]
+    took = [round(later - before) for before, later in pairwise([0.0, *(time for _, time in reports)])]
+    assert took[0] == took[3] == 0
+    assert took[1] >= 60 and took[4] >= 60
+    assert 0 < took[2] < 15 and 0 < took[5] < 15
 
 
 def test_a_repeated_round_counts_as_plain_towards_the_server(world):

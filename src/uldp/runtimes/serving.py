@@ -53,12 +53,19 @@ class Patience:
     ``attempt`` seconds for one exchange by the carrier; the silos that did not answer are asked again until ``seconds``
     have passed. Then ``on_missing``: "wait" goes on asking, "exclude" repeats the round without them (where the
     experiment allows it), "stop" ends here and can be resumed. ``pause`` seconds lie between two attempts.
+
+    A silo that was left out of the last round is asked in the next one, but not waited for as long again: when all
+    others have answered it gets as long as they took, and at least ``again`` seconds.
     """
 
     seconds: float = 600.0
     attempt: float = 300.0
     pause: float = 2.0
     on_missing: str = "stop"
+
+    @property
+    def again(self) -> float:
+        return self.seconds / 20
 
     def __post_init__(self) -> None:
         if self.on_missing not in ON_MISSING:
@@ -104,6 +111,8 @@ class Serving(RecordedRun):
         self._patience = patience or Patience()
         self._on_trouble = on_trouble or (lambda trouble: None)
         self._clock = clock or Clock()
+        self._away: set[str] = set()
+        """Silos that were left out and have not answered since."""
 
     def _make_parties(self, x: Vector, ledger: Ledger) -> None:
         self._server = ServerSession(self._prepared.plan, x, ledger, self._secrets)
@@ -121,18 +130,24 @@ class Serving(RecordedRun):
 
     def _ask_all(self) -> None:
         """Ask until everybody has answered who is not done without."""
-        deadline = self._clock.now() + self._patience.seconds
+        began = self._clock.now()
+        alone: float | None = None
         before: Mapping[str, Failed] = {}
         while requests := self._server.requests():
             trouble = self._attempt(requests)
             if not trouble:
                 break
             self._on_trouble(trouble)
+            now = self._clock.now()
+            # Since when nobody is missing but who stayed away before.
+            alone = None if trouble.keys() - self._away else now if alone is None else alone
+            late = now - began >= self._patience.seconds
+            late |= alone is not None and now - alone >= max(self._patience.again, alone - began)
             # A no counts when it was said twice: the first may be somebody else's, who got between.
             refused = all(failed.refused and before.get(name) == failed for name, failed in trouble.items())
-            if self._clock.now() >= deadline or refused:
+            if late or refused:
                 self._do_without(trouble)
-                deadline = self._clock.now() + self._patience.seconds
+                began, alone = self._clock.now(), None
             before = trouble
             self._clock.sleep(self._patience.pause)
 
@@ -152,13 +167,15 @@ class Serving(RecordedRun):
 
     def _attempt(self, requests: Mapping[str, bytes]) -> dict[str, Failed]:
         """Carry the requests, take what comes back; who did not answer, and why."""
-        answers = self._carrier.exchange(requests, self._patience.attempt)
+        timeout = min(self._patience.attempt, self._patience.again) if self._away else self._patience.attempt
+        answers = self._carrier.exchange(requests, timeout)
         trouble: dict[str, Failed] = {}
         for name in requests:
             answer = answers.get(name, Failed("no answer"))
             if isinstance(answer, bytes):
                 try:
                     self._server.receive(name, answer)
+                    self._away.discard(name)
                     continue
                 except MessageRefused as error:
                     answer = Failed(str(error), refused=True)
@@ -184,6 +201,7 @@ class Serving(RecordedRun):
                 self._server.exclude(trouble)
             except (RunError, BudgetExhausted) as error:
                 raise type(error)(f"{error.message} ({why})", place=error.place, value=error.value) from error
+            self._away.update(trouble)
             # Before anybody is asked again: silos let nobody come back within a round.
             self._checkpoint()
             return

@@ -274,8 +274,9 @@ class Node:
         config = {"silo": self._silo.name, "socket": self._address}
         return SuperNode(self._home, NodeSide(joining.superlink, joining.ca, key, config))
 
-    @staticmethod
-    def _why(node: SuperNode) -> str:
+    def _why(self, node: SuperNode) -> str:
+        if self._out_of_reach:
+            return f"the server cannot be reached: {self._out_of_reach}"
         said = node.last_words()
         if NOT_LET_IN in said:
             return "the server does not know this silo's node key (yet); compare deployment.nodes and --keys"
@@ -335,6 +336,6 @@ class Node:
         before, self._out_of_reach = self._out_of_reach, trouble_with(self._joining.superlink, self._joining.ca)
         self._looked = time.monotonic()
         if self._out_of_reach and self._out_of_reach != before:
-            self._say(f"cannot reach {self._joining.superlink}: {self._out_of_reach}; trying on")
+            self._say(f"cannot reach {self._joining.superlink} (trying on): {self._out_of_reach}")
         elif before and not self._out_of_reach:
             self._say(f"{self._joining.superlink} answers now")
