@@ -54,17 +54,29 @@ def rehearse(
 
 
 def _show(found: dict[str, Rehearsed]) -> None:
-    rows = [
-        (
-            name,
-            "identical" if one.identical else "DIFFERENT",
-            str(one.exchanges),
-            f"{one.seconds:.0f} s",
-            f"{one.simulated.seconds:.2f} s",
-            f"{one.sent:,}",
-            f"{one.received:,}",
+    rows = []
+    for name, one in found.items():
+        rounds = max(len(one.simulated.history), 1)
+        rows.append(
+            (
+                name,
+                "identical" if one.identical else "DIFFERENT",
+                f"{one.setup.seconds:.1f} s ({one.setup.exchanges})",
+                f"{one.rounds.seconds / rounds:.1f} s",
+                f"{100 * one.rounds.flower_share:.0f} %",
+                f"{one.simulated_round:.3f} s",
+                f"{one.rounds.sent // rounds:,} / {one.rounds.received // rounds:,}",
+                f"{one.seconds:.0f} s",
+            )
         )
-        for name, one in found.items()
-    ]
-    headers = ("aggregation", "model", "exchanges", "federation", "simulation", "bytes to silos", "bytes from silos")
-    print_table(headers, rows)
+    headers = (
+        "aggregation",
+        "model",
+        "setup (exchanges)",
+        "a round",
+        "of it Flower",
+        "simulated",
+        "bytes to / from",
+        "all",
+    )
+    print_table(headers, rows, title="All silos together; bytes and seconds of a round")

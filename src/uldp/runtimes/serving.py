@@ -114,6 +114,11 @@ class Serving(RecordedRun):
         self._away: set[str] = set()
         """Silos that were left out and have not answered since."""
 
+    @property
+    def stage(self) -> tuple[str, int]:
+        """What the present exchange is for, and how many rounds are done."""
+        return self._server.stage, self._server.round
+
     def _make_parties(self, x: Vector, ledger: Ledger) -> None:
         self._server = ServerSession(self._prepared.plan, x, ledger, self._secrets)
 

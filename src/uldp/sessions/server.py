@@ -146,6 +146,16 @@ class ServerSession:
         return self._turn is not None and isinstance(self._turn.question, m.AskMetrics)
 
     @property
+    def stage(self) -> str:
+        """What the present exchange is for: "setup", "round", "metrics" or "goodbye"."""
+        if self.finishing:
+            return "goodbye"
+        if self.measuring:
+            return "metrics"
+        choosing = self._turn is not None and isinstance(self._turn.question, m.AskChoices)
+        return "round" if self.in_round or choosing else "setup"
+
+    @property
     def metrics(self) -> dict[str, float]:
         """Means over the people whom silos hold out, at the last model; empty where they did not all tell."""
         return dict(self._metrics)

@@ -172,7 +172,7 @@ def serve(
             say(f"silo {silo}: {why.reason}")
 
     with ExitStack() as until:
-        hub = Hub(limit=prepared.plan.message_limit, on_exchange=lambda line: _note(directory, line))
+        hub = Hub(limit=prepared.plan.message_limit, on_exchange=lambda line: _note(directory, serving.stage, line))
         until.callback(hub.close)
         serving = Serving(prepared, directory, hub, patience=patience, on_round=on_round, on_trouble=trouble)
         if directory.finished:
@@ -188,9 +188,10 @@ def serve(
         return serving.go()
 
 
-def _note(directory: RunDirectory, exchange: Exchange) -> None:
+def _note(directory: RunDirectory, stage: tuple[str, int], exchange: Exchange) -> None:
     """One line per exchange, for whoever wants to know what the carrier costs."""
-    append_line(directory.path / "traffic.jsonl", asdict(exchange))
+    about = {"stage": stage[0], "rounds_done": stage[1]}
+    append_line(directory.path / "traffic.jsonl", {**about, **asdict(exchange)})
 
 
 @dataclass(frozen=True)

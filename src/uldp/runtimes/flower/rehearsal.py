@@ -7,9 +7,10 @@ both compute the same, bit by bit.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from uldp.errors import RunError
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import prepare_server
 from uldp.runs.directory import RunDirectory
-from uldp.runs.files import private_folder, read_lines, replace_file
+from uldp.runs.files import private_folder, read_lines, replace_file, reported
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.processes import Address, Child, check_installed, free_port
 from uldp.runtimes.local import run as run_local
@@ -32,33 +33,86 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class Part:
+    """Exchanges of one kind: how many, their seconds, the seconds of the slowest silo in each, bytes there and back."""
+
+    exchanges: int
+    seconds: float
+    silo_seconds: float
+    sent: int
+    received: int
+
+    @property
+    def flower_share(self) -> float:
+        """The part of the time in which Flower carried, and no silo computed."""
+        return 1 - self.silo_seconds / self.seconds if self.seconds else 0.0
+
+    def per(self, rounds: int) -> dict[str, Any]:
+        return {
+            "exchanges": self.exchanges / rounds,
+            "seconds": round(self.seconds / rounds, 3),
+            "flower_share": round(self.flower_share, 3),
+            "slowest_silo_seconds": round(self.silo_seconds / rounds, 3),
+            "bytes_to_silos": round(self.sent / rounds),
+            "bytes_from_silos": round(self.received / rounds),
+        }
+
+
+@dataclass(frozen=True)
 class Rehearsed:
     """What came of it."""
 
     simulated: Result
     model: Vector
     run: str
-    exchanges: int
-    sent: int
-    received: int
+    setup: Part
+    rounds: Part
     seconds: float
 
     @property
     def identical(self) -> bool:
         return bool(np.array_equal(self.simulated.model, self.model))
 
+    @property
+    def simulated_round(self) -> float:
+        """Seconds of a simulated round; the first one, which contains the setup, is left out if there are others."""
+        seconds = [report.seconds for report in self.simulated.history]
+        return float(np.mean(seconds[1:] or seconds or [0.0]))
+
     def to_json(self) -> dict[str, Any]:
+        rounds = len(self.simulated.history)
         return {
             "identical": self.identical,
             "run": self.run,
-            "rounds": len(self.simulated.history),
+            "rounds": rounds,
             "metrics": dict(self.simulated.metrics),
-            "exchanges": self.exchanges,
-            "bytes_to_silos": self.sent,
-            "bytes_from_silos": self.received,
+            "setup": self.setup.per(1),
+            "round": self.rounds.per(max(rounds, 1)),
+            "simulated_round_seconds": round(self.simulated_round, 4),
             "seconds": round(self.seconds, 1),
             "simulated_seconds": round(self.simulated.seconds, 3),
         }
+
+
+def measured(run: Path, silos: Sequence[Path]) -> tuple[Part, Part]:
+    """The setup and the rounds of a federation in which nothing was asked twice, from its logs."""
+    lines = list(read_lines(run / "traffic.jsonl"))
+    logs = [_answer_seconds(silo / "flower" / "executor.log") for silo in silos]
+    slowest = [max(each) for each in zip(*logs, strict=False)]
+    parts = []
+    for stage in ("setup", "round"):
+        chosen = [(line, slow) for line, slow in zip(lines, slowest, strict=False) if line["stage"] == stage]
+        sums = (sum(line[key] for line, _ in chosen) for key in ("sent", "received"))
+        parts.append(
+            Part(len(chosen), sum(line["seconds"] for line, _ in chosen), sum(slow for _, slow in chosen), *sums)
+        )
+    return parts[0], parts[1]
+
+
+def _answer_seconds(log: Path) -> list[float]:
+    """How long a silo took for each of its answers."""
+    with reported(log):
+        return [float(found) for found in re.findall(r"bytes asked, .* after ([0-9.]+) s$", log.read_text(), re.M)]
 
 
 def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 1800.0) -> Rehearsed:
@@ -77,16 +131,9 @@ def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 18
     began = time.monotonic()
     directory = RunDirectory(folder / "run")
     _federated(file, silos, folder, say, timeout)
-    lines = list(read_lines(directory.path / "traffic.jsonl"))
-    return Rehearsed(
-        simulated,
-        directory.load_model(),
-        str(directory.path),
-        len(lines),
-        sum(line["sent"] for line in lines),
-        sum(line["received"] for line in lines),
-        time.monotonic() - began,
-    )
+    seconds = time.monotonic() - began
+    parts = measured(directory.path, [folder / "silos" / str(number) for number in range(len(silos))])
+    return Rehearsed(simulated, directory.load_model(), str(directory.path), *parts, seconds)
 
 
 def write_experiment(experiment: Experiment, silos: tuple[str, ...], folder: Path) -> Path:
