@@ -98,6 +98,24 @@ def srr(
     _print_notes(cases)
 
 
+@bench.command()
+@reporting
+def carrier(
+    exchanges: Annotated[int, typer.Option("--exchanges", help="Measured exchanges in each of the series.")] = 6,
+    as_json: Json = False,
+) -> None:
+    """One exchange over Flower: a process that stays against a new one for every message. Takes some minutes."""
+    from uldp.bench.carrier import run_cases
+
+    cases = run_cases(exchanges, say=lambda text: typer.echo(text, err=True))
+    if as_json:
+        print_json(cases)
+        return
+    rows = [(item["name"], f"{item['baseline']:.2f} s", f"{item['ratio']:.2f}x") for item in cases]
+    print_table(("who answers in a silo", "an exchange", "to the one that stays"), rows)
+    _print_notes(cases)
+
+
 def _print_notes(cases: Sequence[dict[str, Any]]) -> None:
     for item in cases:
         typer.echo(f"{item['name']}: {item['note']}")

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -396,13 +396,21 @@ def executor_command(home: Home, port: int) -> list[str]:
     return [*command, *_secret(home)[2:], "--parent-pid", str(os.getpid())]
 
 
+def superexec_of_node(home: Home, port: int) -> list[str]:
+    """Flower's own way instead, with a new process for every message. For comparison only (``uldp bench carrier``)."""
+    command = [_program("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{port}"]
+    return [*command, *_trust(home.file(RUNTIME) / credentials.CA), *_secret(home)[2:]]
+
+
 class SuperNode:
     """A silo's part of Flower: its node, and what answers the node's messages. One is nothing without the other.
 
     Between the two: a secret and a certificate of their own, so that nobody else on the machine gets in between.
     """
 
-    def __init__(self, home: Home, side: NodeSide) -> None:
+    def __init__(
+        self, home: Home, side: NodeSide, executor: Callable[[Home, int], list[str]] = executor_command
+    ) -> None:
         self._children: list[Child] = []
         self.port = free_port()
         shutil.rmtree(home.file(RUNTIME), ignore_errors=True)
@@ -410,7 +418,7 @@ class SuperNode:
         (home.file(RUNTIME) / credentials.CA_KEY).unlink()  # it signs nothing else
         commands = {
             "supernode": supernode_command(home, side, self.port),
-            "executor": executor_command(home, self.port),
+            "executor": executor(home, self.port),
         }
         try:
             for name, command in commands.items():
