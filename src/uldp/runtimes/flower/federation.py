@@ -51,7 +51,7 @@ GOODBYE_SECONDS: Final = 20.0
 """How long Flower gets to carry a silo's last answer."""
 
 NOT_LET_IN: Final = "Exit Code: 305"
-"""What Flower's log says about a node key that is not registered."""
+"""What Flower's log says about a node key that is not registered, and about one that is in use."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,10 @@ class Node:
     def _why(node: SuperNode) -> str:
         said = node.last_words()
         if NOT_LET_IN in said:
-            return "the server does not know this silo's node key (yet); compare deployment.nodes and --keys"
+            return (
+                "the server does not let it in: another process is there with this silo's node key, or was a minute "
+                "ago, or the key is not known (yet); compare deployment.nodes and --keys"
+            )
         return said
 
     def _look(self) -> None:

@@ -37,6 +37,8 @@ OURS: Final = {
 }
 EXECUTOR: Final = "uldp.runtimes.flower.executor"
 """What answers a SuperNode's messages; Flower's would start ``flwr-clientapp`` for every one."""
+SUPERNODE: Final = "uldp.runtimes.flower.supernode"
+"""Flower's program, which ends when it should."""
 RUNTIME: Final = "runtime"
 """The folder with the certificate of a SuperNode's own port."""
 FOREIGN: Final = ("flower-superexec", "flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation", "uv")
@@ -374,7 +376,7 @@ class NodeSide:
 def supernode_command(home: Home, side: NodeSide, port: int) -> list[str]:
     """A silo's SuperNode. Its own port is on loopback, over TLS, and for who knows the secret."""
     words = " ".join(f"{name}={json.dumps(value)}" for name, value in side.config.items())
-    command = [_program("flower-supernode"), "--superlink", str(side.superlink), *_trust(side.ca)]
+    command = [sys.executable, "-P", "-m", SUPERNODE, "--superlink", str(side.superlink), *_trust(side.ca)]
     command += ["--node-config", words, "--host", "127.0.0.1", "--port", str(port), *_secret(home)]
     command += _shown(Security(home.file(RUNTIME)))
     return command if side.key is None else [*command, "--auth-supernode-private-key", str(side.key.resolve())]
