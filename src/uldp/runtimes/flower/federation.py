@@ -132,8 +132,19 @@ class Watch:
                 self._tell_late()
             except Exception as error:  # whatever it is: the server must not wait without anybody to look after Flower
                 why = str(error) if isinstance(error, UldpError) else first_line(error)
+                if self._no_room():
+                    return
                 self._say(f"Flower cannot be started again: {why}; trying on")
                 self._ended.wait(AGAIN_SECONDS)
+
+    def _no_room(self) -> bool:
+        """Whether the disk is full. Then the run stops, as it does when its own files cannot be written."""
+        try:
+            self._superlink.check_room()
+        except RunError as full:
+            self._hub.fail(full)
+            return True
+        return False
 
     def _mend(self) -> None:
         if not self._superlink.running:

@@ -118,6 +118,7 @@ class Hub:
         self._answers: dict[str, tuple[bytes, bytes | Failed]] = {}
         self._number = 0
         self._closed = False
+        self._trouble: UldpError | None = None
         self._since = time.monotonic()
         self._thread = threading.Thread(target=self._accept, name="hub", daemon=True)
         self._thread.start()
@@ -132,6 +133,12 @@ class Hub:
         """Which node is which silo."""
         with self._changed:
             self._nodes = dict(nodes)
+
+    def fail(self, error: UldpError) -> None:
+        """Nothing can be carried any more: whoever exchanges gets this error."""
+        with self._changed:
+            self._trouble = error
+            self._changed.notify_all()
 
     def new_token(self) -> str:
         """The token of the next run; those of earlier runs are worth nothing from now on."""
@@ -184,6 +191,8 @@ class Hub:
                     self._ask(silo, body)
             missing = set(requests)
             while (missing := missing - self._answers.keys()) and (left := end - time.monotonic()) > 0:
+                if self._trouble is not None:
+                    raise self._trouble
                 self._ask_again(missing)
                 self._changed.wait(min(left, 1.0))
             why = (

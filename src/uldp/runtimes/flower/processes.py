@@ -46,6 +46,8 @@ FOREIGN: Final = ("flower-superexec", "flwr-agentapp", "flwr-connector", "flwr-m
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 8.0
 COMMAND_SECONDS: Final = 60.0
+ROOM: Final = 1 << 16
+"""Bytes that must be free beside Flower's database."""
 CONNECTION: Final = "uldp"
 
 
@@ -202,7 +204,7 @@ def _json_of(done: subprocess.CompletedProcess[str], place: str) -> dict[str, An
         tree = {}
     if done.returncode != 0 or not tree.get("success"):
         said = tree.get("error-message") or (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-        raise RunError(f"Flower says: {str(said).strip()}", place=place, value=done.returncode)
+        raise RunError(f"Flower says: {' '.join(str(said).split())}", place=place, value=done.returncode)
     return dict(tree)
 
 
@@ -512,6 +514,10 @@ class SuperLink:
     def stop(self) -> None:
         while self._children:
             self._children.pop().stop()
+
+    def check_room(self) -> None:
+        """Refuse a disk that takes no more: Flower says of that only that something is wrong."""
+        replace_file(self.home.file("room"), bytes(ROOM))
 
     def register(self, keys: Mapping[str, str]) -> dict[str, int]:
         """Every silo's node id. What was registered is kept beside the database; Flower registers no key twice."""
