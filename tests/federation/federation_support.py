@@ -9,6 +9,7 @@ from pathlib import Path
 
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import PreparedServer, PreparedSilo, prepare_server, prepare_silo
+from uldp.protocol import messages as m
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.serving import Clock, Failed, Patience, Serving
 from uldp.runtimes.silo_process import SiloProcess, signing_key_from
@@ -128,3 +129,15 @@ class World:
     def close(self) -> None:
         for name in list(self.running):
             self.kill(name)
+
+
+def away(gone, rounds, plan):
+    """Some silo does not answer in these rounds."""
+
+    def fault(made, name, request):
+        body = m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
+        if name == gone and isinstance(body, m.AskUpdate) and body.round in rounds:
+            return Failed("no answer")
+        return made.ask(name, request)
+
+    return fault

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.federation.federation_support import World, experiment, parties, with_identities
+from tests.federation.federation_support import World, away, experiment, parties, with_identities
 
 from uldp.errors import RunError
 from uldp.protocol import messages as m
@@ -280,18 +280,6 @@ def test_a_no_that_is_said_once_does_not_count(world):
 
 
 # --- silos that stay away --------------------------------------------------------------------------------------------
-
-
-def away(gone, rounds, plan):
-    """Some silo does not answer in these rounds."""
-
-    def fault(made, name, request):
-        body = m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
-        if name == gone and isinstance(body, m.AskUpdate) and body.round in rounds:
-            return Failed("no answer")
-        return made.ask(name, request)
-
-    return fault
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])

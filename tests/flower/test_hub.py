@@ -74,6 +74,23 @@ def test_what_a_dead_run_did_not_answer_is_asked_again_with_identical_bytes(hub)
     assert found == {"a": b"one", "b": b"two"}
 
 
+@pytest.mark.parametrize("answered", [0, 1])
+def test_a_request_that_may_be_lost_is_sent_again_and_either_may_be_answered(hub, monkeypatch, answered):
+    monkeypatch.setattr(hub_module, "AGAIN_SECONDS", 0.1)
+    run = FakeRun(hub, hub.new_token())
+    thread, found = exchanging(hub, {"a": b"1"})
+    sent = [run.next(), run.next()]
+    assert [body for _, body in sent] == [b"1", b"1"] and sent[0][0]["number"] != sent[1][0]["number"]
+    run.answer(sent[answered][0], b"one")
+    thread.join()
+    run.answer(sent[1 - answered][0], b"other")  # and the other one counts no more
+    assert found == {"a": b"one"} and hub.late == ()
+    thread, found = exchanging(hub, {"a": b"2"})
+    run.answer_all(1)
+    thread.join()
+    assert found == {"a": b"2!"}
+
+
 def test_a_silo_that_is_late_is_named_and_its_answer_is_not_lost(hub):
     run = FakeRun(hub, hub.new_token())
     assert isinstance(hub.exchange({"a": b"1"}, 0.1)["a"], Failed)

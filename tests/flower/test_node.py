@@ -8,6 +8,7 @@ import pytest
 
 from uldp.errors import RunError
 from uldp.runtimes.flower import federation
+from uldp.runtimes.flower.hub import Hub
 from uldp.runtimes.flower.processes import Address
 
 
@@ -90,6 +91,7 @@ def test_the_servers_watch_goes_on_whatever_happens(monkeypatch):
         start = stop = lambda self: None
         register = lambda self, keys: {}  # noqa: E731
         submit = lambda self, token: None  # noqa: E731
+        check_room = lambda self: None  # noqa: E731
 
         @property
         def running(self):
@@ -105,6 +107,24 @@ def test_the_servers_watch_goes_on_whatever_happens(monkeypatch):
             assert time.monotonic() < end
             time.sleep(0.05)
     assert "surprise" in said[0]
+
+
+def test_a_full_disk_below_flower_stops_the_run(monkeypatch):
+    class SuperLink:
+        start = stop = lambda self: None
+        register = lambda self, keys: {}  # noqa: E731
+        submit = lambda self, token: None  # noqa: E731
+        running = property(lambda self: 1 / 0)
+
+        def check_room(self):
+            raise RunError("No space left on device", place="room")
+
+    with (
+        Hub() as hub,
+        federation.Watch(SuperLink(), hub, {}, print).watching(),
+        pytest.raises(RunError, match="No space left"),
+    ):
+        hub.exchange({"a": b"1"}, 30)
 
 
 def test_nothing_is_started_for_a_run_that_another_process_works_on(tmp_path, monkeypatch):

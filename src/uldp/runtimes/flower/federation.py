@@ -54,7 +54,7 @@ GOODBYE_SECONDS: Final = 20.0
 """How long Flower gets to carry a silo's last answer."""
 
 NOT_LET_IN: Final = "Exit Code: 305"
-"""What Flower's log says about a node key that is not registered."""
+"""What Flower's log says about a node key that is not registered, and about one that is in use."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,19 @@ class Watch:
                 self._tell_late()
             except Exception as error:  # whatever it is: the server must not wait without anybody to look after Flower
                 why = str(error) if isinstance(error, UldpError) else first_line(error)
+                if self._no_room():
+                    return
                 self._say(f"Flower cannot be started again: {why}; trying on")
                 self._ended.wait(AGAIN_SECONDS)
+
+    def _no_room(self) -> bool:
+        """Whether the disk is full. Then the run stops, as it does when its own files cannot be written."""
+        try:
+            self._superlink.check_room()
+        except RunError as full:
+            self._hub.fail(full)
+            return True
+        return False
 
     def _mend(self) -> None:
         if not self._superlink.running:
@@ -280,7 +291,10 @@ class Node:
             return f"the server cannot be reached: {self._out_of_reach}"
         said = node.last_words()
         if NOT_LET_IN in said:
-            return "the server does not know this silo's node key (yet); compare deployment.nodes and --keys"
+            return (
+                "the server does not let it in: another process is there with this silo's node key, or was a minute "
+                "ago, or the key is not known (yet); compare deployment.nodes and --keys"
+            )
         return said
 
     def _look(self) -> None:

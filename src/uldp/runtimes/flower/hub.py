@@ -17,9 +17,9 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 
@@ -32,6 +32,9 @@ SEND_SECONDS: Final = 60
 """A run that takes not a byte for so long is dropped."""
 END_SECONDS: Final = 5.0
 """How long a run gets to hear that this is all."""
+AGAIN_SECONDS: Final = 60.0
+"""When a request was not answered for so long it is sent again, then after twice as long, and so on. Flower hands a
+message out once: where the network fails at that moment, it is lost, and nobody says so."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,16 @@ class Exchange:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A request that waits for its answer."""
+    """A request that waits for its answer, with a number for each time it was sent: any of them may be answered."""
 
-    number: int
+    numbers: tuple[int, ...]
     body: bytes
     since: float
+
+    @property
+    def again(self) -> float:
+        """When it is sent again."""
+        return self.since + AGAIN_SECONDS * ((1 << len(self.numbers)) - 1)
 
 
 class _Line:
@@ -110,6 +118,7 @@ class Hub:
         self._answers: dict[str, tuple[bytes, bytes | Failed]] = {}
         self._number = 0
         self._closed = False
+        self._trouble: UldpError | None = None
         self._since = time.monotonic()
         self._thread = threading.Thread(target=self._accept, name="hub", daemon=True)
         self._thread.start()
@@ -124,6 +133,12 @@ class Hub:
         """Which node is which silo."""
         with self._changed:
             self._nodes = dict(nodes)
+
+    def fail(self, error: UldpError) -> None:
+        """Nothing can be carried any more: whoever exchanges gets this error."""
+        with self._changed:
+            self._trouble = error
+            self._changed.notify_all()
 
     def new_token(self) -> str:
         """The token of the next run; those of earlier runs are worth nothing from now on."""
@@ -158,8 +173,8 @@ class Hub:
     def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failed]:
         """Every silo's answer, or why there is none after ``timeout`` seconds.
 
-        A silo that is asked the same again is not sent the request twice while its answer is under way; an answer that
-        came late is there at once.
+        A silo that is asked the same again is not sent the request twice while its answer is under way, unless that
+        takes so long that it may be lost; an answer that came late is there at once.
         """
         began = time.monotonic()
         found = self._exchanged(requests, began + timeout)
@@ -178,6 +193,9 @@ class Hub:
                     self._ask(silo, body)
             missing = set(requests)
             while (missing := missing - self._answers.keys()) and (left := end - time.monotonic()) > 0:
+                if self._trouble is not None:
+                    raise self._trouble
+                self._ask_again(missing)
                 self._changed.wait(min(left, 1.0))
             why = (
                 "has not answered in time"
@@ -208,9 +226,20 @@ class Hub:
         return (asked is not None and asked.body == body) or (question == body and not isinstance(answer, Failed))
 
     def _ask(self, silo: str, body: bytes) -> None:
-        self._number += 1
-        self._asked[silo] = _Asked(self._number, body, time.monotonic())
+        self._asked[silo] = _Asked((), body, time.monotonic())
         self._answers.pop(silo, None)
+        self._send(silo)
+
+    def _ask_again(self, silos: Iterable[str]) -> None:
+        for silo in silos:
+            asked = self._asked.get(silo)
+            if asked is not None and time.monotonic() >= asked.again:
+                self._send(silo)
+
+    def _send(self, silo: str) -> None:
+        self._number += 1
+        asked = self._asked[silo]
+        self._asked[silo] = replace(asked, numbers=(*asked.numbers, self._number))
         if self._carrier is not None:
             self._carrier.queue.put((silo, self._number))
 
@@ -218,7 +247,7 @@ class Hub:
         """What is to be sent about a silo; None if something else was asked in the meantime."""
         with self._changed:
             asked = self._asked.get(silo)
-            if asked is None or asked.number != number:
+            if asked is None or number not in asked.numbers:
                 return None
             header = {"kind": "request", "number": number, "silo": silo, "node": self._nodes.get(silo, 0)}
             return {**header, "limit": self._limit}, asked.body
@@ -269,7 +298,7 @@ class Hub:
             self._drop()
             self._carrier = line = _Line(connection)
             for silo, asked in self._asked.items():
-                line.queue.put((silo, asked.number))
+                line.queue.put((silo, asked.numbers[-1]))
             line.writer = threading.Thread(target=line.write, args=(self._frame,), name="hub-writer", daemon=True)
             line.writer.start()
             self._changed.notify_all()
@@ -279,7 +308,7 @@ class Hub:
         silo = str(header.get("silo", ""))
         with self._changed:
             asked = self._asked.get(silo)
-            if asked is None or asked.number != header.get("number"):
+            if asked is None or header.get("number") not in asked.numbers:
                 return  # an answer to what was asked before
             del self._asked[silo]
             kind, sentence = header.get("kind"), printable(body[:2000].decode(errors="replace"))

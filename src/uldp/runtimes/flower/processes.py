@@ -37,6 +37,8 @@ OURS: Final = {
 }
 EXECUTOR: Final = "uldp.runtimes.flower.executor"
 """What answers a SuperNode's messages; Flower's would start ``flwr-clientapp`` for every one."""
+SUPERNODE: Final = "uldp.runtimes.flower.supernode"
+"""Flower's program, which ends when it should."""
 RUNTIME: Final = "runtime"
 """The folder with the certificate of a SuperNode's own port."""
 FOREIGN: Final = ("flower-superexec", "flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation", "uv")
@@ -44,6 +46,8 @@ FOREIGN: Final = ("flower-superexec", "flwr-agentapp", "flwr-connector", "flwr-m
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 8.0
 COMMAND_SECONDS: Final = 60.0
+ROOM: Final = 1 << 16
+"""Bytes that must be free beside Flower's database."""
 CONNECTION: Final = "uldp"
 
 
@@ -205,7 +209,7 @@ def _json_of(done: subprocess.CompletedProcess[str], place: str) -> dict[str, An
         tree = {}
     if done.returncode != 0 or not tree.get("success"):
         said = tree.get("error-message") or (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-        raise RunError(f"Flower says: {str(said).strip()}", place=place, value=done.returncode)
+        raise RunError(f"Flower says: {' '.join(str(said).split())}", place=place, value=done.returncode)
     return dict(tree)
 
 
@@ -383,7 +387,7 @@ class NodeSide:
 def supernode_command(home: Home, side: NodeSide, port: int) -> list[str]:
     """A silo's SuperNode. Its own port is on loopback, over TLS, and for who knows the secret."""
     words = " ".join(f"{name}={json.dumps(value)}" for name, value in side.config.items())
-    command = [_program("flower-supernode"), "--superlink", str(side.superlink), *_trust(side.ca)]
+    command = [sys.executable, "-P", "-m", SUPERNODE, "--superlink", str(side.superlink), *_trust(side.ca)]
     command += ["--node-config", words, "--host", "127.0.0.1", "--port", str(port), *_secret(home)]
     command += _shown(Security(home.file(RUNTIME)))
     return command if side.key is None else [*command, "--auth-supernode-private-key", str(side.key.resolve())]
@@ -527,6 +531,10 @@ class SuperLink:
     def stop(self) -> None:
         while self._children:
             self._children.pop().stop()
+
+    def check_room(self) -> None:
+        """Refuse a disk that takes no more: Flower says of that only that something is wrong."""
+        replace_file(self.home.file("room"), bytes(ROOM))
 
     def register(self, keys: Mapping[str, str]) -> dict[str, int]:
         """Every silo's node id. What was registered is kept beside the database; Flower registers no key twice."""
