@@ -1,5 +1,7 @@
 """A silo's node: started again when it ends, and the end of `join` when it cannot be."""
 
+import ast
+import inspect
 import threading
 import time
 from types import SimpleNamespace
@@ -164,3 +166,25 @@ def test_messages_that_never_end_are_limited(monkeypatch):
         executor.main()
     end.set()
     assert len(started) == executor.MOST_AT_ONCE
+
+
+def test_flowers_loop_looks_more_often_and_takes_nothing_else_from_the_clock(monkeypatch):
+    """What is put in place of the module's ``time`` has all that the pinned Flower uses of it."""
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
+    from flwr.supernode import start_client_internal as loop
+
+    from uldp.runtimes.flower import supernode
+
+    used = {
+        node.attr
+        for node in ast.walk(ast.parse(inspect.getsource(loop)))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time"
+    }
+    assert used == {"sleep"}
+    slept = []
+    monkeypatch.setattr(loop, "time", loop.time)
+    monkeypatch.setattr(supernode, "time", SimpleNamespace(sleep=slept.append))
+    supernode.look_more_often()
+    loop.time.sleep(3)
+    loop.time.sleep(0.1)
+    assert slept == [supernode.POLL, 0.1]
