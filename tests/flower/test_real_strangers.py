@@ -1,8 +1,6 @@
 """Silos that are not what they should be, as real processes over Flower and TLS: twins, strangers, liars."""
 
 import json
-import os
-import signal
 import tempfile
 import threading
 from contextlib import contextmanager, suppress
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.federation.test_parties import tables
-from tests.flower.flower_support import QUICK, Parties
+from tests.flower.flower_support import QUICK, Parties, asleep
 
 from uldp.errors import UldpError
 from uldp.experiment.config import Experiment
@@ -35,15 +33,11 @@ def test_a_second_process_with_the_same_keys_is_not_heard(tmp_path):
     with Parties(tmp_path, QUICK, {"method": {"rounds": 4}}) as parties:
         parties.start_all()
         parties.until(lambda: parties.exchanges >= 1)
-        waiting = parties.running["silo-1"].pid
-        os.kill(waiting, signal.SIGSTOP)  # so that the run does not end meanwhile
-        try:
+        with asleep(parties, "silo-1"):  # so that the run does not end meanwhile
             parties.start("twin", command=with_option(parties.commands["silo-2"], "--state", tmp_path / "twin"))
             parties.until_said("twin", "another process is there with this silo's node key")
             parties.stop("silo-2")
             parties.until(lambda: (tmp_path / "twin" / "flower" / "supernode.log").read_text().count("SuperNode ID"))
-        finally:
-            os.kill(waiting, signal.SIGCONT)
         assert parties.ended() == 2
         assert "stopped without silo-2 (silo-2: " in parties.last_line() and "out of turn" in parties.last_line()
         assert "refused: " in parties.said("twin")
