@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,17 @@ def about(folder):
         if int(entry.name) != os.getpid() and any(f"{folder}/".encode() in word for word in [*words, *home]):
             found[int(entry.name)] = b" ".join(words).decode(errors="replace")
     return {pid: words for pid, words in found.items() if processes._alive(pid)}
+
+
+@contextmanager
+def asleep(parties, name):
+    """A party's own process stands still; its node does not."""
+    pid = parties.running[name].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 class Parties:

@@ -1,7 +1,5 @@
 """Silos that die, sleep or lose their network, as real processes over Flower and TLS."""
 
-import os
-import signal
 import socket
 import threading
 import time
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 from tests.federation.federation_support import World, away
 from tests.federation.federation_support import parties as prepared
-from tests.flower.flower_support import QUICK, Parties
+from tests.flower.flower_support import QUICK, Parties, asleep
 
 from uldp.runtimes.flower.processes import free_port
 
@@ -44,10 +42,11 @@ def check_without(parties, silo):
 def test_a_silo_that_never_comes_back_stops_the_run_or_is_done_without(tmp_path):
     with Parties(tmp_path, QUICK, THREE, {"aggregation": {"name": "masked"}}) as parties:
         parties.start_all("--on-missing", "wait")
-        parties.until(lambda: parties.released(2))
-        parties.kill("silo-3")
-        answered = len(parties.released(2))
-        assert answered == 1
+        parties.until(lambda: parties.exchanges >= 3)  # the setup is over
+        with asleep(parties, "silo-1"):  # so that no round ends meanwhile
+            parties.until(lambda: parties.released(2))
+            parties.kill("silo-3")
+        assert len(parties.released(2)) == 1
         assert parties.stop("server") == 130
         parties.resume("--on-missing", "stop", "--patience", "10")
         assert parties.ended() == 2
@@ -63,16 +62,12 @@ def test_a_slow_silo_is_left_out_and_comes_back(tmp_path):
     with Parties(tmp_path, QUICK, THREE, {"method": {"rounds": 5}}) as parties:
         parties.start_all("--on-missing", "wait")
         parties.until(lambda: parties.released(1))
-        asleep = parties.running["silo-2"].pid
-        os.kill(asleep, signal.SIGSTOP)
-        try:
+        with asleep(parties, "silo-2"):
             parties.stop("server")
             slept = len(parties.released(1))
             parties.resume("--on-missing", "exclude", "--patience", "30")
             parties.until(lambda: any("missing" in line for line in parties.directory.metrics()))
             assert len(parties.released(1)) == slept
-        finally:
-            os.kill(asleep, signal.SIGCONT)
         assert parties.ended() == 0
         rounds = check_without(parties, "silo-2")
         assert rounds and rounds[-1] < 5

@@ -180,7 +180,7 @@ def serve(
 
     def trouble(failed: Mapping[str, Failed]) -> None:
         for silo, why in failed.items():
-            say(f"silo {silo}: {why.reason}")
+            say(f"silo {silo}: {why.reason.removeprefix(f'silo {silo}: ')}")
 
     with ExitStack() as until:
         hub = Hub(limit=prepared.plan.message_limit, on_exchange=lambda line: _note(directory, serving.stage, line))
@@ -234,6 +234,8 @@ def join(prepared: PreparedSilo, joining: Joining, say: Say) -> None:
     identity = credentials.identity_of(keys) if keys is not None and experiment.aggregation.identities else None
     if joining.ca is not None and keys is None:
         raise ConfigError("are needed over TLS; `uldp keys silo` makes them", place="--keys")
+    if joining.ca is not None and keys is not None:
+        _check_node_key(experiment, prepared.data.name, keys)
     if keys is not None:
         private_folder(joining.state)
         credentials.tie_to_state(keys, joining.state)
@@ -251,6 +253,17 @@ def join(prepared: PreparedSilo, joining: Joining, say: Say) -> None:
             node.end()
     if node.trouble is not None:
         raise node.trouble
+
+
+def _check_node_key(experiment: Experiment, silo: str, keys: Path) -> None:
+    """With another silo's key a node would be let in as that silo, or not at all."""
+    told = str(experiment.deployment.nodes.get(silo, ""))
+    if told and told.split()[:2] != credentials.public_keys(silo, keys).node.split()[:2]:
+        raise ConfigError(
+            f"the node key in there is another than deployment.nodes.{silo}; compare the files",
+            place="--keys",
+            value=str(keys),
+        )
 
 
 class Node:
