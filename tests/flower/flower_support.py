@@ -14,7 +14,8 @@ import numpy as np
 from uldp.experiment.config import Experiment
 from uldp.runs.directory import RunDirectory
 from uldp.runs.files import read_lines
-from uldp.runtimes.flower import processes, rehearsal
+from uldp.runtimes.flower import rehearsal
+from uldp.runtimes.flower.child import alive, descendants
 from uldp.runtimes.local import run
 
 TREE = {
@@ -42,7 +43,7 @@ def tree_of(*sections):
 def below(pid, program):
     """The processes below ``pid`` that run ``program``."""
     found = []
-    for child in processes.descendants(pid):
+    for child in descendants(pid):
         try:
             words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
         except OSError:
@@ -63,7 +64,7 @@ def about(folder):
         home = [word for word in home if word.startswith(b"FLWR_HOME=")]
         if int(entry.name) != os.getpid() and any(f"{folder}/".encode() in word for word in [*words, *home]):
             found[int(entry.name)] = b" ".join(words).decode(errors="replace")
-    return {pid: words for pid, words in found.items() if processes._alive(pid)}
+    return {pid: words for pid, words in found.items() if alive(pid)}
 
 
 @contextmanager
@@ -143,9 +144,9 @@ class Parties:
     def kill(self, name):
         """End a party as a power cut does; what it started goes with it."""
         party = self.running.pop(name)
-        started = processes.descendants(party.pid)
+        started = descendants(party.pid)
         os.kill(party.pid, signal.SIGKILL)
-        self.until(lambda: not any(map(processes._alive, started)), 30)
+        self.until(lambda: not any(map(alive, started)), 30)
         party.stop()
 
     def said(self, name):

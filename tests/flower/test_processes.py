@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from uldp.errors import ConfigError, RunError
+from uldp.runtimes.flower import child as c
 from uldp.runtimes.flower import processes as p
 
 
@@ -23,7 +24,7 @@ def waited(condition, seconds=10.0):
 
 
 def alive(pid):
-    return p._alive(pid)
+    return c.alive(pid)
 
 
 # A parent with a child that leaves its process group, as Flower's SuperExec does; both ignore a polite end.
@@ -38,8 +39,8 @@ time.sleep(100)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_stopping_a_program_leaves_no_orphan(tmp_path, monkeypatch):
-    monkeypatch.setattr(p, "STOP_SECONDS", 0.5)
-    child = p.Child([sys.executable, "-c", FAMILY], os.environ, tmp_path / "log", tmp_path)
+    monkeypatch.setattr(c, "STOP_SECONDS", 0.5)
+    child = c.Child([sys.executable, "-c", FAMILY], os.environ, tmp_path / "log", tmp_path)
     below = int(waited(lambda: (tmp_path / "log").read_text().strip()))
     child.stop()
     assert child.ended is not None and not alive(below)
@@ -49,7 +50,7 @@ def test_stopping_a_program_leaves_no_orphan(tmp_path, monkeypatch):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
 def test_a_program_ends_with_whoever_started_it(tmp_path):
     code = (
-        "import os, sys, time; from pathlib import Path; from uldp.runtimes.flower.processes import Child;"
+        "import os, sys, time; from pathlib import Path; from uldp.runtimes.flower.child import Child;"
         f"child = Child([sys.executable, '-c', 'import time; time.sleep(100)'], os.environ, Path({str(tmp_path)!r})"
         f" / 'log', Path({str(tmp_path)!r})); print(child.pid, flush=True); time.sleep(100)"
     )

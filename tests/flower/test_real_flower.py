@@ -8,7 +8,7 @@ import pytest
 from tests.flower.flower_support import QUICK, Parties, below, tree_of
 
 from uldp.experiment.config import Experiment
-from uldp.runtimes.flower import processes, rehearsal
+from uldp.runtimes.flower import rehearsal
 from uldp.runtimes.local import run
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
@@ -44,7 +44,7 @@ def test_a_killed_server_resumes_where_it_was(tmp_path):
     with Parties(tmp_path) as parties:
         parties.start_all()
         parties.until_said("server", "round 1/3")
-        assert len(processes.descendants(parties.running["server"].pid)) >= 2
+        assert len(descendants(parties.running["server"].pid)) >= 2
         parties.kill("server")  # and no orphan is left
         parties.resume()
         assert parties.ended(seconds=400) == 0
@@ -59,8 +59,8 @@ def test_without_tls_nodes_are_asked_for_their_names_and_an_interrupt_leaves_not
             at = words.index(option)
             parties.start(name, command=[*words[:at], *words[at + 2 :], "--insecure"])
         assert parties.ended() == 0
-        started = processes.descendants(parties.running["silo-1"].pid)
+        started = descendants(parties.running["silo-1"].pid)
         os.kill(parties.running["silo-1"].pid, signal.SIGTERM)
         parties.ended("silo-1", 40)
-        assert len(started) >= 2 and not any(map(processes._alive, started))
+        assert len(started) >= 2 and not any(map(alive, started))
         assert np.array_equal(parties.directory.load_model(), run(parties.experiment).model)

@@ -16,7 +16,7 @@ from uldp.errors import ConfigError, RunError
 from uldp.experiment.config import Experiment
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.flower import simulation_engine as engine
-from uldp.runtimes.flower.processes import _alive, descendants
+from uldp.runtimes.flower.child import alive, descendants
 from uldp.runtimes.flower.simulation import Question, SilosOnRay, check_simulation
 from uldp.runtimes.local import Silos, run
 
@@ -180,7 +180,7 @@ def test_an_engine_that_is_killed_is_one_sentence_and_the_run_goes_on_elsewhere(
         threading.Thread(target=kill, daemon=True).start()
         with pytest.raises(RunError, match="Flower's engine has ended"):
             run(long, directory, silos=silos)
-        below = [pid for pid in descendants(os.getpid()) if _alive(pid)]
-    assert not [pid for pid in below if _alive(pid)]
+        below = [pid for pid in descendants(os.getpid()) if alive(pid)]
+    assert not [pid for pid in below if alive(pid)]
     found = run(long, RunDirectory.open(tmp_path / "r"))
     assert np.array_equal(found.model, run(long).model)

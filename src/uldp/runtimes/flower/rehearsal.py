@@ -24,7 +24,8 @@ from uldp.experiment.parties import prepare_server
 from uldp.runs.directory import RunDirectory
 from uldp.runs.files import private_folder, read_lines, replace_file, reported
 from uldp.runtimes.flower import credentials
-from uldp.runtimes.flower.processes import Address, Child, check_installed, free_port
+from uldp.runtimes.flower.child import Child
+from uldp.runtimes.flower.processes import Address, check_installed, free_port
 from uldp.runtimes.local import run as run_local
 from uldp.runtimes.recording import Result
 from uldp.vectors import Vector

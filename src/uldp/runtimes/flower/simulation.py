@@ -32,8 +32,9 @@ from uldp.errors import ConfigError, RunError
 from uldp.experiment.build import Prepared
 from uldp.experiment.config import Experiment
 from uldp.rng import Secrets
+from uldp.runtimes.flower.child import Child
 from uldp.runtimes.flower.hub import Hub
-from uldp.runtimes.flower.processes import Child, Home, check_installed
+from uldp.runtimes.flower.processes import Home, check_installed
 from uldp.runtimes.local import Silos
 from uldp.runtimes.serving import Failed
 from uldp.sessions.plan import Plan
