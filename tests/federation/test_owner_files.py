@@ -1,6 +1,10 @@
 """What a silo's owner relies on: one ledger, one noise, a policy that is not forgotten, and a way out."""
 
 import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from tests.federation.federation_support import SILOS, World, experiment, parties, with_identities
@@ -10,9 +14,10 @@ from uldp.cli.app import app
 from uldp.cli.federation import default_state
 from uldp.errors import ConfigError, MessageRefused, RunError, printable
 from uldp.experiment.parties import check_deployable
-from uldp.runs.files import append_line, read_lines
-from uldp.runtimes.flower import credentials
-from uldp.runtimes.policy import OwnLedger, Policy
+from uldp.runs.files import append_line, kept_key, locked, read_lines
+from uldp.runtimes.flower import credentials, federation
+from uldp.runtimes.flower.processes import Address
+from uldp.runtimes.policy import Charge, OwnLedger, Policy, shown_by_a_round
 from uldp.runtimes.serving import Failed
 from uldp.runtimes.silo_process import SiloProcess
 from uldp.runtimes.silo_state import experiments_in
@@ -124,16 +129,101 @@ def test_a_silo_that_missed_the_goodbye_can_leave_and_its_secrets_are_gone(tmp_p
     made.close()
     over = {name: experiments_in(tmp_path / name)[0] for name in SILOS}
     assert over["silo-1"].over and not over["silo-3"].over and over["silo-3"].round == 3
+    assert over["silo-3"].secrets and not over["silo-1"].secrets
     key = tmp_path / "silo-3" / "experiments" / over["silo-3"].digest / "secrets.key"
     assert key.exists()
     command = CliRunner()
-    assert "its secrets are here" in command.invoke(app, ["leave", str(tmp_path / "silo-3")]).stdout
+    assert "not over" in command.invoke(app, ["leave", str(tmp_path / "silo-3")]).stdout
     wrong = command.invoke(app, ["leave", str(tmp_path / "silo-3"), "--experiment", "zz"])
     assert wrong.exit_code == 2 and "0 experiments" in wrong.stderr
     done = command.invoke(app, ["leave", str(tmp_path / "silo-3"), "--experiment", over["silo-3"].digest[:8], "--json"])
-    assert json.loads(done.stdout)[0]["over"] and not key.exists()
-    with pytest.raises(RunError, match="secrets for this experiment are gone"):
-        made.silo("silo-3")
+    found = json.loads(done.stdout)[0]
+    assert found["over"] and not found["secrets"] and not key.exists()
+    assert made.silo("silo-3").closed and made.silo("silo-3")._session._answered is None
+    made.close()
+
+
+def test_an_experiment_s_folder_that_is_lost_is_not_begun_anew(tmp_path):
+    """With other secrets every round would be released a second time, with fresh noise."""
+    (tmp_path / "k").mkdir()
+    built = with_identities(tmp_path / "k", privacy={"noise_multiplier": 5.0})
+    made = World(tmp_path, built, keys=tmp_path / "k")
+    made.serving().go()
+    made.close()
+    shutil.rmtree(tmp_path / "silo-1" / "experiments")
+    with pytest.raises(RunError, match="has answered in the experiment, and its session is gone"):
+        made.silo("silo-1")
+
+
+def test_two_answers_to_one_round_share_its_sample_whatever_secrets_they_are_from(tmp_path):
+    """Composed as if they had samples of their own they would cost less."""
+    event = shown_by_a_round(parties(experiment(method={"sample_rate": 0.1}))[0].plan)
+    rounds = range(1, 30)
+    world = Policy(against=("world",))
+    twice, apart = OwnLedger(tmp_path / "a", world), OwnLedger(tmp_path / "b", world)
+    for number in rounds:
+        for session in ("one", "two"):
+            twice.charge(Charge("e", session, number, session, event))
+            apart.charge(Charge("e", session, number + 100 * (session == "two"), session, event))
+    assert twice.epsilon() > apart.epsilon()
+
+
+def test_one_damaged_session_of_old_does_not_keep_a_silo_from_other_experiments(tmp_path, caplog):
+    made = World(tmp_path, experiment())
+    made.serving().go()
+    made.close()
+    old = next((tmp_path / "silo-1" / "experiments").glob("*/session.bin"))
+    old.write_bytes(old.read_bytes()[:-1] + b"?")
+    other = World(tmp_path, experiment(run={"threads": 1, "seed": 1}))
+    assert not other.silo("silo-1").closed and "cannot be read" in caplog.text
+    other.close()
+    assert [one.round for one in experiments_in(tmp_path / "silo-1") if one.digest == old.parent.name] == [None]
+    shown = CliRunner().invoke(app, ["leave", str(tmp_path / "silo-1"), "--experiment", old.parent.name[:12]])
+    assert shown.exit_code == 0 and "cannot be read" in shown.stdout
+
+
+def test_a_key_is_made_once_also_by_two_at_the_same_time(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(20):
+            file = tmp_path / f"{number}.key"
+            assert len(set(pool.map(kept_key, [file] * 8))) == 1
+    (tmp_path / "short.key").write_bytes(b"")
+    with pytest.raises(RunError, match="is damaged: 0 bytes, not 32"):
+        kept_key(tmp_path / "short.key")
+    assert not list(tmp_path.glob(".*"))
+
+
+class Joined:
+    """`join` without Flower: its node does nothing, and the silo stops at once."""
+
+    def __init__(self, tmp_path, monkeypatch):
+        self.keys = tmp_path / "keys"
+        credentials.make_silo_keys("silo-1", self.keys)
+        node = SimpleNamespace(end=lambda: None, trouble=None)
+        monkeypatch.setattr(federation, "check_installed", lambda: None)
+        monkeypatch.setattr(federation, "Node", lambda *_: SimpleNamespace(attached=lambda: nullcontext(node)))
+        monkeypatch.setattr(SiloProcess, "serve", lambda silo: None)
+
+    def join(self, state, policy=None):
+        where = federation.Joining(Address("127.0.0.1", 9), self.keys, None, state, policy or Policy())
+        federation.join(parties(experiment())[1]["silo-1"], where, lambda text: None)
+
+
+def test_join_ties_keys_to_a_folder_only_when_it_may_answer(tmp_path, monkeypatch):
+    """A start that fails has answered nothing, and leaves the owner free to take the right folder."""
+    silo = Joined(tmp_path, monkeypatch)
+    with pytest.raises(ConfigError, match="allowed_methods"):
+        silo.join(tmp_path / "typo", Policy(allowed_methods=("default",)))
+    silo.join(tmp_path / "right")
+    silo.join(tmp_path / "right")
+    with pytest.raises(ConfigError, match="have answered from another folder"):
+        silo.join(tmp_path / "typo")
+
+
+def test_join_does_not_start_twice_with_the_same_keys(tmp_path, monkeypatch):
+    silo = Joined(tmp_path, monkeypatch)
+    with locked(silo.keys / "lock", "", ""), pytest.raises(RunError, match="another process answers with these keys"):
+        silo.join(tmp_path / "state")
 
 
 def test_a_key_that_can_be_broken_is_for_rehearsals():

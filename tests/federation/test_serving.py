@@ -324,6 +324,21 @@ def test_a_silo_that_stays_away_is_not_waited_for_as_long_in_every_round(world):
     assert 0 < took[2] < 15 and 0 < took[5] < 15
 
 
+def test_a_slow_silo_that_was_left_out_once_comes_back(world):
+    """It needs less than the patience, and more than a twentieth of it: others' rounds have shown how long it takes."""
+    began, reports = {}, []
+
+    def fault(made, name, request):
+        if name != "silo-3":
+            return made.ask(name, request)
+        busy = made.time.time - began.setdefault(request, made.time.time) < 25
+        return Failed("not yet", late=True) if busy or len(reports) == 1 else made.ask(name, request)
+
+    made = world(experiment(method={"rounds": 4}, **DROPS), fault)
+    made.serving("exclude", on_round=lambda report: reports.append(report.missing)).go()
+    assert reports == [(), ("silo-3",), (), ()]
+
+
 def test_a_repeated_round_counts_as_plain_towards_the_server(world):
     built = experiment(**DROPS)
     plan = parties(built)[0].plan

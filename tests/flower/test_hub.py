@@ -76,7 +76,7 @@ def test_what_a_dead_run_did_not_answer_is_asked_again_with_identical_bytes(hub)
 
 @pytest.mark.parametrize("answered", [0, 1])
 def test_a_request_that_may_be_lost_is_sent_again_and_either_may_be_answered(hub, monkeypatch, answered):
-    monkeypatch.setattr(hub_module, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(hub, "_again", 0.1)
     run = FakeRun(hub, hub.new_token())
     thread, found = exchanging(hub, {"a": b"1"})
     sent = [run.next(), run.next()]

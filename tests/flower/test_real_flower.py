@@ -2,27 +2,19 @@
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.flower.flower_support import QUICK, Parties, below, tree_of
+from tests.flower.flower_support import QUICK, Parties, below
 
-from uldp.experiment.config import Experiment
-from uldp.runtimes.flower import rehearsal
+from uldp.runtimes.flower import processes
+from uldp.runtimes.flower.child import Child, alive, descendants
 from uldp.runtimes.local import run
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
 pytestmark = pytest.mark.slow
-
-
-def test_a_federation_over_tls_ends_with_the_simulations_model(tmp_path):
-    experiment = Experiment.from_tree(tree_of({"method": {"rounds": 1}}), tmp_path)
-    said = []
-    found = rehearsal.rehearse(experiment, tmp_path / "r", said.append, timeout=600)
-    assert found.identical and found.setup.exchanges >= 4 and found.rounds.exchanges == 1
-    assert 0 < found.rounds.flower_share < 1 and found.rounds.sent > 0 and found.rounds.received > 0
-    assert any(line.startswith("round 1/1") for line in said)
-    assert oct((tmp_path / "r" / "run" / "private" / "flower").stat().st_mode)[-3:] == "700"
 
 
 def test_killed_programs_of_flower_and_a_killed_silo_change_nothing(tmp_path):
@@ -64,3 +56,23 @@ def test_without_tls_nodes_are_asked_for_their_names_and_an_interrupt_leaves_not
         parties.ended("silo-1", 40)
         assert len(started) >= 2 and not any(map(alive, started))
         assert np.array_equal(parties.directory.load_model(), run(parties.experiment).model)
+
+
+def test_a_superlink_that_runs_already_is_used_and_left_running(tmp_path):
+    """Somebody else's, which runs apps in Flower's own way; silos and model are the same."""
+    with Parties(tmp_path, QUICK, {"method": {"rounds": 1}}) as parties:
+        words = parties.commands["server"]
+        address = processes.Address.parsed(words[words.index("--address") + 1], "--address")
+        home = processes.Home(tmp_path / "theirs")
+        plain = {**home.environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        command = processes.superlink_command(home, address, processes.Security(tmp_path / "certificates"))
+        at = command.index("--isolation")
+        theirs = Child([*command[:at], *command[at + 4 :]], plain, tmp_path / "superlink.log", tmp_path)
+        try:
+            parties.until(lambda: processes.reachable(address))
+            parties.start_all("--running")
+            assert parties.ended() == 0
+            assert theirs.ended is None
+        finally:
+            theirs.stop()
+        parties.check_simulated()

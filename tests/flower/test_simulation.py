@@ -1,5 +1,7 @@
 """Silos whose states travel with the questions, as on Flower's simulation engine. The slow ones start the engine."""
 
+import contextlib
+import ipaddress
 import json
 import os
 import signal
@@ -128,6 +130,17 @@ def test_a_run_that_began_there_is_resumed_here(tmp_path, monkeypatch):
     assert run(directory.experiment(), directory).model.tobytes() == expected.model.tobytes()
 
 
+def test_a_run_that_was_stopped_before_anybody_answered_is_resumed_here(tmp_path):
+    class Never(Workers):
+        def answers(self, requests):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment(), RunDirectory.create(tmp_path / "r", experiment()), silos=Never(lambda name: False))
+    directory = RunDirectory.open(tmp_path / "r")
+    assert run(directory.experiment(), directory).model.tobytes() == run(experiment()).model.tobytes()
+
+
 def test_secrets_of_a_real_run_do_not_travel(monkeypatch):
     monkeypatch.setattr("uldp.runtimes.flower.simulation.check_installed", lambda: None)
     monkeypatch.setattr("uldp.runtimes.flower.simulation.find_spec", lambda name: object())
@@ -151,6 +164,25 @@ def test_an_unknown_runtime_is_named_with_the_known_ones(tmp_path, monkeypatch):
     assert not list(Path(tmp_path).iterdir())
 
 
+def listening(pid):
+    """The addresses at which a process and all below it listen; loopback of both kinds as 127.0.0.1."""
+    inodes = set()
+    for each in (pid, *descendants(pid)):
+        with contextlib.suppress(OSError):
+            links = [os.readlink(link) for link in Path(f"/proc/{each}/fd").iterdir()]
+            inodes |= {link[8:-1] for link in links if link.startswith("socket:[")}
+    found = set()
+    for file, size in (("tcp", 4), ("tcp6", 16)):
+        for line in Path(f"/proc/net/{file}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                data = bytes.fromhex(fields[1].partition(":")[0])
+                host = ipaddress.ip_address(b"".join(data[at : at + 4][::-1] for at in range(0, size, 4)))
+                mapped = getattr(host, "ipv4_mapped", None) or host
+                found.add("127.0.0.1" if mapped.is_loopback else str(host))
+    return found
+
+
 def ray_here():
     pytest.importorskip("flwr", reason="Flower is not installed")
     pytest.importorskip("ray", reason="Ray is not installed: make test-sim")
@@ -159,8 +191,11 @@ def ray_here():
 @pytest.mark.slow
 def test_flowers_engine_ends_with_the_model_of_one_process(tmp_path):
     ray_here()
+    ports = set()
     with SilosOnRay(tmp_path / "engine.log") as silos:
-        found = run(experiment(), RunDirectory.create(tmp_path / "r", experiment()), silos=silos)
+        directory = RunDirectory.create(tmp_path / "r", experiment())
+        found = run(experiment(), directory, lambda report: ports.update(listening(silos._engine.pid)), silos=silos)
+    assert ports and all(host.startswith("127.") for host in ports), ports
     assert found.model.tobytes() == run(experiment()).model.tobytes()
     assert not descendants(os.getpid())
 

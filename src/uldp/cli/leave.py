@@ -25,7 +25,17 @@ def leave(
         left(state, experiment)
     found = experiments_in(state)
     if as_json:
-        print_json([{"experiment": one.digest, "round": one.round, "over": one.over} for one in found])
+        print_json(
+            [{"experiment": one.digest, "round": one.round, "over": one.over, "secrets": one.secrets} for one in found]
+        )
         return
-    rows = [(one.digest[:12], str(one.round), "over" if one.over else "its secrets are here") for one in found]
-    print_table(("experiment", "last round answered", "state"), rows)
+    rows = [
+        (
+            one.digest[:12],
+            "cannot be read" if one.round is None else str(one.round),
+            "over" if one.over else "not over",
+            "here" if one.secrets else "none",
+        )
+        for one in found
+    ]
+    print_table(("experiment", "last round answered", "state", "secrets"), rows)

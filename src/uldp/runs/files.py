@@ -109,6 +109,7 @@ def private_folder(folder: Path) -> None:
     with reported(folder):
         try:
             folder.mkdir(parents=True, mode=0o700)
+            sync_folder(folder.parent)
         except FileExistsError:
             if not folder.is_dir():
                 raise
@@ -124,10 +125,24 @@ def private_folder(folder: Path) -> None:
 def kept_key(file: Path) -> bytes:
     """32 bytes from the operating system, made once and kept for the owner only."""
     with reported(file):
-        if file.exists():
-            return file.read_bytes()
-    replace_file(file, os.urandom(32))
-    return kept_key(file)
+        if not file.exists():
+            _create(file, os.urandom(32))
+        key = file.read_bytes()
+    if len(key) != 32:
+        raise RunError(f"is damaged: {len(key)} bytes, not 32; restore it", place=str(file), value=str(file))
+    return key
+
+
+def _create(file: Path, data: bytes) -> None:
+    """Write a file that is not there. Of two processes that do it at once one is first, and its file stays."""
+    partial = file.with_name(f".{file.name}.{secrets.token_hex(8)}.partial")
+    replace_file(partial, data)
+    try:
+        with suppress(FileExistsError):
+            os.link(partial, file)
+        sync_folder(file.parent)
+    finally:
+        partial.unlink()
 
 
 @contextmanager

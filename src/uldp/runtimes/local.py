@@ -67,7 +67,8 @@ class SilosHere(Silos):
 
     def restore(self, states: Mapping[str, bytes]) -> None:
         for name, state in states.items():
-            self._sessions[name].restore(state)
+            if state:  # where silos are elsewhere, one that was asked nothing yet has none
+                self._sessions[name].restore(state)
 
     @property
     def left_out(self) -> int:

@@ -210,9 +210,10 @@ class OwnLedger:
         """What has been spent towards the worst observer, with ``further`` releases."""
         worst = 0.0
         for who in self._policy.against:
-            rounds: dict[tuple[str, str, int], list[Event]] = {}
+            # Whatever the session: two answers to one round share the round's sample.
+            rounds: dict[tuple[str, int], list[Event]] = {}
             for charge in {**self._charges, **{one.key: one for one in further}}.values():
-                rounds.setdefault(charge.key[:3], []).append(charge.events[who])
+                rounds.setdefault((charge.experiment, charge.round), []).append(charge.events[who])
             seen = Counter(event for events in rounds.values() for event in merge(events))
             worst = max(worst, account(seen, self._policy.delta).value if seen else 0.0)
         return worst
@@ -287,8 +288,9 @@ class Charging(Watch):
     def check(self, round_: int | None, rounds: int) -> None:
         """Refuse a ledger that does not fit a session at ``round_`` (None: that was never saved), and a new experiment
         that would pass the cap before its end."""
-        mine = {c.round for c in self._ledger.charges if (c.experiment, c.session) == (self._experiment, self._session)}
-        if round_ is None and mine:
+        here = [charge for charge in self._ledger.charges if charge.experiment == self._experiment]
+        mine = {charge.round for charge in here if charge.session == self._session}
+        if round_ is None and here:  # also with other secrets: they would make new noise for the same rounds
             raise RunError(
                 "this silo has answered in the experiment, and its session is gone; start a new experiment",
                 place="session.bin",

@@ -55,7 +55,8 @@ class Patience:
     experiment allows it), "stop" ends here and can be resumed. ``pause`` seconds lie between two attempts.
 
     A silo that was left out of the last round is asked in the next one, but not waited for as long again: when all
-    others have answered it gets as long as they took, and at least ``again`` seconds.
+    others have answered it gets as long as they took, half as long again as a round with everybody has ever taken, and
+    at least ``again`` seconds.
     """
 
     seconds: float = 600.0
@@ -113,6 +114,8 @@ class Serving(RecordedRun):
         self._clock = clock or Clock()
         self._away: set[str] = set()
         """Silos that were left out and have not answered since."""
+        self._longest = 0.0
+        """Seconds of the longest round in which everybody answered."""
 
     @property
     def stage(self) -> tuple[str, int]:
@@ -141,13 +144,17 @@ class Serving(RecordedRun):
         while requests := self._server.requests():
             trouble = self._attempt(requests)
             if not trouble:
+                if self._server.in_round and not self._server.absent:
+                    self._longest = max(self._longest, self._clock.now() - began)
                 break
             self._on_trouble(trouble)
             now = self._clock.now()
             # Since when nobody is missing but who stayed away before.
             alone = None if trouble.keys() - self._away else now if alone is None else alone
             late = now - began >= self._patience.seconds
-            late |= alone is not None and now - alone >= max(self._patience.again, alone - began)
+            if alone is not None and self._server.in_round:
+                least = max(self._patience.again, alone - began)
+                late |= now - alone >= least and now - began >= 1.5 * self._longest
             # A no counts when it was said twice: the first may be somebody else's, who got between.
             refused = all(failed.refused and before.get(name) == failed for name, failed in trouble.items())
             if late or refused:

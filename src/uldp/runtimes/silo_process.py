@@ -26,7 +26,7 @@ from uldp.runs.files import kept_key
 from uldp.runtimes import socket_frames
 from uldp.runtimes.policy import Charging, OwnLedger, Policy, shown_by_a_round, spent
 from uldp.runtimes.recording import torch_threads
-from uldp.runtimes.silo_state import SiloState
+from uldp.runtimes.silo_state import SiloState, experiments_in
 from uldp.sessions.silo import SiloSession
 
 LOG: Final = logging.getLogger("uldp.silo")
@@ -103,12 +103,13 @@ class SiloProcess:
         """Refuse a ledger that lacks experiments which were answered from this folder."""
         other = OwnLedger(self._state.ledger_file(rehearsal=not rehearsal), self._policy)
         known = {(charge.experiment, charge.round) for charge in (*ledger.charges, *other.charges)}
-        for digest, saved in self._state.all_sessions().items():
-            last = SiloSession.last_round(saved)
-            if last and (digest, last) not in known:
+        for begun in experiments_in(self._state.folder):
+            if begun.round is None:
+                LOG.warning("the session of experiment %s cannot be read; is the ledger whole?", begun.digest[:12])
+            elif begun.round and (begun.digest, begun.round) not in known:
                 raise RunError(
-                    f"round {last} of experiment {digest[:12]} was answered from here, and the silo's ledger does not "
-                    "hold it; restore the ledger: without it nobody knows what was spent",
+                    f"round {begun.round} of experiment {begun.digest[:12]} was answered from here, and the silo's "
+                    "ledger does not hold it; restore the ledger: without it nobody knows what was spent",
                     place=str(self._state.ledger_file(rehearsal=False)),
                 )
 

@@ -11,7 +11,7 @@ Whoever reads the folder of an unfinished experiment can take that silo's noise 
 from __future__ import annotations
 
 import hashlib
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -44,27 +44,37 @@ def _load(file: Path) -> bytes | None:
 
 @dataclass(frozen=True)
 class Begun:
-    """An experiment that a silo has answered in. ``over``: its secrets are gone, and it answers nothing new."""
+    """An experiment that a silo has taken part in. ``round``: the last one answered, None if that cannot be read."""
 
     digest: str
-    round: int
+    round: int | None
     over: bool
+    secrets: bool
 
 
 def experiments_in(folder: Path) -> list[Begun]:
     """All experiments of a silo's folder of state."""
     with reported(folder / "experiments"):
         owns = sorted(path for path in (folder / "experiments").iterdir() if path.is_dir())
-    found = []
-    for own in owns:
+    return [_begun(own) for own in owns]
+
+
+def _begun(own: Path) -> Begun:
+    secrets = (own / _KEY).exists()
+    try:
         saved = _load(own / _SESSION)
-        over = saved is not None and not (own / _KEY).exists()
-        found.append(Begun(own.name, 0 if saved is None else SiloSession.last_round(saved), over))
-    return found
+        if saved is None:
+            return Begun(own.name, 0, over=False, secrets=secrets)
+        return Begun(own.name, SiloSession.last_round(saved), over=SiloSession.is_closed(saved), secrets=secrets)
+    except RunError:  # damaged, or of another version
+        return Begun(own.name, None, over=False, secrets=secrets)
 
 
 def left(folder: Path, start: str) -> None:
-    """End the experiment whose digest begins with ``start`` from the silo's side: its secrets are destroyed."""
+    """End the experiment whose digest begins with ``start`` from the silo's side, as a goodbye does.
+
+    Its secrets are destroyed, and what it kept of the last round.
+    """
     fit = [one.digest for one in experiments_in(folder) if one.digest.startswith(start)]
     if len(fit) != 1:
         raise ConfigError(
@@ -74,6 +84,10 @@ def left(folder: Path, start: str) -> None:
         )
     state = SiloState(folder, fit[0])
     with state.locked():
+        with suppress(RunError):  # a session that cannot be read is left as it is; it is of no use without its secrets
+            saved = state.load()
+            if saved is not None:
+                state.save(SiloSession.ended(saved))
         state.forget_secrets()
 
 
@@ -116,13 +130,6 @@ class SiloState:
     def load(self) -> bytes | None:
         """The saved session, None if there is none yet; a damaged one is an error, never a fresh start."""
         return _load(self._session)
-
-    def all_sessions(self) -> dict[str, bytes]:
-        """The saved sessions of all experiments in this folder."""
-        with reported(self.folder):
-            digests = sorted(path.name for path in (self.folder / "experiments").iterdir() if path.is_dir())
-        loaded = {digest: _load(self.folder / "experiments" / digest / _SESSION) for digest in digests}
-        return {digest: data for digest, data in loaded.items() if data is not None}
 
     def save(self, session: bytes) -> None:
         """Replace the saved session; it is on disk when this returns."""

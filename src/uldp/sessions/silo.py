@@ -151,6 +151,12 @@ class SiloSession:
         """The last round that a silo had answered when :meth:`save` gave ``state``."""
         return _decoded(state, "silo").round
 
+    @staticmethod
+    def ended(state: bytes) -> bytes:
+        """``state`` after a goodbye that nobody asked for."""
+        saved = _decoded(state, "silo")
+        return msgspec.msgpack.encode(msgspec.structs.replace(saved, phase=Phase.CLOSED.value, answered=None))
+
     def reply(self, request: bytes) -> bytes:
         """The answer to ``request``. A refused request changes nothing.
 

@@ -19,8 +19,9 @@ from uldp.runtimes.flower.client_app import make_app
 
 POLL: Final = 0.1
 """Seconds between two looks for a message. The SuperNode is on the same machine."""
-MOST_AT_ONCE: Final = 8
-"""Messages under way. A server asks one thing at a time; more are leftovers of runs that were given up."""
+MOST_AT_ONCE: Final = 16
+"""Messages under way. A server asks one thing at a time; more are leftovers of runs that were given up, or the same
+question sent again: after 1, 3, 7 minutes and so on, so that so many do not come within a month."""
 STUCK_SECONDS: Final = 900.0
 """When nothing of that has ended for so long, this process does; another is started, and what was asked comes again."""
 FAILED: Final = "the silo could not answer; its own log says why"

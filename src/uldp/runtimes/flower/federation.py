@@ -19,7 +19,7 @@ from uldp.errors import ConfigError, RunError, UldpError, first_line
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import PreparedServer, PreparedSilo
 from uldp.runs.directory import RunDirectory
-from uldp.runs.files import append_line, private_folder
+from uldp.runs.files import append_line, locked
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.hub import Exchange, Hub
 from uldp.runtimes.flower.processes import (
@@ -236,16 +236,18 @@ def join(prepared: PreparedSilo, joining: Joining, say: Say) -> None:
         raise ConfigError("are needed over TLS; `uldp keys silo` makes them", place="--keys")
     if joining.ca is not None and keys is not None:
         _check_node_key(experiment, prepared.data.name, keys)
-    if keys is not None:
-        private_folder(joining.state)
-        credentials.tie_to_state(keys, joining.state)
     with ExitStack() as until:
+        if keys is not None:
+            taken = "another process answers with these keys; stop it first"
+            until.enter_context(locked(keys / "lock", taken, str(keys)))
         # Paths of sockets must be short, and folders of state need not be.
         folder = until.enter_context(tempfile.TemporaryDirectory(prefix="uldp-silo-"))
         address = f"unix:{Path(folder) / 'silo'}"
         silo = until.enter_context(
             SiloProcess(prepared, joining.state, address, identity=identity, policy=joining.policy)
         )
+        if keys is not None:  # last: a start that failed has answered nothing
+            credentials.tie_to_state(keys, joining.state)
         node = until.enter_context(Node(joining, silo, address, say).attached())
         try:
             silo.serve()

@@ -56,11 +56,6 @@ class _Asked:
     body: bytes
     since: float
 
-    @property
-    def again(self) -> float:
-        """When it is sent again."""
-        return self.since + AGAIN_SECONDS * ((1 << len(self.numbers)) - 1)
-
 
 class _Line:
     """The connection to one run. What is to be sent waits in a queue: a silo and a number, or None for the end."""
@@ -102,10 +97,12 @@ class Hub:
         nodes: Mapping[str, int] | None = None,
         limit: int = 1 << 40,
         on_exchange: Callable[[Exchange], None] = lambda exchange: None,
+        again: float = AGAIN_SECONDS,
     ) -> None:
         self._nodes = dict(nodes or {})
         self._limit = limit
         self._on_exchange = on_exchange
+        self._again = again
         # Paths of sockets must be short, and run directories need not be.
         self._folder = tempfile.TemporaryDirectory(prefix="uldp-hub-")
         self.address = f"unix:{Path(self._folder.name) / 'hub'}"
@@ -233,7 +230,7 @@ class Hub:
     def _ask_again(self, silos: Iterable[str]) -> None:
         for silo in silos:
             asked = self._asked.get(silo)
-            if asked is not None and time.monotonic() >= asked.again:
+            if asked is not None and time.monotonic() >= asked.since + self._again * ((1 << len(asked.numbers)) - 1):
                 self._send(silo)
 
     def _send(self, silo: str) -> None:

@@ -6,6 +6,7 @@ both compute the same, bit by bit.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -21,6 +22,7 @@ from uldp.data.draft import toml_value
 from uldp.errors import RunError
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import prepare_server
+from uldp.privacy.statement import finite_or_none
 from uldp.runs.directory import RunDirectory
 from uldp.runs.files import private_folder, read_lines, replace_file, reported
 from uldp.runtimes.flower import credentials
@@ -45,15 +47,15 @@ class Part:
 
     @property
     def flower_share(self) -> float:
-        """The part of the time in which Flower carried, and no silo computed."""
-        return 1 - self.silo_seconds / self.seconds if self.seconds else 0.0
+        """The part of the time in which Flower carried, and no silo computed; NaN where that cannot be told."""
+        return 1 - self.silo_seconds / self.seconds if self.seconds else math.nan
 
     def per(self, rounds: int) -> dict[str, Any]:
         return {
             "exchanges": self.exchanges / rounds,
             "seconds": round(self.seconds / rounds, 3),
-            "flower_share": round(self.flower_share, 3),
-            "slowest_silo_seconds": round(self.silo_seconds / rounds, 3),
+            "flower_share": finite_or_none(round(self.flower_share, 3)),
+            "slowest_silo_seconds": finite_or_none(round(self.silo_seconds / rounds, 3)),
             "bytes_to_silos": round(self.sent / rounds),
             "bytes_from_silos": round(self.received / rounds),
         }
@@ -99,10 +101,12 @@ def measured(run: Path, silos: Sequence[Path]) -> tuple[Part, Part]:
     """The setup and the rounds of a federation in which nothing was asked twice, from its logs."""
     lines = list(read_lines(run / "traffic.jsonl"))
     logs = [_answer_seconds(silo / "flower" / "executor.log") for silo in silos]
-    slowest = [max(each) for each in zip(*logs, strict=False)]
+    # Where a question was sent twice, or a message was lost, lines do not belong together.
+    fit = all(len(log) == len(lines) for log in logs)
+    slowest = [max(each) for each in zip(*logs, strict=True)] if fit else [math.nan] * len(lines)
     parts = []
     for stage in ("setup", "round"):
-        chosen = [(line, slow) for line, slow in zip(lines, slowest, strict=False) if line["stage"] == stage]
+        chosen = [(line, slow) for line, slow in zip(lines, slowest, strict=True) if line["stage"] == stage]
         sums = (sum(line[key] for line, _ in chosen) for key in ("sent", "received"))
         parts.append(
             Part(len(chosen), sum(line["seconds"] for line, _ in chosen), sum(slow for _, slow in chosen), *sums)

@@ -14,7 +14,9 @@ worker answers, and a run that was begun here can be resumed there.
 from __future__ import annotations
 
 import json
+import math
 import os
+import secrets as random_bytes
 import shutil
 import sys
 import tempfile
@@ -74,6 +76,8 @@ class Engine:
     base: str
     silos: int
     threads: int
+    folder: str
+    """For Ray's files; a short name, for there are sockets among them."""
 
     def to_json(self) -> bytes:
         return json.dumps(vars(self)).encode()
@@ -90,6 +94,15 @@ def check_simulation(experiment: Experiment) -> None:
             place="run.secrets",
             value=experiment.run.secrets,
         )
+
+
+def _alone() -> dict[str, str]:
+    """Lets nobody else use our Ray, which runs what it is sent; a cluster that is there already has its own ways."""
+    if "RAY_ADDRESS" in os.environ:
+        return {}
+    # The last one is what keeps Ray's ports on loopback; its name is older than what it does.
+    token = random_bytes.token_hex(32)
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 class SilosOnRay(Silos):
@@ -113,7 +126,7 @@ class SilosOnRay(Silos):
         self._states = dict.fromkeys(plan.silos, b"")
         self._engine: Child | None = None
         self._settings = (experiment.to_tree(), str(experiment.base.resolve()), len(plan.silos), experiment.run.threads)
-        self._hub = Hub()
+        self._hub = Hub(again=math.inf)  # a worker that dies is reported; what waits for one would be computed twice
         self._until.callback(self._hub.close)
 
     def _started(self) -> Child:
@@ -124,10 +137,11 @@ class SilosOnRay(Silos):
         self._until.callback(shutil.rmtree, folder, ignore_errors=True)
         home = Home(folder)
         told = folder / "engine.json"
-        told.write_bytes(Engine(self._hub.address, self._hub.new_token(), *self._settings).to_json())
+        engine = Engine(self._hub.address, self._hub.new_token(), *self._settings, str(folder / "ray"))
+        told.write_bytes(engine.to_json())
         # A model of one's own may lie in the current folder; workers find modules where the engine does.
         path = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))
-        environment = home.environment({"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"})
+        environment = home.environment({"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", **_alone()})
         self._engine = Child([sys.executable, "-m", ENGINE, str(told)], environment, self._log, Path.cwd())
         self._until.callback(self._ended)
         return self._engine

@@ -105,11 +105,12 @@ def main() -> None:
     # A cluster knows itself how many cores its machines have; here there may be fewer than threads.
     alone = "RAY_ADDRESS" not in os.environ
     cores = min(engine.threads, os.cpu_count() or 1) if alone else engine.threads
+    init = {"_temp_dir": engine.folder} if alone else {}
     run_simulation(
         server_app=server_app(engine),
         client_app=client_app(json.dumps(engine.tree), engine.base),
         num_supernodes=engine.silos,
-        backend_config={"client_resources": {"num_cpus": cores, "num_gpus": 0.0}},
+        backend_config={"init_args": init, "client_resources": {"num_cpus": cores, "num_gpus": 0.0}},
     )
 
 
