@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from contextlib import contextmanager
@@ -207,3 +208,15 @@ class Parties:
         """The run is whole, and its model is the simulation's."""
         self.check_whole()
         assert np.array_equal(self.directory.load_model(), run(self.experiment).model)
+
+
+def with_option(command, option, value):
+    """The command with another value for an option that it has."""
+    at = command.index(option) + 1
+    return [*command[:at], str(value), *command[at + 1 :]]
+
+
+def copied_keys(command, folder):
+    """The command with a copy of its keys: they answer from one folder of state only, and the copy knows of none."""
+    shutil.copytree(command[command.index("--keys") + 1], folder)
+    return with_option(command, "--keys", folder)

@@ -7,14 +7,39 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.flower.flower_support import QUICK, Parties, below
+from tests.flower.flower_support import QUICK, Parties, asleep, below, tree_of
 
-from uldp.runtimes.flower import processes
+from uldp.experiment.config import Experiment
+from uldp.runtimes.flower import processes, rehearsal
 from uldp.runtimes.flower.child import Child, alive, descendants
 from uldp.runtimes.local import run
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
 pytestmark = pytest.mark.slow
+
+
+def test_a_federation_over_tls_ends_with_the_simulations_model(tmp_path):
+    experiment = Experiment.from_tree(tree_of({"method": {"rounds": 1}}), tmp_path)
+    said = []
+    found = rehearsal.rehearse(experiment, tmp_path / "r", said.append, timeout=600)
+    assert found.identical and found.setup.exchanges >= 4 and found.rounds.exchanges == 1
+    assert 0 < found.rounds.flower_share < 1 and found.rounds.sent > 0 and found.rounds.received > 0
+    assert any(line.startswith("round 1/1") for line in said)
+    assert oct((tmp_path / "r" / "run" / "private" / "flower").stat().st_mode)[-3:] == "700"
+
+
+def test_a_silo_that_is_killed_within_a_round_comes_back_with_the_same_vector(tmp_path):
+    with Parties(tmp_path, QUICK) as parties:
+        parties.start_all()
+        parties.until(lambda: parties.exchanges >= 1)
+        with asleep(parties, "silo-1"):  # the round stays open
+            parties.until(lambda: parties.released(1))
+            parties.kill("silo-2")
+            parties.start("silo-2")
+            parties.until_said("silo-2", "listens at")
+        assert parties.ended() == 0
+        parties.check_simulated()
+        parties.check_released_once(0, 1)
 
 
 def test_killed_programs_of_flower_and_a_killed_silo_change_nothing(tmp_path):

@@ -1,7 +1,6 @@
 """Silos that are not what they should be, as real processes over Flower and TLS: twins, strangers, liars."""
 
 import json
-import shutil
 import tempfile
 import threading
 from contextlib import contextmanager, suppress
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.federation.test_parties import tables
-from tests.flower.flower_support import QUICK, Parties, asleep
+from tests.flower.flower_support import QUICK, Parties, asleep, copied_keys, with_option
 
 from uldp.errors import UldpError
 from uldp.experiment.config import Experiment
@@ -21,18 +20,6 @@ from uldp.runtimes.silo_process import SiloProcess
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
 pytestmark = pytest.mark.slow
-
-
-def with_option(command, option, value):
-    """The command with another value for an option that it has."""
-    at = command.index(option) + 1
-    return [*command[:at], str(value), *command[at + 1 :]]
-
-
-def copied_keys(command, folder):
-    """The command with a copy of its keys: they answer from one folder of state only, and the copy knows of none."""
-    shutil.copytree(command[command.index("--keys") + 1], folder)
-    return with_option(command, "--keys", folder)
 
 
 def test_a_second_process_with_the_same_keys_is_not_heard(tmp_path):
