@@ -30,7 +30,7 @@ def with_option(command, option, value):
 
 def test_a_second_process_with_the_same_keys_is_not_heard(tmp_path):
     """Flower lets one node in at a time. A twin that gets in after the first has no session, and refuses."""
-    with Parties(tmp_path, QUICK, {"method": {"rounds": 4}}) as parties:
+    with Parties(tmp_path, QUICK, {"method": {"rounds": 6}}) as parties:
         parties.start_all()
         parties.until(lambda: parties.exchanges >= 1)
         with asleep(parties, "silo-1"):  # so that the run does not end meanwhile
