@@ -569,7 +569,7 @@ def test_a_silo_whose_disk_is_full_sends_nothing_and_loses_nothing(world, monkey
     made.fault, left = None, len(made.sent)
     with monkeypatch.context() as patch:
         full_disk(patch, "silo-2")
-        with pytest.raises(RunError, match="silo silo-2: trouble with its files, so nothing was sent"):
+        with pytest.raises(RunError, match="silo-2: trouble with its files, so nothing was sent"):
             made.serving().go()
     assert all(name != "silo-2" for name, _, _ in made.sent[left:])
     check_same(made.serving().go(), simulated(built))

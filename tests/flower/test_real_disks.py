@@ -9,7 +9,7 @@ from tests.flower.flower_support import QUICK, Parties
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
 pytestmark = pytest.mark.slow
 
-ROUNDS = {"method": {"rounds": 4}}
+ROUNDS = {"method": {"rounds": 6}}
 
 
 @contextmanager

@@ -136,7 +136,7 @@ class Wire:
 
 
 def test_a_network_that_fails_for_a_while_changes_nothing(tmp_path):
-    with Parties(tmp_path, QUICK) as parties:
+    with Parties(tmp_path, QUICK, {"method": {"rounds": 5}}) as parties:
         words = parties.commands["silo-2"]
         at = words.index("--superlink") + 1
         host, _, port = words[at].rpartition(":")
@@ -144,7 +144,7 @@ def test_a_network_that_fails_for_a_while_changes_nothing(tmp_path):
         words[at] = f"127.0.0.1:{wire.port}"
         try:
             parties.start_all()
-            parties.until_said("server", "round 1/2")
+            parties.until_said("server", "round 1/5")
             wire.lose_answers(12)
             wire.cut(15)
             assert parties.ended() == 0

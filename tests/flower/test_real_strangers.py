@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 def test_a_second_process_with_the_same_keys_is_not_heard(tmp_path):
     """Flower lets one node in at a time. A twin that gets in after the first has no session, and refuses."""
-    with Parties(tmp_path, QUICK, {"method": {"rounds": 4}}) as parties:
+    with Parties(tmp_path, QUICK, {"method": {"rounds": 6}}) as parties:
         twin = with_option(parties.commands["silo-2"], "--state", tmp_path / "twin")
         copy = copied_keys(twin, tmp_path / "copy")
         parties.start_all()

@@ -196,7 +196,7 @@ class Serving(RecordedRun):
 
     def _do_without(self, trouble: Mapping[str, Failed]) -> None:
         """What happens when patience ends."""
-        why = "; ".join(f"{name}: {failed.reason}" for name, failed in trouble.items())
+        why = "; ".join(f"{name}: {failed.reason.removeprefix(f'silo {name}: ')}" for name, failed in trouble.items())
         if self._server.finishing:
             # All is trained and charged: a goodbye that is missing changes nothing.
             self._server.exclude(trouble)

@@ -40,6 +40,8 @@ from uldp.runtimes.silo_process import SiloProcess
 Say = Callable[[str], None]
 ALONE_SECONDS: Final = 60.0
 """How long a submitted run may take to connect before another one is submitted."""
+START_SECONDS: Final = 120.0
+"""How long silos are not asked because no run is there yet."""
 LATE_SECONDS: Final = 30.0
 """How often it is said who is late."""
 UNKNOWN_SECONDS: Final = 300.0
@@ -196,6 +198,7 @@ def serve(
         until.callback(superlink.end)
         until.callback(hub.close)  # the run hears of the end before Flower does
         until.enter_context(Watch(superlink, hub, keys, say).watching())
+        hub.wait_for_a_run(START_SECONDS)
         return serving.go()
 
 

@@ -150,6 +150,11 @@ class Hub:
         with self._changed:
             return self._carrier is not None
 
+    def wait_for_a_run(self, seconds: float) -> bool:
+        """Wait until a run is there; whether it is. The patience with silos should not be spent on Flower's start."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._carrier is not None or self._trouble is not None, seconds)
+
     @property
     def seconds_alone(self) -> float:
         """For how long no run has been there."""
