@@ -32,7 +32,7 @@ def test_a_second_process_with_the_same_keys_is_not_heard(tmp_path):
         with asleep(parties, "silo-1"):  # so that the run does not end meanwhile
             parties.start("refused", command=twin)
             assert parties.ended("refused") == 2
-            assert "--state: these keys have answered from another folder" in parties.last_line("refused")
+            assert "another process answers with these keys" in parties.last_line("refused")
             parties.start("twin", command=copy)
             parties.until_said("twin", "another process is there with this silo's node key")
             parties.stop("silo-2")
