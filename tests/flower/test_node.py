@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -188,3 +190,14 @@ def test_flowers_loop_looks_more_often_and_takes_nothing_else_from_the_clock(mon
     loop.time.sleep(3)
     loop.time.sleep(0.1)
     assert slept == [supernode.POLL, 0.1]
+
+
+def test_a_thread_that_fails_ends_the_node():
+    """The thread of heartbeats, for instance: without it the server takes the node for gone."""
+    code = (
+        "import threading, time; from uldp.runtimes.flower import supernode; supernode.end_with_any_thread();"
+        "threading.Thread(target=lambda: 1 / 0, name='heartbeat').start(); time.sleep(60)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 1
+    assert "ERROR: heartbeat of the node has ended: ZeroDivisionError" in done.stdout

@@ -1,7 +1,8 @@
 """Flower's SuperNode as a program that ends when its work does.
 
 Where a TLS handshake fails, as in a network that comes and goes, Flower's main thread ends and another one keeps the
-process: a node that looks alive and takes no message. Here the process ends, and ``join`` starts another.
+process; where the server answers a heartbeat with an error, the thread of heartbeats ends, and the server takes the
+node for gone. Either is a node that looks alive and gets no message. Here the process ends, and ``join`` starts another.
 
 Flower's node sleeps 3 seconds between two looks for a message, which is most of what an exchange costs; here it sleeps
 less.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from types import SimpleNamespace
 from typing import Final
@@ -31,11 +33,24 @@ def look_more_often() -> None:
     loop.time = SimpleNamespace(sleep=sleep)  # all that the module takes from it
 
 
+def end_with_any_thread() -> None:
+    """Let an error that ends a thread end the process."""
+
+    def hook(failed: threading.ExceptHookArgs) -> None:
+        name = failed.thread.name if failed.thread is not None else "a thread"
+        why = first_line(failed.exc_value) if failed.exc_value is not None else failed.exc_type.__name__
+        print(f"ERROR: {name} of the node has ended: {why}", flush=True)
+        os._exit(1)
+
+    threading.excepthook = hook
+
+
 def main() -> None:
     """Be ``flower-supernode`` until it ends, one way or the other."""
     from flwr.supernode.cli import flower_supernode
 
     look_more_often()
+    end_with_any_thread()
     code = 1
     try:
         flower_supernode()
