@@ -15,7 +15,7 @@ from uldp.cli.federation import default_state
 from uldp.errors import ConfigError, MessageRefused, RunError, printable
 from uldp.experiment.parties import check_deployable
 from uldp.runs.files import append_line, kept_key, locked, read_lines
-from uldp.runtimes.flower import credentials, federation
+from uldp.runtimes.flower import checks, credentials, federation
 from uldp.runtimes.flower.processes import Address
 from uldp.runtimes.policy import Charge, OwnLedger, Policy, shown_by_a_round
 from uldp.runtimes.serving import Failed
@@ -81,8 +81,9 @@ def test_at_its_start_a_silo_says_its_policy_and_what_was_spent(tmp_path, caplog
     assert "no policy: nothing is capped" in caplog.text
     ledger = OwnLedger(tmp_path / "silo-1" / "rehearsal-ledger.jsonl", Policy())
     assert f"epsilon {ledger.epsilon():.4g} spent so far in 1 experiment" in caplog.text
-    assert "epsilon 2 at delta 1e-05 against world, server, silos, methods default" in str(
-        Policy(max_epsilon=2.0, allowed_methods=("default",))
+    assert str(Policy(max_epsilon=2.0, allowed_methods=("default",))) == (
+        "policy: epsilon 2 at delta 1e-05 against world, server, silos, methods default, "
+        "record counts may not be shown, no metrics of hold-out people"
     )
 
 
@@ -240,3 +241,44 @@ def test_another_party_s_text_is_one_line_without_control_characters():
     error = MessageRefused("runs uldp 1\n2026-01-01 all is well\x1b]0;owned\x07" + "x" * 70_000, place="silo \x1b[2J")
     assert str(error).isprintable() and len(str(error)) < 1000
     assert printable("Zürich-Süd") == "Zürich-Süd"
+
+
+def test_a_policy_that_names_nothing_that_exists_is_refused(tmp_path):
+    (tmp_path / "policy.toml").write_text('allowed_aggregations = ["maskd"]')
+    with pytest.raises(ConfigError, match=r"not 'maskd'. Did you mean 'masked'\? \(.*policy\.toml\)"):
+        Policy.of_silo(tmp_path)
+
+
+def rows_of_doctor(tmp_path, silo, **about):
+    found = checks.examine(experiment(), None, [checks.SiloSide("silo-1", state=silo, **about)], rehearsal=True)
+    return {one.what: one for one in found}
+
+
+def test_the_doctor_looks_at_the_state_as_join_does(tmp_path, keys):
+    """Modes, whose keys it belongs to, what was spent, and whether the experiment fits into what is left."""
+    state = tmp_path / "silo-1"
+    assert "state" not in rows_of_doctor(tmp_path, state)
+    made = World(tmp_path, experiment(run={"threads": 1, "seed": 1}))
+    made.serving().go()
+    made.close()
+    row = rows_of_doctor(tmp_path, state)["state"]
+    assert row.well and "spent so far in 1 experiment" in row.said
+    ledger = OwnLedger(state / "rehearsal-ledger.jsonl", Policy())
+    cap = ledger.epsilon() * 1.01
+    (state / "policy.toml").write_text(f"max_epsilon = {cap}\nallow_counts = true\n")
+    row = rows_of_doctor(tmp_path, state)["state"]
+    assert not row.well and "it was not begun" in row.said
+    (state / "policy.toml").unlink()
+    (tmp_path / "other").mkdir(mode=0o700)
+    credentials.tie_to_state(keys, tmp_path / "other")
+    row = rows_of_doctor(tmp_path, state, keys=keys)["state"]
+    assert not row.well and "have answered from another folder" in row.said
+    state.chmod(0o755)
+    row = rows_of_doctor(tmp_path, state)["state"]
+    assert not row.well and "chmod 700" in row.said
+    assert not (state / "state.id").exists()  # a doctor writes nothing
+
+
+def test_the_doctor_prints_the_digest_that_refusals_name(tmp_path):
+    found = {one.what: one.said for one in checks.examine(experiment(), None, [], rehearsal=True)}
+    assert found["digest"].startswith(parties(experiment())[0].plan.digest[:12])

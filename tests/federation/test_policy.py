@@ -84,7 +84,7 @@ def test_a_policy_file(tmp_path):
     assert Policy.from_file(file) == Policy(max_epsilon=3.0, delta=1e-6, allowed_aggregations=("masked",))
     for text, reason in (
         ("max_epsilom = 3", "Did you mean 'max_epsilon'"),
-        ("max_epsilon = 0", "a positive number"),
+        ("max_epsilon = 0", "a positive, finite number"),
         ("max_epsilon = nan", "a finite number"),
         ("delta = 2", "delta"),
         ('against = ["server"]', "'world' belongs to it"),

@@ -11,10 +11,11 @@ from uldp.errors import ConfigError
 
 if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
+    from uldp.experiment.parties import PreparedServer
     from uldp.methods.base import Facts, Method
 
 
-def fitting_changes(prepared: Prepared, budget: float) -> dict[str, Any]:
+def fitting_changes(prepared: Prepared | PreparedServer, budget: float) -> dict[str, Any]:
     """The last round within ``budget`` and, where that is not the last one planned, single changes that would fit."""
     from uldp.privacy.calibrate import rounds_within
 

@@ -37,6 +37,18 @@ def silo(
 
 @keys.command()
 @reporting
+def show(
+    name: Annotated[str, typer.Argument(help="The silo's name, as in the experiment.", show_default=False)],
+    folder: Annotated[Path, typer.Option("--keys", help="The folder of `uldp keys silo`.")],
+) -> None:
+    """Print the public lines of keys that are there."""
+    from uldp.runtimes.flower.credentials import public_keys
+
+    typer.echo(public_keys(name, folder).lines())
+
+
+@keys.command()
+@reporting
 def certificates(
     out: Annotated[Path, typer.Option("--out", help="The folder to make; it stays with the server.")],
     host: Annotated[list[str], typer.Option("--host", help="A name or address of the server; may be repeated.")],

@@ -13,6 +13,9 @@ from uldp.cli.run import warnings_before
 from uldp.cli.source import DataDirOption, DatasetOption, File, MethodOption, PresetOption, experiment_from
 
 if TYPE_CHECKING:
+    from uldp.experiment.build import Prepared
+    from uldp.experiment.config import Experiment
+    from uldp.experiment.parties import PreparedServer
     from uldp.sessions.plan import Plan
 
 
@@ -31,12 +34,12 @@ def plan(
 ) -> None:
     """Show noise, epsilon per round and who faces which epsilon. Trains nothing."""
     from uldp.errors import ConfigError
-    from uldp.experiment.build import planned_statement, prepare
+    from uldp.experiment.build import planned_statement
     from uldp.privacy.accountants import account
     from uldp.privacy.statement import finite_or_none, show_epsilon
 
     experiment = experiment_from(file, dataset, method, overrides, preset, data_dir)
-    prepared = prepare(experiment)
+    prepared = _prepared(experiment)
     agreed, delta = prepared.plan, experiment.privacy.delta
     if budget is not None and (agreed.method.unit is None or not 0 < budget < math.inf):
         wanted = (
@@ -46,7 +49,7 @@ def plan(
         )
         raise ConfigError(wanted, place="--budget", value=budget)
     event = agreed.method.event(agreed.facts, agreed.facts.silos)
-    statement = planned_statement(agreed, delta, prepared.federation, simulated=experiment.run.secrets == "simulated")
+    statement = planned_statement(agreed, delta, prepared.about, simulated=experiment.run.secrets == "simulated")
     void = prepared.void
     per_round = {t: math.inf if void else account({event: t}, delta).value for t in _milestones(agreed.method.rounds)}
     if budget is not None and void:
@@ -57,7 +60,7 @@ def plan(
     if as_json:
         print_json(
             {
-                "dataset": prepared.federation.name,
+                "dataset": prepared.about.name,
                 "method": experiment.method_name,
                 "noise_multiplier": agreed.method.noise_multiplier,
                 "rounds": agreed.method.rounds,
@@ -78,7 +81,7 @@ def plan(
         return
     facts = agreed.facts
     typer.echo(
-        f"{experiment.method_name} on {prepared.federation.name}: |U| = {facts.users} users, "
+        f"{experiment.method_name} on {prepared.about.name}: |U| = {facts.users} users, "
         f"|S| = {facts.silos} silos, {facts.dimension} parameters"
         + (
             ""
@@ -92,6 +95,18 @@ def plan(
         typer.echo(budget_sentence(budgeted, agreed.method.rounds) + "\n")
     typer.echo("Privacy after the last round")
     typer.echo("\n".join(statement.lines()))
+
+
+def _prepared(experiment: Experiment) -> Prepared | PreparedServer:
+    """With all tables here they are read; a party that does not hold all of them plans from the file alone."""
+    from uldp.experiment.build import prepare
+    from uldp.experiment.parties import prepare_server
+
+    files = experiment.data.silos
+    if isinstance(files, tuple) and not all((experiment.base / file).exists() for file in files):
+        warn("not all tables are here: planned from the experiment file alone, nobody's records were read")
+        return prepare_server(experiment, rehearsal=True)
+    return prepare(experiment)
 
 
 def _traffic(plan: Plan) -> str:

@@ -12,11 +12,12 @@ import typer
 
 from uldp.cli.output import Json, Set, print_json, print_table, progress, reporting, warn
 from uldp.cli.source import DataDirOption, DatasetOption, File, MethodOption, PresetOption, experiment_from
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
     from uldp.experiment.config import Experiment
+    from uldp.experiment.parties import PreparedServer
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.local import Silos
     from uldp.runtimes.recording import Result
@@ -71,6 +72,11 @@ def resume(
     from uldp.runs.directory import RunDirectory
 
     directory = RunDirectory.open(run_directory)
+    if directory.served:
+        raise RunError(
+            f"this run has silos elsewhere; `uldp serve --resume {quote(str(run_directory))}` continues it",
+            place=str(run_directory),
+        )
     experiment = directory.experiment()
     _check_runtime(runtime, experiment)
     _train(prepare(experiment), directory, runtime, transcript, as_json)
@@ -124,9 +130,9 @@ def _train(prepared: Prepared, directory: RunDirectory, runtime: str, transcript
         show_result(result)
 
 
-def warnings_before(prepared: Prepared) -> list[str]:
+def warnings_before(prepared: Prepared | PreparedServer) -> list[str]:
     """What should be known before this experiment is run."""
-    found = list(prepared.federation.notes)
+    found = list(prepared.about.notes)
     delta, users = prepared.experiment.privacy.delta, prepared.plan.facts.users
     if prepared.plan.method.unit == "user" and delta * users >= 1:
         found.append(f"privacy.delta {delta:g} is not below 1/|U| = {1 / users:g}: it allows to give away a person.")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uldp.cli.federation import Insecure, Rehearse, politely_ended, say
-from uldp.cli.output import Json, Set, metric_names, print_json, reporting
+from uldp.cli.output import Json, Set, metric_names, naming, print_json, reporting, warn
 from uldp.cli.source import File
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from uldp.experiment.parties import PreparedServer
@@ -51,14 +51,15 @@ def serve(
     from uldp.runtimes.serving import Patience
 
     if (certificates is None) != insecure:
-        raise ConfigError("give --certificates DIR, or for a rehearsal --insecure", place="--certificates")
+        raise ConfigError("give either --certificates DIR or, on loopback, --insecure", place="--certificates")
     if (file is None) == (resume is None):
         raise ConfigError("give an experiment file, or --resume RUN", place="command line")
     if resume is not None and overrides:
         raise ConfigError("a run is continued as it was begun; leave --set out", place="--set", value=overrides[0])
     security = None if certificates is None else Security(certificates)
     where = Where(Address.parsed(address, "--address"), security, running)
-    waiting = Patience(seconds=patience, attempt=min(patience, 60.0), on_missing=on_missing)
+    with naming({"seconds": "--patience", "attempt": "--patience", "on_missing": "--on-missing"}):
+        waiting = Patience(seconds=patience, attempt=min(patience, 60.0), on_missing=on_missing)
     if resume is not None:
         directory = RunDirectory.open(resume)
         prepared = prepare_server(directory.experiment(), rehearsal=rehearse)
@@ -94,16 +95,22 @@ def _new(
 
 def _serve(prepared: PreparedServer, directory: RunDirectory, where: Where, patience: Patience, as_json: bool) -> None:
     from uldp.cli.run import show_result
+    from uldp.runtimes.flower.checks import missing_test
     from uldp.runtimes.flower.federation import serve as serve_over_flower
 
     say(f"run directory: {directory.path}; silos: {', '.join(prepared.plan.silos)}; they join {where.address}")
+    if missing := missing_test(prepared.experiment):
+        warn(missing)
+    again = f"uldp serve --resume {quote(str(directory.path))} and the options of before"
     try:
         with politely_ended():
             result = serve_over_flower(prepared, directory, where, patience=patience, on_round=_show_round, say=say)
     except KeyboardInterrupt:
-        again = f"uldp serve --resume {quote(str(directory.path))} and the options of before"
         say(f"stopped; nothing is lost. Continue with: {again}")
         raise typer.Exit(130) from None
+    except RunError:
+        say(f"When that is mended, continue with: {again}")
+        raise
     if as_json:
         print_json(result.to_json())
     else:

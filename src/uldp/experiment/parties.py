@@ -24,6 +24,7 @@ from uldp.experiment.build import (
     rounding,
     schema_of,
     user_index,
+    void_of,
 )
 from uldp.experiment.config import Experiment
 from uldp.privacy.ledger import Entry, Ledger
@@ -50,6 +51,7 @@ class KnownData:
     void: str = ""
     hashed: bool = False
     schema: Schema | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ class PreparedServer:
     learner: TorchLearner
     plan: Plan
     test: Records | None
+
+    @property
+    def void(self) -> str:
+        """Why there is no guarantee; empty where there is one."""
+        return void_of(self.plan.method, self.about)
 
     @property
     def streams(self) -> Streams:

@@ -265,7 +265,8 @@ def decode(data: bytes, *, experiment: str, silo: str, limit: int, greeting: Gre
         check_greeting(envelope.body, greeting, f"silo {silo}")
     if envelope.experiment != experiment:
         raise MessageRefused(
-            f"belongs to experiment {envelope.experiment[:12]}, here it is {experiment[:12]}; compare the files",
+            f"belongs to experiment {envelope.experiment[:12]}, this side has {experiment[:12]} (`uldp doctor FILE` "
+            "prints a file's); compare the files",
             place=f"silo {silo}",
             value=envelope.experiment,
         )

@@ -24,7 +24,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -35,6 +35,9 @@ from uldp.privacy.ledger import Entry
 from uldp.rng import Secrets
 from uldp.runs.files import append_line, locked, read_lines, replace_file, reported
 from uldp.vectors import Vector
+
+CARRIER: Final = "flower"
+"""The folder in ``private`` of what carries messages between machines."""
 
 _MAGIC = b"uldp-checkpoint-1\n"
 
@@ -124,6 +127,11 @@ class RunDirectory:
     def begun(self) -> bool:
         """Whether the directory was made to the end."""
         return self.has("experiment.json")
+
+    @property
+    def served(self) -> bool:
+        """Whether its silos are elsewhere: then ``private`` has a folder of what carries messages to them."""
+        return (self.path / "private" / CARRIER).is_dir()
 
     @property
     def finished(self) -> bool:

@@ -31,7 +31,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from uldp.errors import BudgetExhausted, ConfigError, RunError
+from uldp.aggregation import AGGREGATIONS
+from uldp.errors import BudgetExhausted, ConfigError, RunError, concerning, did_you_mean
 from uldp.experiment.config import Experiment
 from uldp.experiment.sections import read_section
 from uldp.methods.base import Observer
@@ -67,8 +68,15 @@ class Policy:
         check_delta(self.delta)
         if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
             raise ConfigError(
-                f"a positive number, not {self.max_epsilon}", place="policy.max_epsilon", value=self.max_epsilon
+                f"a positive, finite number, not {self.max_epsilon}", place="policy.max_epsilon", value=self.max_epsilon
             )
+        for name in self.allowed_aggregations or ():
+            if name not in AGGREGATIONS:
+                raise ConfigError(
+                    f"some of {', '.join(sorted(AGGREGATIONS))}, not {name!r}{did_you_mean(name, AGGREGATIONS)}",
+                    place="policy.allowed_aggregations",
+                    value=name,
+                )
         for who in self.against:
             if who not in OBSERVERS:
                 raise ConfigError(f"some of {', '.join(OBSERVERS)}, not {who!r}", place="policy.against", value=who)
@@ -83,7 +91,8 @@ class Policy:
             raise ConfigError(f"cannot be read: {error.strerror}", place=str(path), value=str(path)) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"is not valid TOML: {error}", place=str(path)) from error
-        return read_section(cls, tree, "policy")
+        with concerning(str(path)):
+            return read_section(cls, tree, "policy")
 
     @classmethod
     def of_silo(cls, state: Path, given: Path | None = None) -> Policy:
@@ -116,7 +125,14 @@ class Policy:
             for what, allowed in (("aggregations", self.allowed_aggregations), ("methods", self.allowed_methods))
             if allowed is not None
         ]
-        return "policy: " + ", ".join([f"{cap} against {', '.join(self.against)}", *limits])
+        counts = "record counts may be shown" if self.shows_counts else "record counts may not be shown"
+        metrics = "metrics of hold-out people are told" if self.allow_metrics else "no metrics of hold-out people"
+        return "policy: " + ", ".join([f"{cap} against {', '.join(self.against)}", *limits, counts, metrics])
+
+    @property
+    def shows_counts(self) -> bool:
+        """Whether experiments may show record counts in the clear."""
+        return self.max_epsilon is None if self.allow_counts is None else self.allow_counts
 
     def check(self, experiment: Experiment, plan: Plan, void: str = "") -> None:
         """Refuse an experiment that goes against the policy already by itself."""
@@ -128,8 +144,7 @@ class Policy:
                     place=f"policy.allowed_{key}",
                     value=name,
                 )
-        allowed = self.max_epsilon is None if self.allow_counts is None else self.allow_counts
-        if plan.shows_counts and not allowed:
+        if plan.shows_counts and not self.shows_counts:
             raise ConfigError(
                 "the experiment shows record counts in the clear, which no epsilon covers; take aggregation.name = "
                 "'paillier' or a method that does not weigh by records, or say allow_counts = true",

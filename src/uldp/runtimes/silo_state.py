@@ -42,6 +42,11 @@ def _load(file: Path) -> bytes | None:
     return data[_HEAD:]
 
 
+def ledger_name(*, rehearsal: bool) -> str:
+    """The file of a silo's own ledger."""
+    return "rehearsal-ledger.jsonl" if rehearsal else "ledger.jsonl"
+
+
 @dataclass(frozen=True)
 class Begun:
     """An experiment that a silo has taken part in. ``round``: the last one answered, None if that cannot be read."""
@@ -54,6 +59,10 @@ class Begun:
 
 def experiments_in(folder: Path) -> list[Begun]:
     """All experiments of a silo's folder of state."""
+    if not (folder / "experiments").is_dir():
+        raise ConfigError(
+            "is no silo's folder of state; give the one of `uldp join`", place=str(folder), value=str(folder)
+        )
     with reported(folder / "experiments"):
         owns = sorted(path for path in (folder / "experiments").iterdir() if path.is_dir())
     return [_begun(own) for own in owns]
@@ -125,7 +134,7 @@ class SiloState:
 
     def ledger_file(self, *, rehearsal: bool) -> Path:
         """The silo's own ledger. A rehearsal has another: its noise protects nobody, so it stays on one machine."""
-        return self.folder / ("rehearsal-ledger.jsonl" if rehearsal else "ledger.jsonl")
+        return self.folder / ledger_name(rehearsal=rehearsal)
 
     def load(self) -> bytes | None:
         """The saved session, None if there is none yet; a damaged one is an error, never a fresh start."""

@@ -20,14 +20,15 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from uldp.errors import UldpError
-from uldp.experiment.build import void_of
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import check_deployable, prepare_server, prepare_silo
 from uldp.protocol.messages import AskKey
+from uldp.runs.files import private_folder
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.processes import Address, check_installed
 from uldp.runtimes.flower.reach import trouble_with
-from uldp.runtimes.policy import Policy
+from uldp.runtimes.policy import Charging, OwnLedger, Policy, shown_by_a_round, spent
+from uldp.runtimes.silo_state import experiments_in, ledger_name
 
 SOON: Final = timedelta(days=14)
 MOST_SKEW: Final = 30.0
@@ -109,7 +110,7 @@ def _machine() -> Iterator[Finding]:
 def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
     def deployable() -> str:
         check_deployable(experiment, rehearsal=rehearsal)
-        return f"{experiment.method_name}, {experiment.aggregation.name}; digest {experiment.digest()[:12]}"
+        return f"{experiment.method_name}, {experiment.aggregation.name}"
 
     yield _tried("experiment", deployable)
     try:
@@ -117,6 +118,7 @@ def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
     except UldpError as error:
         yield Finding("silos", False, str(error))
         return
+    yield Finding("digest", True, f"{plan.digest[:12]}, for all parties the same")
     yield Finding("silos", True, ", ".join(plan.silos))
     for section, given, needed in (
         ("aggregation.identities", experiment.aggregation.identities, AskKey in plan.setup),
@@ -136,8 +138,21 @@ def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
 
 def _server(experiment: Experiment, server: ServerSide) -> Iterator[Finding]:
     yield port_finding(server.address)
+    if missing := missing_test(experiment):
+        yield Finding("test set", False, missing)
     if server.certificates is not None:
         yield from certificate_findings(server.certificates, server.address.host)
+
+
+def missing_test(experiment: Experiment) -> str:
+    """What to say about a test file that is not here; empty if it is, or none is wanted."""
+    test = experiment.data.test
+    if experiment.data.dataset is not None or test is None or (experiment.base / test).exists():
+        return ""
+    return (
+        f"data.test: no file {str(experiment.base / test)!r}; the server measures the model on it, so put it there, or "
+        "there will be no metrics"
+    )
 
 
 def port_finding(address: Address) -> Finding:
@@ -236,16 +251,18 @@ def _private(file: Path) -> Finding:
 def _silo(experiment: Experiment, silo: SiloSide, rehearsal: bool) -> Iterator[Finding]:
     def data() -> str:
         prepared = prepare_silo(experiment, silo.name, silo.data, rehearsal=True)
-        void = void_of(prepared.plan.method, prepared.about)
-        silo.owners_policy().check(experiment, prepared.plan, void)
         users = len(set(prepared.data.users.tolist()))
         return f"{len(prepared.data)} records of {users} users fit the experiment"
 
     def policy() -> str:
+        known = prepare_server(experiment, rehearsal=True)
+        silo.owners_policy().check(experiment, known.plan, known.void)
         return str(silo.owners_policy()).removeprefix("policy: ")
 
     yield _tried(f"data of {silo.name}", data)
     yield _tried("policy", policy)
+    if silo.state is not None and silo.state.exists():
+        yield _tried("state", lambda: _state(experiment, silo, silo.state or Path()))
     if silo.keys is None:
         return
     yield from _keys(experiment, silo.name, silo.keys)
@@ -254,6 +271,24 @@ def _silo(experiment: Experiment, silo: SiloSide, rehearsal: bool) -> Iterator[F
     yield authority
     if silo.superlink is not None and authority.well:
         yield _clock(silo.superlink, ca)
+
+
+def _state(experiment: Experiment, silo: SiloSide, folder: Path) -> str:
+    """The silo's folder: for its owner only, of these keys, and with room in its budget."""
+    private_folder(folder)
+    if silo.keys is not None:
+        credentials.check_tie(silo.keys, folder)
+    known, policy = prepare_server(experiment, rehearsal=True), silo.owners_policy()
+    ledger = OwnLedger(folder / ledger_name(rehearsal=experiment.run.secrets == "simulated"), policy)
+    begun = {one.digest: one for one in experiments_in(folder)} if (folder / "experiments").is_dir() else {}
+    mine = begun.get(known.plan.digest)
+    if mine is not None:
+        return f"{spent(ledger)}; this experiment was begun, " + (
+            "and is over" if mine.over else f"round {mine.round} was the last"
+        )
+    shown = shown_by_a_round(known.plan, known.void)
+    Charging(ledger, known.plan.digest, "", shown).check(None, known.plan.method.rounds)
+    return spent(ledger)
 
 
 def _keys(experiment: Experiment, silo: str, folder: Path) -> Iterator[Finding]:

@@ -121,19 +121,25 @@ def tie_to_state(keys: Path, state: Path) -> None:
 
     Another folder has another ledger, and other noise for a round that was answered from the first one.
     """
-    own, file = kept_key(state / STATE_ID).hex(), keys / STATE_ID
+    if not check_tie(keys, state):
+        own = kept_key(state / STATE_ID).hex()
+        replace_file(keys / STATE_ID, f"{own}\n{state.resolve()}\n".encode())
+
+
+def check_tie(keys: Path, state: Path) -> bool:
+    """Whether these keys belong to this folder; False if they belong to none yet, refused if to another."""
+    file, other = keys / STATE_ID, state / STATE_ID
     with reported(file):
         known = file.read_text().partition("\n")[0] if file.exists() else ""
-    if known == own:
-        return
-    if known:
+        own = other.read_bytes().hex() if other.exists() else ""
+    if known and known != own:
         raise ConfigError(
             f"these keys have answered from another folder, whose ledger and noise are not here; give that one, or "
             f"make new keys ({file} says which folder it is)",
             place="--state",
             value=str(state),
         )
-    replace_file(file, f"{own}\n{state.resolve()}\n".encode())
+    return bool(known)
 
 
 def _node_key(file: Path) -> ec.EllipticCurvePrivateKey:
@@ -236,5 +242,8 @@ def _refuse_existing(folder: Path, names: Sequence[str]) -> None:
             there = (folder / name).exists()
         if there:
             raise RunError(
-                "is there already and is never overwritten; choose another folder", place=str(folder / name), value=name
+                "is there already and is never overwritten; choose another folder (`uldp keys show` prints the public "
+                "lines of keys that are there)",
+                place=str(folder / name),
+                value=name,
             )

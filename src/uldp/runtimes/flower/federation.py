@@ -18,7 +18,7 @@ from typing import Final
 from uldp.errors import ConfigError, RunError, UldpError, first_line
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import PreparedServer, PreparedSilo
-from uldp.runs.directory import RunDirectory
+from uldp.runs.directory import CARRIER, RunDirectory
 from uldp.runs.files import append_line, locked
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.hub import Exchange, Hub
@@ -182,7 +182,8 @@ def serve(
 
     def trouble(failed: Mapping[str, Failed]) -> None:
         for silo, why in failed.items():
-            say(f"silo {silo}: {why.reason.removeprefix(f'silo {silo}: ')}")
+            if not why.late:  # of those the watch tells
+                say(f"silo {silo}: {why.reason.removeprefix(f'silo {silo}: ')}")
 
     with ExitStack() as until:
         hub = Hub(limit=prepared.plan.message_limit, on_exchange=lambda line: _note(directory, serving.stage, line))
@@ -193,7 +194,7 @@ def serve(
         check_installed()
         keys = node_keys(prepared, where.security)
         until.enter_context(directory.locked())  # before anything is started that another process has started too
-        home = Home(directory.path / "private" / "flower")
+        home = Home(directory.path / "private" / CARRIER)
         superlink = SuperLink(home, where.address, where.security, hub.address, running=where.running)
         until.callback(superlink.end)
         until.callback(hub.close)  # the run hears of the end before Flower does
@@ -310,8 +311,9 @@ class Node:
         said = node.last_words()
         if NOT_LET_IN in said:
             return (
-                "the server does not let it in: another process is there with this silo's node key, or was a minute "
-                "ago, or the key is not known (yet); compare deployment.nodes and --keys"
+                "the server does not let it in, as for a minute after a restart, or before it has registered the "
+                "silos; if that goes on, another process is there with this silo's node key, or deployment.nodes has "
+                "another key"
             )
         return said
 
@@ -327,7 +329,7 @@ class Node:
     def _keep(self) -> None:
         """Keep a node running until the silo has said goodbye, or there is no hope."""
         node: SuperNode | None = None
-        well = time.monotonic()
+        well, said = time.monotonic(), ""
         try:
             while not self._ended.is_set():
                 try:
@@ -344,7 +346,9 @@ class Node:
                         f"Flower's node does not stay up: {why}", place=str(self._joining.superlink)
                     )
                     return
-                self._say(f"Flower's node has ended: {why}; starting it again")
+                if why != said:
+                    self._say(f"Flower's node has ended and is started again: {why}")
+                said = why
                 self._ended.wait(AGAIN_SECONDS)
         finally:
             if node is not None:

@@ -2,7 +2,8 @@
 
 Where a TLS handshake fails, as in a network that comes and goes, Flower's main thread ends and another one keeps the
 process; where the server answers a heartbeat with an error, the thread of heartbeats ends, and the server takes the
-node for gone. Either is a node that looks alive and gets no message. Here the process ends, and ``join`` starts another.
+node for gone. Either is a node that looks alive and gets no message. Here the process ends, and ``join`` starts
+another.
 
 Flower's node sleeps 3 seconds between two looks for a message, which is most of what an exchange costs; here it sleeps
 less.
