@@ -151,7 +151,7 @@ def test_secrets_of_a_real_run_do_not_travel(monkeypatch):
 def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr("uldp.runtimes.flower.simulation.check_installed", lambda: None)
     monkeypatch.setattr("uldp.runtimes.flower.simulation.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'uldp\[flower-sim\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -c constraints.txt '\.\[flower-sim\]'"):
         check_simulation(experiment())
 
 

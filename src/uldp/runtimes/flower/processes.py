@@ -49,6 +49,9 @@ ROOM: Final = 1 << 16
 CONNECTION: Final = "uldp"
 
 
+INSTALL: Final = "in uldp's checkout: pip install -c constraints.txt '.[flower]'"
+
+
 def check_installed() -> None:
     """Refuse to start without Flower, or with another version than the one that was tried."""
     from importlib.metadata import PackageNotFoundError, version
@@ -56,9 +59,9 @@ def check_installed() -> None:
     try:
         found = version("flwr")
     except PackageNotFoundError:
-        raise ConfigError("Flower is not installed; pip install 'uldp[flower]'", place="flwr") from None
+        raise ConfigError(f"Flower is not installed; {INSTALL}", place="flwr") from None
     if not found.startswith("1.41."):
-        raise ConfigError(f"version {found}, 1.41 is needed; pip install 'uldp[flower]'", place="flwr", value=found)
+        raise ConfigError(f"version {found}, 1.41 is needed; {INSTALL}", place="flwr", value=found)
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,11 @@ def check_simulation(experiment: Experiment) -> None:
     """Refuse what the engine cannot, or must not, run."""
     check_installed()
     if find_spec("ray") is None:
-        raise ConfigError("flower-sim needs Ray; pip install 'uldp[flower-sim]'", place="--runtime", value="flower-sim")
+        raise ConfigError(
+            "flower-sim needs Ray; in uldp's checkout: pip install -c constraints.txt '.[flower-sim]'",
+            place="--runtime",
+            value="flower-sim",
+        )
     if experiment.run.secrets != "simulated":
         raise ConfigError(
             "secrets of a real run do not travel to Ray's workers; leave --runtime out, or deploy with `uldp serve`",
