@@ -282,7 +282,7 @@ def _state(experiment: Experiment, silo: SiloSide, folder: Path) -> str:
     ledger = OwnLedger(folder / ledger_name(rehearsal=experiment.run.secrets == "simulated"), policy)
     begun = {one.digest: one for one in experiments_in(folder)} if (folder / "experiments").is_dir() else {}
     mine = begun.get(known.plan.digest)
-    if mine is not None:
+    if mine is not None and (mine.over or mine.round):
         return f"{spent(ledger)}; this experiment was begun, " + (
             "and is over" if mine.over else f"round {mine.round} was the last"
         )
