@@ -1,24 +1,19 @@
-"""A federation of real processes over Flower and TLS in the everyday tests; its other faults are in ``test_real_*``."""
+"""A federation of real processes over Flower and TLS in the everyday tests; with faults it is in ``test_real_*``."""
 
 import pytest
-from tests.flower.flower_support import Parties, copied_keys, with_option
+from tests.flower.flower_support import tree_of
+
+from uldp.experiment.config import Experiment
+from uldp.runtimes.flower import rehearsal
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
 
 
-def test_a_silo_with_another_file_is_refused_and_with_the_right_one_the_model_is_the_simulations(tmp_path):
-    """Masks, TLS, authenticated silos; the run stops with a sentence, and is resumed to its end."""
-    with Parties(tmp_path, {"method": {"rounds": 1}}) as parties:
-        odd = copied_keys(with_option(parties.commands["silo-2"], "--state", tmp_path / "odd"), tmp_path / "copy")
-        parties.start("server")
-        parties.start("silo-1")
-        parties.start("silo-2", "--set", "method.local_epochs=2", command=odd)
-        assert parties.ended() == 2
-        assert "stopped without silo-2" in parties.last_line() and "belongs to experiment" in parties.last_line()
-        assert parties.directory.ledger_entries() == ()
-        parties.stop("silo-2")
-        parties.start("silo-2")
-        parties.resume()
-        assert parties.ended() == 0
-        parties.check_simulated()
-        parties.check_released_once(0, 1)
+def test_a_federation_over_tls_ends_with_the_simulations_model(tmp_path):
+    experiment = Experiment.from_tree(tree_of({"method": {"rounds": 1}}), tmp_path)
+    said = []
+    found = rehearsal.rehearse(experiment, tmp_path / "r", said.append, timeout=600)
+    assert found.identical and found.setup.exchanges >= 4 and found.rounds.exchanges == 1
+    assert 0 < found.rounds.flower_share < 1 and found.rounds.sent > 0 and found.rounds.received > 0
+    assert any(line.startswith("round 1/1") for line in said)
+    assert oct((tmp_path / "r" / "run" / "private" / "flower").stat().st_mode)[-3:] == "700"

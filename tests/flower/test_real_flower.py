@@ -7,25 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.flower.flower_support import QUICK, Parties, asleep, below, tree_of
+from tests.flower.flower_support import QUICK, Parties, asleep, below
 
-from uldp.experiment.config import Experiment
-from uldp.runtimes.flower import processes, rehearsal
+from uldp.runtimes.flower import processes
 from uldp.runtimes.flower.child import Child, alive, descendants
 from uldp.runtimes.local import run
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
 pytestmark = pytest.mark.slow
-
-
-def test_a_federation_over_tls_ends_with_the_simulations_model(tmp_path):
-    experiment = Experiment.from_tree(tree_of({"method": {"rounds": 1}}), tmp_path)
-    said = []
-    found = rehearsal.rehearse(experiment, tmp_path / "r", said.append, timeout=600)
-    assert found.identical and found.setup.exchanges >= 4 and found.rounds.exchanges == 1
-    assert 0 < found.rounds.flower_share < 1 and found.rounds.sent > 0 and found.rounds.received > 0
-    assert any(line.startswith("round 1/1") for line in said)
-    assert oct((tmp_path / "r" / "run" / "private" / "flower").stat().st_mode)[-3:] == "700"
 
 
 def test_a_silo_that_is_killed_within_a_round_comes_back_with_the_same_vector(tmp_path):
