@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -96,11 +96,33 @@ SMALL_KEY = 512
 """Bits of the Paillier key in tests: insecure, and fast."""
 
 
-def make_aggregation(name: str):
+def make_aggregation(name: str, **limits):
     """The aggregation called ``name``, with a small key; ``packed`` is paillier with several coordinates at a time."""
-    if name == "packed":
-        return lookup_aggregation("paillier")(key_bits=SMALL_KEY, slots=2)
-    return lookup_aggregation(name)(**({"key_bits": SMALL_KEY, "slots": 1} if name == "paillier" else {}))
+    if name not in ("paillier", "packed"):
+        return lookup_aggregation(name)()
+    slots = 2 if name == "packed" else 1
+    return lookup_aggregation("paillier")(**{"key_bits": SMALL_KEY, "slots": slots, "max_records": 30, **limits})
+
+
+def with_paillier_weights(method: Method, paillier) -> Method:
+    """``method`` with the weights that ``paillier`` applies under encryption, for aggregations that see counts."""
+
+    class Openly(type(method)):
+        def tell(self, facts, counts):
+            return super().tell(facts, counts if self.weighting == "uniform" else self._ratios(facts).capped(counts))
+
+        def check_told(self, facts, counts, told):
+            """Totals of capped counts may be smaller than a silo's own count."""
+
+        def weights(self, facts, counts, totals):
+            ratios = self._ratios(facts)
+            below = facts.silos if totals is None else ratios.pseudo_count * totals + 1
+            return ratios.numerators(counts) / below
+
+        def _ratios(self, facts):
+            return paillier.ratios(self, facts)
+
+    return Openly(**{item.name: getattr(method, item.name) for item in fields(method)})
 
 
 def make_plan(method: Method, federation: Federation, dimension=4, aggregation="plain") -> Plan:
@@ -185,7 +207,7 @@ def noiseless_total(method, federation, learner, x, sample=None) -> list[int]:
     """The sum over silos of what each silo would send without noise, as Python integers."""
     facts = Facts(federation.users, len(federation.silos), len(x))
     streams = Streams.from_seed(0)
-    counts = np.stack([np.minimum(silo.counts(facts.users), method.count_cap(facts)) for silo in federation])
+    counts = federation.counts()
     told = method.tell(facts, counts) if method.needs_counts else None
     total = [0] * len(x)
     for index, silo in enumerate(federation):

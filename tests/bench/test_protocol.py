@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from uldp.aggregation.paillier_silo import _residue_table
+from uldp.aggregation.ratios import weights_in_the_clear
 from uldp.bench.protocol import (
     AT_SERVER,
     AT_SILO,
@@ -34,7 +35,6 @@ from uldp.bench.published import Published, full_run, sampled_run
 from uldp.cli.app import app
 from uldp.crypto.randomisers import ResidueTable
 from uldp.errors import ConfigError
-from uldp.methods.weights import record_weights
 from uldp.protocol import messages as m
 from uldp.vectors import from_words
 
@@ -65,7 +65,7 @@ def test_ours_gives_the_weighted_sum():
     run.setup()
     asked = m.AskUpdate(1, m.pack(np.zeros(TINY.dimension)), b"")
     total = from_words(run.server.total({name: run.release(s, asked) for s, name in enumerate(run.plan.silos)}))
-    weights = [record_weights(counts, run.counts.sum(axis=0)) for counts in run.counts]
+    weights = weights_in_the_clear(run.plan.aggregation.ratios(run.plan.method, run.plan.facts), run.counts)
     expected = sum(w @ rows for w, rows in zip(weights, run.integers, strict=True))
     assert np.abs(total - expected).max() <= 1.5  # the dither rounds up or down
 
@@ -143,7 +143,7 @@ def test_two_workers_are_measured_against_one():
 
 
 def test_packed_ciphertexts_are_measured_against_single_ones():
-    bench, shape = Bench(quick=True), Shape(dimension=40, users=3, max_records=30, ghost=1)
+    bench, shape = Bench(quick=True), Shape(dimension=40, users=3, max_records=30, pseudo_count=1)
     decryption, size, whole = (bench.packed(shape, kind) for kind in COMPARISONS)
     assert [case["name"] for case in (decryption, size, whole)] == [
         f"packed {what}, N_max=30 d=40 U=3" for what in ("decryption", "bytes", "round")
@@ -162,7 +162,7 @@ def test_packed_ciphertexts_are_measured_against_single_ones():
 def test_packed_and_single_ciphertexts_give_the_same_weighted_sum():
     totals = []
     for slots in (None, 1):
-        run = Run(replace(TINY, ghost=1, slots=slots))
+        run = Run(replace(TINY, pseudo_count=1, slots=slots))
         run.setup()
         asked = m.AskUpdate(1, m.pack(np.zeros(TINY.dimension)), b"")
         totals.append(from_words(run.server.total({name: run.release(s, asked) for s, name in enumerate(run.silos)})))

@@ -2,12 +2,22 @@
 
 import itertools
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from gmpy2 import mpz
 from tests.core.test_sessions import build
-from tests.support import drive, drive_with_restarts, make_aggregation, make_plan, make_sessions, small_federation
+from tests.support import (
+    drive,
+    drive_with_restarts,
+    make_aggregation,
+    make_plan,
+    make_sessions,
+    small_federation,
+    with_paillier_weights,
+)
 
 from uldp.aggregation import AGGREGATIONS, lookup_aggregation
 from uldp.aggregation.base import largest_total
@@ -15,25 +25,23 @@ from uldp.crypto.paillier import signed
 from uldp.errors import ConfigError
 from uldp.methods.base import Facts
 from uldp.methods.registry import METHODS
-from uldp.methods.user_sum import UserSum
 from uldp.rng import Secrets
-
-FEW_RECORDS = {"max_records": 30}
-
-
-def method_for(name, **fields):
-    few = FEW_RECORDS if issubclass(METHODS[name].method, UserSum) else {}
-    return build(name, **{**few, **fields})
 
 
 def fits(aggregation, method) -> bool:
     if aggregation == "shuffled":
         return METHODS[method].method.local_noise
-    return aggregation not in ("paillier", "packed") or build(method).ratios(Facts(6, 3, 4)) is not None
+    return aggregation not in ("paillier", "packed") or build(method).user_weighting is not None
 
 
 KINDS = ["plain", "masked", "paillier", "packed"]
 PAIRS = [(a, name) for a in [*KINDS, "shuffled"] for name in METHODS if fits(a, name)]
+
+
+def alike(method, aggregation):
+    """Under paillier the weights are others: a method that is compared with it applies those."""
+    kind = make_aggregation(aggregation)
+    return with_paillier_weights(method, kind) if aggregation in ("paillier", "packed") else method
 
 
 def trained(aggregation, method, **options):
@@ -44,7 +52,7 @@ def trained(aggregation, method, **options):
 
 @pytest.mark.parametrize(("aggregation", "name"), PAIRS)
 def test_every_method_runs_on_every_aggregation_that_takes_it(aggregation, name):
-    server = trained(aggregation, method_for(name))
+    server = trained(aggregation, build(name))
     assert server.round == 3
     assert [entry.round for entry in server.ledger.entries] == [1, 2, 3]
     assert server.requests() == {}
@@ -52,14 +60,14 @@ def test_every_method_runs_on_every_aggregation_that_takes_it(aggregation, name)
 
 @pytest.mark.parametrize("name", METHODS)
 def test_masked_gives_the_model_of_plain_bit_by_bit(name):
-    method = method_for(name)
+    method = build(name)
     assert trained("masked", method).model.tobytes() == trained("plain", method).model.tobytes()
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 @pytest.mark.parametrize("aggregation", KINDS)
 def test_saving_and_restoring_after_every_exchange_changes_nothing(aggregation, rate):
-    method = method_for("uldp-avg-w", sample_rate=rate)
+    method = build("uldp-avg-w", sample_rate=rate)
     expected = trained(aggregation, method).model.tobytes()
     server = drive_with_restarts(lambda: make_sessions(method, small_federation(), aggregation=aggregation))
     assert server.model.tobytes() == expected
@@ -72,12 +80,12 @@ def test_all_aggregations_are_tested():
 @pytest.mark.parametrize("name", [name for name in METHODS if not fits("shuffled", name)])
 def test_a_shuffler_takes_only_what_clients_perturbed_themselves(name):
     with pytest.raises(ConfigError, match="perturb by themselves"):
-        make_plan(method_for(name), small_federation(), aggregation="shuffled")
+        make_plan(build(name), small_federation(), aggregation="shuffled")
 
 
 @pytest.mark.parametrize("aggregation", KINDS)
 def test_the_same_secrets_give_the_same_run_and_others_another(aggregation):
-    method = method_for("uldp-avg-w")
+    method = build("uldp-avg-w")
     models = [
         trained(aggregation, method, secrets=Secrets.from_key(key)).model.tobytes()
         for key in (b"a" * 32, b"a" * 32, b"b" * 32)
@@ -88,11 +96,11 @@ def test_the_same_secrets_give_the_same_run_and_others_another(aggregation):
 @pytest.mark.parametrize("silos", [1, 2, 5])
 @pytest.mark.parametrize("aggregation", KINDS)
 def test_any_number_of_silos(aggregation, silos):
-    method = method_for("uldp-avg-w", noise_multiplier=0.0)
+    method = build("uldp-avg-w", noise_multiplier=0.0)
     federation = small_federation(silos=silos)
     models = []
     for kind in ("plain", aggregation):
-        server, sessions = make_sessions(method, federation, aggregation=kind)
+        server, sessions = make_sessions(alike(method, aggregation), federation, aggregation=kind)
         drive(server, sessions)
         models.append(server.model)
     assert np.allclose(*models, atol=1e-5)
@@ -101,18 +109,56 @@ def test_any_number_of_silos(aggregation, silos):
 @pytest.mark.parametrize("name", [name for name in METHODS if not fits("paillier", name)])
 def test_paillier_refuses_methods_that_do_not_weigh_single_users(name):
     with pytest.raises(ConfigError, match="masked"):
-        make_plan(method_for(name), small_federation(), aggregation="paillier")
+        make_plan(build(name), small_federation(), aggregation="paillier")
 
 
 def test_paillier_refuses_weights_that_do_not_fit_its_key():
-    with pytest.raises(ConfigError, match=r"lower .*max_records or raise .*key_bits"):
-        make_plan(build("uldp-avg-w", max_records=300), small_federation(), aggregation="paillier")
+    kind = make_aggregation("paillier", max_records=300)
+    fits = r"take aggregation\.pseudo_count = 1, .*, or lower aggregation\.max_records to \d+, or raise .*key_bits"
+    with pytest.raises(ConfigError, match=fits):
+        make_plan(build("uldp-avg-w"), small_federation(), aggregation=kind)
+    make_plan(build("uldp-avg-w"), small_federation(), aggregation=replace(kind, pseudo_count=1))
+    lowered = re.search(r"max_records to (\d+)", refusal(kind)).group(1)
+    make_plan(build("uldp-avg-w"), small_federation(), aggregation=replace(kind, max_records=int(lowered)))
+
+
+def refusal(kind) -> str:
+    with pytest.raises(ConfigError) as refused:
+        make_plan(build("uldp-avg-w"), small_federation(), aggregation=kind)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("most", [10**6, 10**20])
+def test_an_absurd_number_of_records_is_refused_at_once(most):
+    assert f"up to {most} records of a person" in refusal(make_aggregation("paillier", max_records=most))
+
+
+def test_paillier_needs_a_record_for_every_silo():
+    with pytest.raises(ConfigError, match=r"aggregation\.max_records: at least the number of silos \(3\)"):
+        make_plan(build("uldp-avg-w"), small_federation(), aggregation=make_aggregation("paillier", max_records=2))
+    for fields in ({"max_records": 0}, {"pseudo_count": 0}, {"pseudo_count": 1025}):
+        with pytest.raises(ConfigError, match=next(iter(fields))):
+            make_aggregation("paillier", **fields)
+
+
+def test_paillier_says_whom_its_cap_touches_and_what_it_costs():
+    kind, facts, method = make_aggregation("paillier", max_records=10), Facts(4, 2, 3), build("uldp-avg-w")
+    counts = np.array([[30, 5, 0, 6], [10, 5, 0, 0]])
+    (note,) = kind.notes(method, facts, counts)
+    assert "at most 5 records of a person in a silo" in note and "2 of 4 people have more" in note
+    # of the two: 30/40 and 6/6 by Eq. 3; 16 * 5 / (16 * 10 + 1) and 16 * 5 / (16 * 5 + 1) under the cap
+    assert f"{(80 / 161 + 80 / 81) / 2:.3f} instead of {(30 / 40 + 6 / 6) / 2:.3f}" in note
+    (own,) = kind.notes(method, facts, counts[:1])
+    assert own.endswith("2 of 4 people have more here.")
+    assert kind.notes(method, facts, np.minimum(counts, 5)) == ()
+    assert kind.notes(build("uldp-avg"), facts, counts) == ()
+    assert make_aggregation("masked").notes(method, facts, counts) == ()
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 @pytest.mark.parametrize("dimension", [1, 2, 3, 4, 7])
 def test_packed_and_unpacked_give_the_same_model(rate, dimension):
-    method = method_for("uldp-avg-w", sample_rate=rate)
+    method = build("uldp-avg-w", sample_rate=rate)
     federation = small_federation(dimension=dimension)
     models = []
     for kind in ("paillier", "packed"):
@@ -125,8 +171,8 @@ def test_packed_and_unpacked_give_the_same_model(rate, dimension):
 @pytest.mark.parametrize("name", ["uldp-avg", "uldp-avg-w"])
 def test_no_slot_overflows_at_the_edge_of_the_checked_range(name):
     """All rows at the clip, noise at forty deviations, dithers at their ends: every slot decodes, whatever its sign."""
-    kind = lookup_aggregation("paillier")(key_bits=2048)
-    plan = make_plan(method_for(name), small_federation(dimension=100), 100, kind)
+    kind = lookup_aggregation("paillier")(key_bits=2048, max_records=30)
+    plan = make_plan(build(name), small_federation(dimension=100), 100, kind)
     layout = kind.layout(plan.method, plan.facts)
     assert layout.slots > 4
     largest = math.floor(largest_total(plan.method, plan.facts))
@@ -143,9 +189,9 @@ def test_no_slot_overflows_at_the_edge_of_the_checked_range(name):
 
 
 def test_slots_that_do_not_fit_are_refused_with_how_many_do():
-    kind = lookup_aggregation("paillier")(key_bits=512, slots=9)
+    kind = lookup_aggregation("paillier")(key_bits=512, slots=9, max_records=30)
     with pytest.raises(ConfigError, match="at most 2 coordinates of"):
-        make_plan(method_for("uldp-avg-w"), small_federation(), aggregation=kind)
+        make_plan(build("uldp-avg-w"), small_federation(), aggregation=kind)
     with pytest.raises(ConfigError, match="at least 1"):
         lookup_aggregation("paillier")(slots=0)
 
@@ -153,8 +199,8 @@ def test_slots_that_do_not_fit_are_refused_with_how_many_do():
 def test_the_planner_packs_where_it_pays():
     facts = Facts(users=100, silos=5, dimension=1000, dither=1)
     kind = lookup_aggregation("paillier")()
-    assert kind.layout(build("uldp-avg-w", max_records=480), facts).slots == 1
-    assert kind.layout(build("uldp-avg-w", max_records=100, ghost=1), facts).slots >= 16
+    assert kind.layout(build("uldp-avg-w"), facts).slots == 1
+    assert replace(kind, max_records=100, pseudo_count=1).layout(build("uldp-avg-w"), facts).slots >= 16
     assert kind.layout(build("uldp-avg"), facts).slots >= 60
 
 

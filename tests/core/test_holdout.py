@@ -15,7 +15,7 @@ from uldp.sessions.holdout import LARGEST_VALUE, LEAST_PEOPLE, UNITS, holdout_me
 from uldp.sessions.silo import SiloSession
 
 DIGEST = "d" * 64
-METHOD = build("uldp-avg-w", rounds=2, noise_multiplier=5.0, max_records=12)
+METHOD = build("uldp-avg-w", rounds=2, noise_multiplier=5.0)
 AGGREGATIONS = ("plain", "masked", "paillier")
 
 

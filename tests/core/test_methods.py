@@ -5,22 +5,27 @@ The others are in ``test_baselines``.
 
 import dataclasses
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support import TinyLearner, build, drive, make_sessions, noiseless_total, small_federation, step
 
-from uldp.errors import ConfigError
+from uldp.data.federation import SiloData
+from uldp.errors import ConfigError, DataError, MessageRefused
 from uldp.methods.base import Facts, Observer
 from uldp.methods.registry import METHODS
 from uldp.methods.release import continuous_multiplier
 from uldp.methods.user_sum import UserSum
+from uldp.methods.weights import MAX_COUNT
 from uldp.privacy.accountants import account, account_replaced
 from uldp.privacy.events import Gaussian, NonPrivate, PoissonSampled
 from uldp.privacy.ledger import Entry, Ledger
+from uldp.protocol import messages as m
 from uldp.rng import Secrets
+from uldp.sessions.silo import checked_counts
 from uldp.vectors import from_words
 
 PRIVATE = [name for name, named in METHODS.items() if issubclass(named.method, UserSum) and named.protects]
@@ -214,11 +219,6 @@ def test_an_overflowing_noise_is_refused():
         build("uldp-avg", noise_multiplier=3e5).check(FACTS)
 
 
-def test_more_silos_than_countable_records_are_refused():
-    with pytest.raises(ConfigError, match=r"method\.max_records"):
-        build("uldp-avg-w", noise_multiplier=5.0, max_records=3).check(FACTS)
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -235,7 +235,6 @@ def test_more_silos_than_countable_records_are_refused():
         {"rounds": 0},
         {"global_lr": 0.0},
         {"weighting": "sizes"},
-        {"max_records": 0},
     ],
 )
 def test_impossible_settings_are_refused_by_name(fields):
@@ -243,21 +242,37 @@ def test_impossible_settings_are_refused_by_name(fields):
         build("uldp-avg", **fields)
 
 
-def test_weights_by_records_sum_to_less_than_one_and_absent_users_need_no_rule():
-    method = build("uldp-avg-w", max_records=50)
-    counts = np.array([[3, 0, 400, 1], [1, 0, 0, 0], [0, 0, 2, 0], [0, 0, 0, 0], [9, 0, 7, 0]])
-    capped = np.minimum(counts, method.count_cap(FACTS))
-    assert capped.max() == 10
-    totals = capped.sum(axis=0)
-    weights = np.stack([method.weights(FACTS, row, totals) for row in capped])
-    assert (weights.sum(axis=0) < 1).all()
-    assert (weights[:, 1] == 0).all()
-    np.testing.assert_allclose(weights[:, 0], 16 * capped[:, 0] / (16 * 13 + 1))
+@given(counts=st.lists(st.integers(0, MAX_COUNT) | st.integers(0, 50), min_size=1, max_size=9))
+@example(counts=[MAX_COUNT] * 9)
+@example(counts=[0, 0])
+@example(counts=[1] * 7)
+def test_weights_by_records_are_those_of_equation_3_and_sum_to_at_most_one_exactly(counts):
+    """No cap, no pseudo-count: n_su / N_u, less than 2^-31 below it, and never above 1 in the sum."""
+    total, silos = sum(counts), len(counts)
+    weigh = build("uldp-avg-w").weights
+    facts = Facts(1, silos, 4)
+    weights = [weigh(facts, np.array([count]), np.array([total]))[0] for count in counts]
+    exact = [Fraction(float(weight)) for weight in weights]
+    assert sum(exact) <= 1
+    for weight, count in zip(exact, counts, strict=True):
+        assert 0 <= (Fraction(count, total) if total else 0) - weight < Fraction(1, 2**31)
+    uniform = Fraction(float(weigh(facts, np.array([7]), None)[0]))
+    assert silos * uniform <= 1 and Fraction(1, silos) - uniform < Fraction(1, 2**31)
 
 
 def test_uniform_weights_do_not_depend_on_counts():
-    method = build("uldp-avg")
-    assert (method.weights(FACTS, np.arange(100), None) == 0.2).all()
+    weights = build("uldp-avg").weights
+    assert (weights(FACTS, np.arange(100), None) == weights(FACTS, np.zeros(100), None)).all()
+
+
+def test_more_records_of_a_user_than_can_be_counted_are_refused_not_capped(monkeypatch):
+    many = np.array([3, MAX_COUNT + 1])
+    data = SiloData("north", np.zeros((1, 2)), np.zeros(1), np.zeros(1, dtype=np.int64))
+    monkeypatch.setattr(SiloData, "counts", lambda self, users: many)
+    with pytest.raises(DataError, match=r"silo north: a user has more than 2147483648 records"):
+        checked_counts(data, 2)
+    with pytest.raises(MessageRefused, match="outside 0"):
+        m.unpack_counts(m.pack(many), 2, MAX_COUNT, "silo north")
 
 
 def test_sgd_descends_and_so_does_avg():

@@ -6,27 +6,33 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from tests.data_sets.small_files import REAL
-from tests.support import step
+from tests.support import step, with_paillier_weights
 
 from uldp.experiment.build import prepare
 from uldp.experiment.config import Experiment
 from uldp.experiment.presets import preset
 from uldp.methods.base import State
-from uldp.methods.weights import GHOST
 from uldp.rng import Secrets
 from uldp.sessions.server import ServerSession
 from uldp.sessions.silo import SiloSession, signing_key
 from uldp.vectors import from_words
 
+LIMITS = {"name": "paillier", "key_bits": 640, "max_records": 60}
 pytestmark = pytest.mark.skipif(REAL is None, reason="the real files are not here")
 
 
 def prepared(dataset, users, aggregation, rounds):
     tree = preset(dataset, "uldp-avg-w", "paper")
     tree["data"] |= {"users": users, "allocation": "zipf", "data_dir": str(REAL)}
-    tree["method"] |= {"rounds": rounds, "max_records": 60}
-    tree["aggregation"] = {"name": aggregation, **({"key_bits": 640} if aggregation == "paillier" else {})}
+    tree["method"] |= {"rounds": rounds}
+    tree["aggregation"] = LIMITS if aggregation == "paillier" else {"name": aggregation}
     return prepare(Experiment.from_tree(tree))
+
+
+def weighted_alike(clear, private):
+    """``clear`` with the weights that ``private`` applies under encryption."""
+    method = with_paillier_weights(clear.plan.method, private.plan.aggregation)
+    return replace(clear, plan=replace(clear.plan, method=method))
 
 
 def sessions(ready):
@@ -51,20 +57,23 @@ def exact_sum(ready, server, silos):
     """sum_s sum_u w_su clip(delta_su) in units, as fractions of the float64 rows."""
     method, facts = ready.plan.method, ready.plan.facts
     encoding = method.encoding(facts)
-    counts = np.stack([np.minimum(silo.counts(facts.users), method.count_cap(facts)) for silo in ready.federation])
-    totals, unit = counts.sum(axis=0), Fraction(encoding.limit) / encoding.units
+    ratios, counts = ready.plan.aggregation.ratios(method, facts), ready.federation.counts()
+    numerators = np.stack([ratios.numerators(each) for each in counts])
+    below = sum(ratios.shares(each, silo) for silo, each in enumerate(counts))
+    unit = Fraction(encoding.limit) / encoding.units
     total = [Fraction(0)] * facts.dimension
     for index, silo in enumerate(ready.federation):
         streams = silos[silo.name]._streams.child("round", server.round + 1)
         for users, rows in method.silo(server.model, silo, ready.learner, streams, Secrets.simulated_from_seed(1)):
             for user, row in zip(users.tolist(), rows.tolist(), strict=True):
-                weight = Fraction(GHOST * int(counts[index, user]), GHOST * int(totals[user]) + 1) / unit
+                weight = Fraction(int(numerators[index, user]), int(below[user])) / unit
                 total = [have + weight * Fraction(value) for have, value in zip(total, row, strict=True)]
     return total
 
 
 def compare(dataset, users, rounds):
-    private, clear = prepared(dataset, users, "paillier", rounds), prepared(dataset, users, "plain", rounds)
+    private = prepared(dataset, users, "paillier", rounds)
+    clear = weighted_alike(prepared(dataset, users, "plain", rounds), private)
     server, silos = sessions(private)
     plain, others = sessions(clear)
     facts = private.plan.facts

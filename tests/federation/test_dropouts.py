@@ -253,7 +253,7 @@ def test_a_round_that_the_budget_does_not_afford_with_fewer_silos_is_not_made():
 
 
 def test_paillier_cannot_go_on_without_a_silo():
-    server, silos = in_round("paillier", max_records=30)
+    server, silos = in_round("paillier")
     with pytest.raises(RunError, match="under paillier the run cannot go on without a silo"):
         server.exclude([GONE])
     with pytest.raises(MessageRefused, match="needs 4 of them"):
@@ -319,7 +319,7 @@ def test_by_default_all_must_be_there_but_those_compensated_for():
         with pytest.raises(ConfigError, match="from 2 to the number of silos"):
             dataclasses.replace(plan, min_silos=wrong)
     with pytest.raises(ConfigError, match="cannot go on without a silo"):
-        dataclasses.replace(make_plan(build(max_records=30), federation, aggregation="paillier"), min_silos=3)
+        dataclasses.replace(make_plan(build(), federation, aggregation="paillier"), min_silos=3)
 
 
 def test_without_repetitions_a_silo_keeps_no_noised_sum():

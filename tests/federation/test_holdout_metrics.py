@@ -63,10 +63,8 @@ def test_masked_gives_the_metrics_of_plain_bit_by_bit():
 
 
 def test_paillier_masks_them_too():
-    aggregation = {"name": "paillier", "key_bits": 1024}
-    built = Experiment.from_tree(
-        {**measured(method={"rounds": 1, "max_records": 12}).to_tree(), "aggregation": aggregation}
-    )
+    aggregation = {"name": "paillier", "key_bits": 1024, "max_records": 12}
+    built = Experiment.from_tree({**measured(method={"rounds": 1}).to_tree(), "aggregation": aggregation})
     assert sorted(holdout_of(run(built))) == NAMES
 
 

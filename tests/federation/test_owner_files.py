@@ -229,8 +229,8 @@ def test_join_does_not_start_twice_with_the_same_keys(tmp_path, monkeypatch):
 
 def test_a_key_that_can_be_broken_is_for_rehearsals():
     built = experiment(
-        aggregation={"name": "paillier", "key_bits": 512, "slots": 1},
-        method={"name": "uldp-avg-w", "rounds": 3, "local_epochs": 1, "max_records": 30},
+        aggregation={"name": "paillier", "key_bits": 512, "slots": 1, "max_records": 30},
+        method={"name": "uldp-avg-w", "rounds": 3, "local_epochs": 1},
         run={"threads": 1, "secrets": "os"},
     )
     with pytest.raises(ConfigError, match=r"aggregation\.key_bits: such a key can be broken"):

@@ -24,8 +24,8 @@ from uldp.runtimes.serving import Failed, Patience
 from uldp.runtimes.silo_process import SiloProcess
 from uldp.sessions.silo import signing_key
 
-SMALL_KEY = {"name": "paillier", "key_bits": 512, "slots": 1}
-FEW = {"name": "uldp-avg-w", "rounds": 3, "local_epochs": 1, "max_records": 30}
+SMALL_KEY = {"name": "paillier", "key_bits": 512, "slots": 1, "max_records": 30}
+FEW = {"name": "uldp-avg-w", "rounds": 3, "local_epochs": 1}
 CASES = {
     "plain": {"aggregation": {"name": "plain"}},
     "masked": {},

@@ -22,8 +22,8 @@ from uldp.runtimes.flower.child import alive, descendants
 from uldp.runtimes.flower.simulation import Question, SilosOnRay, check_simulation
 from uldp.runtimes.local import Silos, run
 
-SMALL_KEY = {"name": "paillier", "key_bits": 512, "slots": 1}
-FEW = {"name": "uldp-avg-w", "rounds": 3, "local_epochs": 1, "max_records": 30}
+SMALL_KEY = {"name": "paillier", "key_bits": 512, "slots": 1, "max_records": 30}
+FEW = {"name": "uldp-avg-w", "rounds": 3, "local_epochs": 1}
 DATA = {"dataset": "synthetic", "users": 8, "silos": 3, "options": {"records": 90}}
 CASES = {
     "masked": {},

@@ -37,9 +37,9 @@ from tests.protocol.test_exactness import undithered
 from tests.support import build, make_sessions, step
 
 from uldp.aggregation.paillier import PaillierSilo, PaillierWeighting
+from uldp.aggregation.ratios import PSEUDO_COUNT
 from uldp.crypto import randomisers
 from uldp.crypto.integers import unpack
-from uldp.methods.weights import GHOST, common_multiple
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Phase
 from uldp.rng import Secrets
@@ -145,7 +145,7 @@ def published_trial(trial: int) -> Trial:
     return Trial(view, Guess(COUNTS, totals, encoded(absent)), Guess(COUNTS, totals, encoded(present)), truth)
 
 
-METHOD = build("uldp-avg-w", max_records=N_MAX, noise_multiplier=SIGMA, rounds=1)
+METHOD = build("uldp-avg-w", noise_multiplier=SIGMA, rounds=1)
 
 
 def our_trial(trial: int, *, slots: int = 1, key_bits: int = 256) -> Trial:
@@ -157,13 +157,13 @@ def our_trial(trial: int, *, slots: int = 1, key_bits: int = 256) -> Trial:
         planted_federation(COUNTS, DIMENSION),
         learner=PlantedLearner(present if truth else absent),
         secrets=key_of(trial, "ours"),
-        aggregation=PaillierWeighting(key_bits=key_bits, slots=slots),
+        aggregation=PaillierWeighting(key_bits=key_bits, slots=slots, max_records=N_MAX),
     )
     while server._phase is not Phase.READY:  # the greeting, the setup
         step(server, silos)
     answers = [silos[name].reply(request) for name, request in server.requests().items()]
     side = server._side
-    key, denominators = side.key, GHOST * COUNTS.sum(axis=0) + 1
+    key, denominators = side.key, PSEUDO_COUNT * COUNTS.sum(axis=0) + 1
     width, place = key.public.width, "test"
     weights = unpack(side._fixed.weights, width, COUNTS.shape[1], place)
     bodies = [
@@ -171,7 +171,7 @@ def our_trial(trial: int, *, slots: int = 1, key_bits: int = 256) -> Trial:
     ]
     view = ServerView(
         key=key,
-        multiple=common_multiple(server._plan.method.ratios(server._plan.facts)),
+        multiple=side._layout.multiple,
         randomness=[key.nth_root(c) for c in weights],
         blinded=[invert(inverse, key.public.n) for inverse in side._inverses],
         received=[unpack(body.vector, width, DIMENSION // slots, place) for body in bodies],
@@ -179,7 +179,7 @@ def our_trial(trial: int, *, slots: int = 1, key_bits: int = 256) -> Trial:
         slots=slots,
         width=side._layout.width,
     )
-    guesses = [Guess(GHOST * COUNTS, denominators, encoded(rows)) for rows in (absent, present)]
+    guesses = [Guess(PSEUDO_COUNT * COUNTS, denominators, encoded(rows)) for rows in (absent, present)]
     return Trial(view, *guesses, truth)
 
 

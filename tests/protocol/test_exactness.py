@@ -5,6 +5,7 @@ Expected values are exact fractions of the clipped float64 rows: no tolerance an
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,14 +14,13 @@ from gmpy2 import mpz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.protocol.published import PlantedLearner, encoded, planted_federation, unpacked
-from tests.support import TinyLearner, build, make_sessions, small_federation
+from tests.support import TinyLearner, build, make_aggregation, make_sessions, small_federation, with_paillier_weights
 
 from uldp.aggregation.paillier import PaillierServer, PaillierSilo, PaillierWeighting
 from uldp.crypto.integers import unpack
 from uldp.crypto.paillier import signed
 from uldp.methods.base import State
 from uldp.methods.release import add_noise
-from uldp.methods.weights import common_multiple
 from uldp.rng import Secrets
 from uldp.vectors import clip_rows, from_words
 
@@ -44,25 +44,32 @@ def totals(server, silos):
 def first_total(method, counts, rows, aggregation=SMALL, seed=0):
     """The first round's total, and the server."""
     learner = PlantedLearner(rows)
+    if isinstance(aggregation, PaillierWeighting):
+        aggregation = capping(aggregation, len(counts))
     server, silos = make_sessions(
         method, planted_federation(counts, rows.shape[2]), learner=learner, aggregation=aggregation, seed=seed
     )
     return next(totals(server, silos)), server
 
 
-def exact_weights(method, counts):
-    """w_su as fractions; ``counts`` are the true ones."""
+def capping(kind, silos):
+    """``kind`` with at most ``CAP`` records of a user in a silo."""
+    return replace(kind, max_records=CAP * silos)
+
+
+def exact_weights(method, counts, kind=SMALL):
+    """w_su as fractions; ``counts`` are the true ones, of which at most CAP count."""
     silos, users = counts.shape
     if method.weighting == "uniform":
         return [[Fraction(1, silos)] * users] * silos
-    capped = np.minimum(counts, method.max_records // silos)
-    below = [method.ghost * int(total) + 1 for total in capped.sum(axis=0)]
-    return [[Fraction(method.ghost * int(count), below[u]) for u, count in enumerate(each)] for each in capped]
+    g, capped = kind.pseudo_count, np.minimum(counts, CAP)
+    below = [g * int(total) + 1 for total in capped.sum(axis=0)]
+    return [[Fraction(g * int(count), below[u]) for u, count in enumerate(each)] for each in capped]
 
 
-def exact_sum(method, counts, rows, sample=None):
+def exact_sum(method, counts, rows, sample=None, kind=SMALL):
     """sum_u sum_s w_su clip(row_su) in units, before any truncation."""
-    weights, units = exact_weights(method, counts), 2**24 / Fraction(method.clip)
+    weights, units = exact_weights(method, counts, kind), 2**24 / Fraction(method.clip)
     total = [Fraction(0)] * rows.shape[2]
     for s, each in enumerate(rows):
         for u, row in enumerate(clip_rows(each, method.clip)):
@@ -85,9 +92,8 @@ def allowed(counts) -> int:
     return counts.shape[0] + counts.shape[1]
 
 
-def method_of(name="uldp-avg-w", silos=3, **fields):
-    fields = {"noise_multiplier": 0.0, "max_records": CAP * silos, "rounds": 1, **fields}
-    return build(name, **fields)
+def method_of(name="uldp-avg-w", **fields):
+    return build(name, **{"noise_multiplier": 0.0, "rounds": 1, **fields})
 
 
 def random_rows(generator, silos, users, dimension, clip):
@@ -119,24 +125,25 @@ def assert_close(total, expected, limit):
 
 @pytest.mark.parametrize("name", ["uldp-avg-w", "uldp-avg"])
 @settings(max_examples=40)
-@given(case=planted(), kind=st.sampled_from([SMALL, PACKED]), ghost=st.sampled_from([16, 3, 1]))
-def test_the_total_is_the_exact_weighted_sum_up_to_the_stated_truncation(name, case, kind, ghost):
+@given(case=planted(), kind=st.sampled_from([SMALL, PACKED]), g=st.sampled_from([16, 3, 1]))
+def test_the_total_is_the_exact_weighted_sum_up_to_the_stated_truncation(name, case, kind, g):
     counts, rows, clip = case
-    method = method_of(name, len(counts), clip=clip, ghost=ghost)
+    method, kind = method_of(name, clip=clip), replace(kind, pseudo_count=g)
     total, _ = first_total(method, counts, rows, kind)
-    assert_close(total, exact_sum(method, counts, rows), allowed(counts))
+    assert_close(total, exact_sum(method, counts, rows, kind=kind), allowed(counts))
 
 
 @settings(max_examples=15)
 @given(case=planted(), seed=st.integers(0, 1000), kind=st.sampled_from([SMALL, PACKED]))
 def test_with_noise_it_is_the_same_plus_the_noise_that_plain_adds(case, seed, kind):
     counts, rows, clip = case
-    method = method_of(silos=len(counts), clip=clip, noise_multiplier=2.0)
+    method = method_of(clip=clip, noise_multiplier=2.0)
     total, server = first_total(method, counts, rows, kind, seed=seed)
     noise = simulated_noise(method, server._plan.facts, seed)
     exact = exact_sum(method, counts, rows)
     assert_close(total, [a + z for a, z in zip(exact, noise, strict=True)], allowed(counts))
-    plain, _ = first_total(method, counts, rows, aggregation="plain", seed=seed)
+    clear = with_paillier_weights(method, capping(kind, len(counts)))
+    plain, _ = first_total(clear, counts, rows, aggregation="plain", seed=seed)
     # plain truncates after weighting: up to a unit for each user and silo
     assert_close(plain, [a + z for a, z in zip(exact, noise, strict=True)], int((counts > 0).sum()))
 
@@ -145,9 +152,19 @@ def test_with_noise_it_is_the_same_plus_the_noise_that_plain_adds(case, seed, ki
 @given(case=planted(), seed=st.integers(0, 1000), kind=st.sampled_from([SMALL, PACKED]))
 def test_users_outside_the_sample_contribute_nothing(case, seed, kind):
     counts, rows, clip = case
-    method = method_of(silos=len(counts), clip=clip, sample_rate=0.5)
+    method = method_of(clip=clip, sample_rate=0.5)
     total, server = first_total(method, counts, rows, kind, seed=seed)
     assert_close(total, exact_sum(method, counts, rows, server._sample(1)), allowed(counts))
+
+
+@pytest.mark.parametrize("kind", ["plain", "masked"])
+def test_in_the_clear_every_record_counts(kind):
+    """Eq. 3 as it is: no cap, no pseudo-count, and nothing for whoever has no records."""
+    counts = np.array([[700, 1, 0], [300, 0, 0], [0, 2, 0]])
+    rows = np.array([[[0.5], [0.25], [9.0]], [[-0.5], [9.0], [9.0]], [[9.0], [0.75], [9.0]]])
+    total, _ = first_total(method_of(), counts, rows, aggregation=kind)
+    expected = 0.7 * 0.5 - 0.3 * 0.5 + 0.25 / 3 + 2 * 0.75 / 3
+    assert_close(total, [Fraction(expected * 2**24)], int((counts > 0).sum()))
 
 
 EDGES = {
@@ -165,10 +182,11 @@ EDGES = {
 def test_the_edges(name, edge):
     counts = np.array(EDGES[edge])
     rows = np.full((*counts.shape, 1), -5.0)
-    method = method_of(name, len(counts))
+    method = method_of(name)
     if name == "uldp-sgd":
         federation = planted_federation(counts, 1)
-        server, silos = make_sessions(method, federation, learner=_Gradients(rows), aggregation=SMALL)
+        kind = capping(SMALL, len(counts))
+        server, silos = make_sessions(method, federation, learner=_Gradients(rows), aggregation=kind)
         total = next(totals(server, silos))
         rows = -rows
     else:
@@ -188,9 +206,11 @@ class _Gradients(PlantedLearner):
 @pytest.mark.parametrize("kind", ["paillier", "packed"])
 def test_every_round_has_the_total_that_plain_has_from_the_same_model(noise, rate, kind):
     federation = small_federation(users=6, silos=3, dimension=4)
-    method = build("uldp-avg-w", max_records=30, rounds=3, noise_multiplier=noise, sample_rate=rate, ghost=4)
-    server, silos = make_sessions(method, federation, aggregation=kind, seed=5)
-    twin, others = make_sessions(method, federation, aggregation="plain", seed=5)
+    method = build("uldp-avg-w", rounds=3, noise_multiplier=noise, sample_rate=rate)
+    paillier = make_aggregation(kind, pseudo_count=4)
+    server, silos = make_sessions(method, federation, aggregation=paillier, seed=5)
+    clear = with_paillier_weights(method, paillier)
+    twin, others = make_sessions(clear, federation, aggregation="plain", seed=5)
     ours, theirs = totals(server, silos), totals(twin, others)
     pairs = int((federation.counts() > 0).sum())
     limit = allowed(federation.counts()) + pairs  # plain truncates every weighted row
@@ -250,21 +270,21 @@ def test_removing_a_user_moves_the_plaintext_by_at_most_the_clip(name, case, use
         counts[:, user] = CAP
     removed = counts.copy()
     removed[:, user] = 0
-    method = method_of(name, len(counts), clip=clip)
+    method = method_of(name, clip=clip)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PaillierSilo, "_with_noise", undithered)
         kept = _Plaintexts(patch)
         _, server = first_total(method, counts, rows, kind)
-        before, multiple = kept.last, common_multiple(method.ratios(server._plan.facts))
+        before, multiple = kept.last, server._side._layout.multiple
         first_total(method, removed, rows, kind)
         after = kept.last
     bound = method.encoding(server._plan.facts).units * multiple
     moved = squared_move(before, after)
     assert moved <= bound**2
     if aligned:
-        # ... and the bound is met up to truncation and the sixteenth of a record that nobody holds
+        # ... and the bound is met up to truncation and the pseudo-count
         total = CAP * len(counts)
-        share = Fraction(1) if name == "uldp-avg" else Fraction(method.ghost * total, method.ghost * total + 1)
+        share = Fraction(1) if name == "uldp-avg" else Fraction(16 * total, 16 * total + 1)
         assert moved >= (Fraction(999, 1000) * share * bound) ** 2
     # The plaintext is no more and no less than the integers of the rows, weighted.
     integers, weights = encoded(rows, clip), exact_weights(method, counts)
@@ -280,7 +300,7 @@ def test_with_the_same_dither_the_rounded_total_moves_by_at_most_the_clip_and_a_
     counts, rows, clip = case
     removed = counts.copy()
     removed[:, user % counts.shape[1]] = 0
-    method = method_of(silos=len(counts), clip=clip)
+    method = method_of(clip=clip)
     before, server = first_total(method, counts, rows, seed=seed)
     after, _ = first_total(method, removed, rows, seed=seed)
     units, dimension = method.encoding(server._plan.facts).units, rows.shape[2]
@@ -292,7 +312,7 @@ def test_the_bound_is_not_idle():
     """Truncation does cost whole units: rows just below a unit vanish, nearly one unit per user."""
     counts = np.ones((2, 6), dtype=np.int64)
     rows = np.full((2, 6, 1), 0.999 * 2.0**-24)
-    method = method_of(silos=2)
+    method = method_of()
     total, _ = first_total(method, counts, rows)
     exact = exact_sum(method, counts, rows)
     assert abs(total[0] - exact[0]) > 4
@@ -301,8 +321,8 @@ def test_the_bound_is_not_idle():
 def test_learned_rows_give_the_sum_that_support_computes():
     """A real learner's rows, not planted ones: the protocol sums what the learner yields."""
     federation, learner = small_federation(users=5, silos=2, dimension=3), TinyLearner(3)
-    method = build("uldp-avg-w", max_records=20, rounds=1, noise_multiplier=0.0)
-    server, silos = make_sessions(method, federation, aggregation="paillier", learner=learner)
+    method = method_of()
+    server, silos = make_sessions(method, federation, aggregation=capping(SMALL, 2), learner=learner)
     rows = np.zeros((2, 5, 3))
     for s, data in enumerate(federation):
         for users, deltas in learner.user_deltas(server.model, data, method.local, None):

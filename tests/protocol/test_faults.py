@@ -19,7 +19,7 @@ WIDTH = 128  # bytes of a ciphertext under a key of 512 bits
 
 
 def sessions(aggregation="paillier", **options):
-    method = build("uldp-avg-w", max_records=30, **options)
+    method = build("uldp-avg-w", **options)
     return make_sessions(method, small_federation(), aggregation=aggregation)
 
 
@@ -115,7 +115,7 @@ def test_a_key_of_low_order_is_refused_though_it_is_signed():
 def test_silos_that_were_told_different_moduli_do_not_come_together():
     server, silos = until(m.AskKey)
     other, _ = make_sessions(
-        build("uldp-avg-w", max_records=30),
+        build("uldp-avg-w"),
         small_federation(),
         aggregation="paillier",
         secrets=Secrets.from_key(b"o" * 32),

@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from scipy import stats
 from tests.core.test_sessions import DIGEST, ask, build
-from tests.support import SMALL_KEY, drive, drive_with_restarts, make_plan, make_sessions, small_federation, step
+from tests.support import (
+    SMALL_KEY,
+    drive,
+    drive_with_restarts,
+    make_aggregation,
+    make_plan,
+    make_sessions,
+    small_federation,
+    step,
+    with_paillier_weights,
+)
 
 from uldp.aggregation import offers, paillier_silo
 from uldp.aggregation.base import RoundQuestion
@@ -25,7 +35,7 @@ WIDTH = SMALL_KEY // 4
 
 
 def method_of(rate=0.5, **options):
-    return build("uldp-avg-w", **{"max_records": 30, "sample_rate": rate, "sampling": "private", **options})
+    return build("uldp-avg-w", **{"sample_rate": rate, "sampling": "private", **options})
 
 
 def sessions(rate=0.5, federation=None, aggregation="paillier", key=b"p", **options):
@@ -69,16 +79,16 @@ def test_it_runs_to_the_end_and_saving_changes_nothing(rate, aggregation):
 @pytest.mark.parametrize("rate", [0.5, 0.3])
 def test_the_sums_are_those_of_the_same_sample_in_the_clear(rate):
     federation = small_federation(users=12, records=40)
-    server, silos = until(m.AskUpdate, rate, federation, noise_multiplier=0.0, max_records=18)
+    kind = make_aggregation("paillier", max_records=18)
+    server, silos = until(m.AskUpdate, rate, federation, kind, noise_multiplier=0.0)
     for _ in range(3):
         requests = server.requests()
         samples = [opened(server, silos[name], requests[name]) for name in silos]
         assert all((sample == samples[0]).all() for sample in samples)  # all silos take the same slot
         before = server.model.copy()
         step(server, silos)
-        plain, others = make_sessions(
-            build("uldp-avg-w", max_records=18, sample_rate=rate, noise_multiplier=0.0, rounds=1), federation
-        )
+        method = build("uldp-avg-w", sample_rate=rate, noise_multiplier=0.0, rounds=1)
+        plain, others = make_sessions(with_paillier_weights(method, kind), federation)
         plain._state = type(plain._state)(before)
         plain._sample = lambda round_, sample=samples[0]: sample
         drive(plain, others)
@@ -100,9 +110,7 @@ def test_the_realised_rate_is_m_of_p(rate, chosen, slots):
     """1200 users and rounds: a rate that is off by 0.08 would be noticed with probability above 0.98."""
     hits = total = 0
     for key in range(2):
-        server, silos = until(
-            m.AskUpdate, rate, small_federation(users=200, records=1), key=bytes([65 + key]), max_records=3
-        )
+        server, silos = until(m.AskUpdate, rate, small_federation(users=200, records=1), key=bytes([65 + key]))
         for _ in range(3):
             taken = opened(server, silos["silo-0"], server.requests()["silo-0"])
             hits, total = hits + int(taken.sum()), total + len(taken)
@@ -116,7 +124,7 @@ def test_the_realised_rate_is_m_of_p(rate, chosen, slots):
 def test_who_is_sampled_changes_from_round_to_round_and_with_either_partys_secrets():
     samples = []
     for key in (b"a", b"b"):
-        server, silos = until(m.AskUpdate, 0.5, small_federation(users=60, records=1), key=key, max_records=3)
+        server, silos = until(m.AskUpdate, 0.5, small_federation(users=60, records=1), key=key)
         for _ in range(2):
             samples.append(opened(server, silos["silo-0"], server.requests()["silo-0"]).tobytes())
             step(server, silos)
@@ -158,9 +166,7 @@ def server_view(count):
     """Bits of the points that the server gets from ``count`` federations of eight users."""
     bits = []
     for trial in range(count):
-        server, silos = until(
-            m.AskChoices, 0.25, small_federation(users=8, records=2), key=bytes([trial + 1]), max_records=3
-        )
+        server, silos = until(m.AskChoices, 0.25, small_federation(users=8, records=2), key=bytes([trial + 1]))
         body = read(silos["silo-0"].reply(server.requests()["silo-0"]))
         points = np.frombuffer(body.points, dtype=np.uint8).reshape(-1, 32)
         bits.append(np.unpackbits(points, axis=1))

@@ -28,7 +28,7 @@ def with_one_record_more(federation, silo):
 
 
 def run_until(question, federation, aggregation="paillier", **options):
-    method = build("uldp-avg-w", max_records=30, **options)
+    method = build("uldp-avg-w", **options)
     server, silos = make_sessions(method, federation, aggregation=aggregation, secrets=SECRETS)
     while type(server._next_question()) is not question:
         step(server, silos)
@@ -145,7 +145,7 @@ def test_a_saved_silo_refuses_to_go_on_with_other_records():
         server, silos = run_until(m.AskUpdate, small_federation(), aggregation)
         saved = silos["silo-2"].save()
         _, changed = make_sessions(
-            build("uldp-avg-w", max_records=30),
+            build("uldp-avg-w"),
             with_one_record_more(small_federation(), 2),
             aggregation=aggregation,
             secrets=SECRETS,
@@ -159,7 +159,7 @@ def test_a_saved_state_of_other_secrets_is_refused():
     _, silos = run_until(m.AskUpdate, small_federation())
     saved = silos["silo-2"].save()
     _, others = make_sessions(
-        build("uldp-avg-w", max_records=30),
+        build("uldp-avg-w"),
         small_federation(),
         aggregation="paillier",
         secrets=Secrets.from_key(b"o" * 32),

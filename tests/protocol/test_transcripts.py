@@ -31,9 +31,9 @@ from tests.protocol.test_exactness import undithered
 from tests.support import build, make_sessions
 
 from uldp.aggregation.paillier import PaillierSilo, PaillierWeighting
+from uldp.aggregation.ratios import PSEUDO_COUNT
 from uldp.crypto.integers import uniform_below, unpack
 from uldp.crypto.paillier import PrivateKey
-from uldp.methods.weights import GHOST, common_multiple
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Phase
 from uldp.rng import Secrets
@@ -69,7 +69,7 @@ OTHERS = np.array([[1, 0, 3], [0, 2, 5], [4, 0, 1]])
 """Silo, user: everybody else's records."""
 
 ROWS = np.random.default_rng(11).normal(size=(SILOS, 4, DIMENSION))
-METHOD = build("uldp-avg-w", max_records=MOST * SILOS, noise_multiplier=5.0, rounds=1)
+METHOD = build("uldp-avg-w", noise_multiplier=5.0, rounds=1)
 
 
 def counts_of(world: str) -> np.ndarray:
@@ -100,7 +100,7 @@ def run(world: str, number: int, *, rounds: int = 0, rate: float = 1.0) -> Run:
         planted_federation(counts_of(world), DIMENSION),
         learner=PlantedLearner(ROWS),
         secrets=Secrets.from_key(bytes(32)).child("transcripts", world, number),
-        aggregation=PaillierWeighting(key_bits=KEY_BITS, slots=1),
+        aggregation=PaillierWeighting(key_bits=KEY_BITS, slots=1, max_records=MOST * SILOS),
     )
     received = defaultdict(list)
 
@@ -184,7 +184,7 @@ def view_of(run: Run) -> ServerView:
     updates = run.bodies(SERVER, m.Update)
     return ServerView(
         key=key,
-        multiple=common_multiple(run.server._plan.method.ratios(run.server._plan.facts)),
+        multiple=side._layout.multiple,
         randomness=[key.nth_root(c) for c in weights],
         blinded=[invert(inverse, key.public.n) for inverse in side._inverses],
         received=[unpack(body.vector, key.public.width, DIMENSION, "test") for body in updates],
@@ -199,7 +199,9 @@ def server_round(run: Run) -> Features:
     """
     view, key = view_of(run), run.key
     guessed = counts_of("few")
-    guess = Guess(GHOST * guessed, GHOST * guessed.sum(axis=0) + 1, encoded(ROWS * (guessed > 0)[:, :, None]))
+    guess = Guess(
+        PSEUDO_COUNT * guessed, PSEUDO_COUNT * guessed.sum(axis=0) + 1, encoded(ROWS * (guessed > 0)[:, :, None])
+    )
     found: Features = {}
     parts = {f"silo {s}": (view.received[s], guess.roots(view, s)) for s in range(SILOS)}
     parts["product"] = (view.product, guess.product_roots(view))
@@ -233,7 +235,7 @@ def silo_weights(run: Run) -> Features:
         found |= of_residue(f"{name}: unblinded", f_mod(c // public.n * blinds[user], public.n), public.n)
         # Enc(1 / (r D))^(r D) (1 + n)^-1 is an encryption of 0 if the guess of D is right
         for total in (4, 10):
-            zero = powmod(c, blinds[user] * (GHOST * total + 1), public.n2) * public.factor(-1) % public.n2
+            zero = powmod(c, blinds[user] * (PSEUDO_COUNT * total + 1), public.n2) * public.factor(-1) % public.n2
             found[f"{name}: test for {total} records"] = jacobi(zero % public.n, public.n)
             found |= of_residue(f"{name}: test for {total} records", zero, public.n2)
         found[f"{name}: symbol"] = jacobi(c % public.n, public.n)
@@ -304,7 +306,7 @@ def test_the_number_of_runs():
 
 def test_a_world_of_this_file_is_what_it_says():
     capped = counts_of("many").max()
-    assert capped == MOST == METHOD.count_cap(runs("few", RUNS)[0].server._plan.facts)
+    assert capped == MOST == runs("few", RUNS)[0].server._side._scheme.ratios.cap
     for left, right in PAIRS:
         assert (counts_of(left)[ONLOOKER] == counts_of(right)[ONLOOKER]).all()
         assert (counts_of(left)[:, 1:] == counts_of(right)[:, 1:]).all()

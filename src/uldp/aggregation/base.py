@@ -210,6 +210,13 @@ class Aggregation(ABC):
         """Sentences that a privacy statement must carry for this aggregation."""
         return ()
 
+    def notes(self, method: Method, facts: Facts, counts: IntArray) -> tuple[str, ...]:
+        """What whoever holds the data should know, given record counts: (silos, users), or (1, users) of one silo.
+
+        Not noised: it goes nowhere else.
+        """
+        return ()
+
     def costs(self, method: Method, facts: Facts) -> Mapping[str, int]:
         """What a round takes, for ``uldp plan``."""
         sample = math.ceil(facts.users / 8) if method.sample_rate < 1 else 0
@@ -225,7 +232,7 @@ class Aggregation(ABC):
 
     @abstractmethod
     def silo(self, setting: Setting, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey) -> SiloSide:
-        """The machine of the silo with this index; ``counts`` are its capped record counts of all users."""
+        """The machine of the silo with this index; ``counts`` are its record counts of all users."""
 
 
 def largest_total(method: Method, facts: Facts) -> float:

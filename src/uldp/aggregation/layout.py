@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import gmpy2
 from gmpy2 import mpz
 
+from uldp.aggregation.ratios import Ratios
 from uldp.crypto.paillier import signed
 
 
@@ -54,8 +55,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class Scheme:
-    """The size of the key, how many processes compute, and the layout."""
+    """The size of the key, how many processes compute, the layout, and the weights."""
 
     key_bits: int
     workers: int
     layout: Layout
+    ratios: Ratios

@@ -1,7 +1,7 @@
 """``paillier``: weighting by records although nobody learns anybody's record counts (ULDP-FL, Protocol 1, corrected).
 
 Symbols: n the server's Paillier modulus, L = C_LCM, r_u blinds that all silos know and the server does not, D_u the
-denominator of user u's weights and num_su their numerators (:class:`uldp.methods.weights.Ratios`), a_suj the clipped
+denominator of user u's weights and num_su their numerators (:class:`uldp.aggregation.ratios.Ratios`), a_suj the clipped
 row in units, not weighted, z_sj noise in units.
 
 Setup::
@@ -30,13 +30,13 @@ What the published protocol lacks, and where it is here (``docs/protocol.md`` ha
 * A ciphertext's randomness is a function of the rows without noise, and the key holder can read it. The masks make
   single ciphertexts uniform in Z*_(n^2); the n-th residues do the same for the randomness of the product.
   One silo's dither and residue would do; all silos add theirs, so that it stays true if the server and one silo pool.
-* Users without records, and counts beyond the range: see :mod:`uldp.methods.weights`; ``check`` checks the range.
+* Users without records, and counts beyond the range: see :mod:`uldp.aggregation.ratios`; ``check`` checks the range.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
@@ -46,13 +46,20 @@ from uldp.aggregation.layout import Layout, Scheme
 from uldp.aggregation.masked import ONE_SILO
 from uldp.aggregation.paillier_server import PaillierServer
 from uldp.aggregation.paillier_silo import PaillierSilo
+from uldp.aggregation.ratios import (
+    MAX_PSEUDO_COUNT,
+    PSEUDO_COUNT,
+    Ratios,
+    RecordRatios,
+    UniformRatios,
+    common_multiple,
+    weights_in_the_clear,
+)
 from uldp.crypto import randomisers
 from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray
 from uldp.errors import ConfigError
 from uldp.methods.base import Facts, Method
-from uldp.methods.user_sum import UserSum
-from uldp.methods.weights import Ratios, common_multiple
 from uldp.protocol import messages as m
 from uldp.protocol.turns import AGREE_KEYS, BLIND_COUNTS, FIXED_WEIGHTS, Route
 from uldp.rng import Secrets
@@ -72,6 +79,10 @@ class PaillierWeighting(Aggregation):
     key_bits: int = SECURE_BITS
     slots: int | None = None
     """Coordinates in one ciphertext; None for what takes less time."""
+    max_records: int = 480
+    """N_max: of a user at most floor(N_max / |S|) records in each silo count for the weights."""
+    pseudo_count: int = PSEUDO_COUNT
+    """g: every user has 1/g record more, which no silo holds."""
     workers: int = 1
 
     name: ClassVar[str] = "paillier"
@@ -90,6 +101,16 @@ class PaillierWeighting(Aggregation):
             )
         if self.slots is not None and self.slots < 1:
             raise ConfigError(f"at least 1, not {self.slots}", place="aggregation.slots", value=self.slots)
+        if self.max_records < 1:
+            raise ConfigError(
+                f"at least 1, not {self.max_records}", place="aggregation.max_records", value=self.max_records
+            )
+        if not 1 <= self.pseudo_count <= MAX_PSEUDO_COUNT:
+            raise ConfigError(
+                f"from 1 to {MAX_PSEUDO_COUNT}, not {self.pseudo_count}",
+                place="aggregation.pseudo_count",
+                value=self.pseudo_count,
+            )
 
     @property
     def secure(self) -> bool:
@@ -112,28 +133,67 @@ class PaillierWeighting(Aggregation):
     def check(self, method: Method, facts: Facts) -> None:
         self.layout(method, facts)
 
+    def ratios(self, method: Method, facts: Facts) -> Ratios:
+        """The weights of ``method`` as they can be applied under encryption."""
+        if method.user_weighting is None:
+            raise ConfigError(
+                "paillier weighs single users with weights that sum to at most 1 over silos, and this method's silos "
+                "send one vector for all of theirs, or weigh nobody; take name = 'masked'",
+                place="aggregation.name",
+                value="paillier",
+            )
+        if method.user_weighting == "uniform":
+            return UniformRatios(facts.silos)
+        if self.max_records < facts.silos:
+            raise ConfigError(
+                f"at least the number of silos ({facts.silos}), so that each may count one, not {self.max_records}",
+                place="aggregation.max_records",
+                value=self.max_records,
+            )
+        return RecordRatios(self.max_records // facts.silos, facts.silos, self.pseudo_count)
+
     def layout(self, method: Method, facts: Facts) -> Layout:
         """How coordinates lie in plaintexts; a ``ConfigError`` if not even one fits."""
-        multiple = common_multiple(_ratios(method, facts))
-        width = (multiple * math.ceil(largest_total(method, facts) + facts.silos)).bit_length() + 1
+        multiple, width = self._width(method, facts)
+        if not multiple:
+            raise self._too_wide(method, facts)
         most = (self.key_bits - 1) // width
-        if most < 1:
-            raise ConfigError(
-                f"weights with up to {method.count_cap(facts)} records per silo, {facts.users} users and this noise "
-                f"need {width + 1} bits, a key has {self.key_bits}; lower method.max_records"
-                + ("" if self.secure else " or raise aggregation.key_bits"),
-                place="method.max_records",
-                value=width + 1,
-            )
         if self.slots is not None and self.slots > most:
             raise ConfigError(
                 f"at most {most} {'coordinate' if most == 1 else 'coordinates'} of {width} bits fit a ciphertext, not "
-                f"{self.slots}; lower method.max_records or method.ghost",
+                f"{self.slots}; lower aggregation.max_records or aggregation.pseudo_count",
                 place="aggregation.slots",
                 value=self.slots,
             )
         slots = self.slots or (most if self._packing_pays(width, most, method, facts) else 1)
         return Layout(multiple, width, slots, facts.dimension, facts.silos)
+
+    def _width(self, method: Method, facts: Facts) -> tuple[int, int]:
+        """C_LCM and the bits of one coordinate with its sign; 0 and 0 if one does not fit a plaintext."""
+        ratios, largest = self.ratios(method, facts), math.ceil(largest_total(method, facts) + facts.silos)
+        multiple = common_multiple(ratios, self.key_bits)
+        width = (multiple * largest).bit_length() + 1
+        return (multiple, width) if multiple and width < self.key_bits else (0, 0)
+
+    def _too_wide(self, method: Method, facts: Facts) -> ConfigError:
+        """What to change so that a coordinate fits a plaintext."""
+        remedies = []
+        smaller = [g for g in (8, 4, 2, 1) if g < self.pseudo_count]
+        fits = next((g for g in smaller if replace(self, pseudo_count=g)._width(method, facts)[0]), None)
+        if fits is not None:
+            remedies.append(f"take aggregation.pseudo_count = {fits}, with which it does")
+        allowed = self._max_records(method, facts, lambda kind: kind._width(method, facts)[0] > 0)
+        if allowed is not None:
+            remedies.append(f"lower aggregation.max_records to {allowed}")
+        if not self.secure:
+            remedies.append("raise aggregation.key_bits")
+        return ConfigError(
+            f"the common multiple of the weights of up to {self.max_records} records of a person, with {facts.users} "
+            f"users and this noise, does not fit a key of {self.key_bits} bits; "
+            + (", or ".join(remedies) or "take aggregation.name = 'masked'"),
+            place="aggregation.max_records",
+            value=self.max_records,
+        )
 
     def _packing_pays(self, width: int, slots: int, method: Method, facts: Facts) -> bool:
         """Whether a round is faster with ``slots`` coordinates per ciphertext, counted in multiplications.
@@ -179,31 +239,59 @@ class PaillierWeighting(Aggregation):
 
     def advice(self, method: Method, facts: Facts) -> str:
         """Which limits on record counts would let several coordinates share a ciphertext."""
-        if self.slots is not None or self.layout(method, facts).slots > 1 or not isinstance(method, UserSum):
+        if self.slots is not None or self.layout(method, facts).slots > 1 or method.user_weighting != "records":
             return ""
         found = []
-        for ghost in sorted({method.ghost, 1}, reverse=True):
-            allowed = self._most_records(replace(method, ghost=ghost), facts)
+        for pseudo_count in sorted({self.pseudo_count, 1}, reverse=True):
+            other = replace(self, pseudo_count=pseudo_count)
+            allowed = other._max_records(method, facts, lambda kind: kind.layout(method, facts).slots > 1)
             if allowed is not None:
-                slots = self.layout(replace(method, ghost=ghost, max_records=allowed), facts).slots
-                changes = {"max_records": (allowed, method.max_records), "ghost": (ghost, method.ghost)}
-                named = [f"method.{key} = {new}" for key, (new, old) in changes.items() if new != old]
+                slots = replace(other, max_records=allowed).layout(method, facts).slots
+                changes = {
+                    "max_records": (allowed, self.max_records),
+                    "pseudo_count": (pseudo_count, self.pseudo_count),
+                }
+                named = [f"aggregation.{key} = {new}" for key, (new, old) in changes.items() if new != old]
                 found.append(f"{' and '.join(named)} would let {slots} parameters share one")
         cheaper = ", or ".join(found)
         return f"A ciphertext holds one parameter; {cheaper} (and change the weights somewhat)." if found else ""
 
-    def _most_records(self, method: UserSum, facts: Facts) -> int | None:
-        """The largest N_max with which packing pays, if there is one."""
-        if self.layout(method, facts).slots > 1:
-            return method.max_records
-        low, high = facts.silos - 1, method.max_records  # pays at low (or is too small to try), does not at high
+    def _max_records(self, method: Method, facts: Facts, holds: Callable[[PaillierWeighting], bool]) -> int | None:
+        """The largest N_max up to the present one for which ``holds``, if there is one."""
+        if method.user_weighting != "records":
+            return None
+        if holds(self):
+            return self.max_records
+        low, high = facts.silos - 1, self.max_records  # holds at low (or is too small to try), does not at high
         while high - low > 1:
             middle = (low + high) // 2
-            if self.layout(replace(method, max_records=middle), facts).slots > 1:
+            if holds(replace(self, max_records=middle)):
                 low = middle
             else:
                 high = middle
         return low if low >= facts.silos else None
+
+    def notes(self, method: Method, facts: Facts, counts: IntArray) -> tuple[str, ...]:
+        """Whom the cap on record counts touches, and what it does to their weights."""
+        ratios = self.ratios(method, facts)
+        if not isinstance(ratios, RecordRatios):
+            return ()
+        touched = (counts > ratios.cap).any(axis=0)
+        if not touched.any():
+            return ()
+        note = (
+            f"paillier counts at most {ratios.cap} records of a person in a silo (aggregation.max_records = "
+            f"{self.max_records} over {facts.silos} silos): {int(touched.sum())} of {facts.users} people have more"
+        )
+        if len(counts) < facts.silos:  # one silo's own: the weights are nobody's to know
+            return (f"{note} here.",)
+        exact = (counts[:, touched] / counts[:, touched].sum(axis=0)).max(axis=0).mean()
+        capped = weights_in_the_clear(ratios, counts[:, touched]).max(axis=0).mean()
+        return (
+            f"{note}. The mean of their largest weights is {capped:.3f} instead of {exact:.3f}: records weigh less "
+            "where they are many, which can cost accuracy. A smaller aggregation.pseudo_count makes room for a larger "
+            "max_records.",
+        )
 
     def server(self, setting: Setting, secrets: Secrets) -> PaillierServer:
         return PaillierServer(self._scheme(setting), setting, secrets)
@@ -214,16 +302,5 @@ class PaillierWeighting(Aggregation):
         return PaillierSilo(self._scheme(setting), setting, index, counts, secrets, identity)
 
     def _scheme(self, setting: Setting) -> Scheme:
-        return Scheme(self.key_bits, self.workers, self.layout(setting.method, setting.facts))
-
-
-def _ratios(method: Method, facts: Facts) -> Ratios:
-    ratios = method.ratios(facts)
-    if ratios is None:
-        raise ConfigError(
-            "paillier weighs single users with weights that sum to at most 1 over silos, and this method's silos send "
-            "one vector for all of theirs, or weigh nobody; take name = 'masked'",
-            place="aggregation.name",
-            value="paillier",
-        )
-    return ratios
+        method, facts = setting.method, setting.facts
+        return Scheme(self.key_bits, self.workers, self.layout(method, facts), self.ratios(method, facts))

@@ -27,7 +27,6 @@ from uldp.data.federation import IntArray
 from uldp.errors import MessageRefused
 from uldp.methods.base import Contribution
 from uldp.methods.release import add_noise, finite_rows
-from uldp.methods.weights import Ratios
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, SecretStream
 from uldp.vectors import Integers, Vector, Words
@@ -54,9 +53,7 @@ class PaillierSilo(SiloSide):
         super().__init__(setting, index, counts, secrets)
         self._scheme = scheme
         self._pairing = Pairing(setting, index, secrets, identity)
-        ratios = setting.method.ratios(setting.facts)
-        assert ratios is not None  # PaillierWeighting.check refuses such methods
-        self._ratios: Ratios = ratios
+        self._ratios = scheme.ratios
         self._layout = scheme.layout
         self._modulus = b""
         self._public: PublicKey | None = None

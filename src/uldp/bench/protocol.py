@@ -74,7 +74,7 @@ SHAPES: Final = (
     Shape(4000, 100, target=Target("ratio", 150.0, "150x"), repeats=1, check_memory=True),
 )
 TWO_CORES: Final = Shape(1000, 100)
-PACKED: Final = Shape(1000, 100, max_records=100, ghost=1, repeats=2)
+PACKED: Final = Shape(1000, 100, max_records=100, pseudo_count=1, repeats=2)
 TRANSFERS: Final = (
     Shape(16, 100, rounds=1, choices=10, repeats=8, target=Target("ours", 1.0, "under 1 ms", at_least=False)),
     Shape(16, 100, rounds=1, choices=100, repeats=8),

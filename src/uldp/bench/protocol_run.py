@@ -16,11 +16,11 @@ from uldp.aggregation.base import RoundQuestion
 from uldp.aggregation.paillier import SECURE_BITS, PaillierWeighting
 from uldp.aggregation.paillier_server import PaillierServer
 from uldp.aggregation.paillier_silo import PaillierSilo
+from uldp.aggregation.ratios import PSEUDO_COUNT
 from uldp.crypto.paillier import PrivateKey
 from uldp.data.federation import IntArray
 from uldp.methods.base import Facts
 from uldp.methods.uldp_avg import UldpAvg
-from uldp.methods.weights import GHOST
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Question
 from uldp.rng import Secrets, SecretStream, Streams
@@ -88,7 +88,7 @@ class Shape:
     silos: int = 3
     key_bits: int = SECURE_BITS
     max_records: int = 480
-    ghost: int = GHOST
+    pseudo_count: int = PSEUDO_COUNT
     slots: int | None = None
     choices: int = 0
     noise_multiplier: float = 5.0
@@ -261,15 +261,19 @@ class TimedKey(PrivateKey):
 
 
 def _plan(shape: Shape, secrets: Secrets) -> Plan:
-    aggregation = PaillierWeighting(key_bits=shape.key_bits, slots=shape.slots, workers=shape.workers)
+    aggregation = PaillierWeighting(
+        key_bits=shape.key_bits,
+        slots=shape.slots,
+        max_records=shape.max_records,
+        pseudo_count=shape.pseudo_count,
+        workers=shape.workers,
+    )
     plan = Plan(
         digest=hashlib.sha256(b"bench protocol").hexdigest(),
         method=UldpAvg(
             weighting="records",
             rounds=shape.rounds,
             noise_multiplier=shape.noise_multiplier,
-            max_records=shape.max_records,
-            ghost=shape.ghost,
             sample_rate=1 / shape.choices if shape.choices else 1.0,
             sampling="private" if shape.choices else "open",
         ),

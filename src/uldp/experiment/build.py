@@ -241,7 +241,8 @@ def prepare(experiment: Experiment) -> Prepared:
     shape = federation.feature_shape
     plan = agreed_plan(experiment, learner, silos, federation.users, counts.sum(axis=0), shape)
     plan.method.check_counts(plan.facts, counts)
-    federation = replace(federation, notes=(*federation.notes, *plan.method.notes(plan.facts, counts)))
+    capped = plan.aggregation.notes(plan.method, plan.facts, counts)
+    federation = replace(federation, notes=(*federation.notes, *plan.method.notes(plan.facts, counts), *capped))
     return Prepared(experiment, federation, learner, plan)
 
 
@@ -483,7 +484,7 @@ def _sampling_and_counts(plan: Plan) -> list[str]:
         lines.append(
             "Record counts are exchanged in the clear: towards the server and the silos this method keeps no "
             "user-level promise about presence."
-            + (' aggregation.name = "paillier" hides them.' if method.ratios(plan.facts) is not None else "")
+            + (' aggregation.name = "paillier" hides them.' if method.user_weighting is not None else "")
         )
     if method.sample_rate < 1 and method.unit == "user":
         who = "The server and the silos know" if plan.tells_sample else "The server (but no silo) knows"

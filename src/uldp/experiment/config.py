@@ -32,6 +32,9 @@ HIDDEN = (
 )  # fmt: skip
 """Fields of a method that do not stand in ``[method]``: they come from ``[privacy]``, or from the data."""
 
+MOVED = {"max_records": "aggregation.max_records", "ghost": "aggregation.pseudo_count"}
+"""Keys of ``[method]`` in earlier versions, and what they are called now."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
@@ -144,6 +147,8 @@ class AggregationConfig:
     name: str = "masked"
     key_bits: int | None = None
     slots: int | None = None
+    max_records: int | None = None
+    pseudo_count: int | None = None
     min_silos: int | None = None
     identities: Mapping[str, Any] = field(default_factory=dict)
 
@@ -164,15 +169,16 @@ class AggregationConfig:
         """The aggregation with its settings."""
         kind = lookup_aggregation(self.name)
         known = {item.name for item in dataclasses.fields(kind)}
-        settings = {"workers": workers, "key_bits": self.key_bits, "slots": self.slots}
-        for key in ("key_bits", "slots"):
-            if settings[key] is not None and key not in known:
+        settings = {key: getattr(self, key) for key in ("key_bits", "slots", "max_records", "pseudo_count")}
+        given = {key: value for key, value in settings.items() if value is not None}
+        for key, value in given.items():
+            if key not in known:
                 raise ConfigError(
-                    f"{self.name} has no ciphertexts; {key} goes with name = 'paillier'",
+                    f"{key} goes with name = 'paillier', not with {self.name!r}; leave it out",
                     place=f"aggregation.{key}",
-                    value=settings[key],
+                    value=value,
                 )
-        return kind(**{key: value for key, value in settings.items() if key in known and value is not None})
+        return kind(**given, **({"workers": workers} if "workers" in known else {}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,6 +337,13 @@ def _read_method(tree: Any) -> tuple[str, Method]:
         raise ConfigError('name the method, for instance name = "uldp-avg-w"', place="method.name")
     named = lookup(tree["name"])
     fields = {key: value for key, value in tree.items() if key != "name"}
+    for key, now in MOVED.items():
+        if key in fields:
+            raise ConfigError(
+                f"is called {now} now; with other aggregations than paillier nothing is capped, and it is left out",
+                place=f"method.{key}",
+                value=fields[key],
+            )
     for key, value in named.fixed.items():
         if fields.get(key, value) != value:
             raise ConfigError(

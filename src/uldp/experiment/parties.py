@@ -152,6 +152,7 @@ def prepare_silo(
         notes = (*notes, *held.notes, *strangers)
     learner = build_learner(experiment, about.feature_shape, about.task)
     plan = _plan(experiment, about, learner)
+    notes = (*notes, *_cap_notes(plan, records))
     return PreparedSilo(experiment, about, learner, plan, records, index.digest(), notes, holdout)
 
 
@@ -194,7 +195,14 @@ def _built_in_silo(experiment: Experiment, silo: str, data_file: Path | str | No
     plan = _plan(experiment, about, learner)
     at = names.index(silo)
     holdout = federation.holdout[at] if federation.holdout else None
-    return PreparedSilo(experiment, about, learner, plan, federation.silos[at], federation.roster, holdout=holdout)
+    records = federation.silos[at]
+    notes = _cap_notes(plan, records)
+    return PreparedSilo(experiment, about, learner, plan, records, federation.roster, notes, holdout)
+
+
+def _cap_notes(plan: Plan, data: SiloData) -> tuple[str, ...]:
+    """What the aggregation does to this silo's record counts."""
+    return plan.aggregation.notes(plan.method, plan.facts, data.counts(plan.facts.users)[None])
 
 
 def check_deployable(experiment: Experiment, *, rehearsal: bool = False) -> None:

@@ -18,7 +18,6 @@ import numpy as np
 from uldp.data.federation import IntArray, SiloData
 from uldp.errors import ConfigError, MessageRefused
 from uldp.learners.base import Learner
-from uldp.methods.weights import Ratios
 from uldp.privacy.events import Event, NonPrivate
 from uldp.privacy.ledger import merge
 from uldp.rng import Secrets, Streams
@@ -234,13 +233,10 @@ class Method(ABC):
         """w_su for all users of one silo, from this user's own counts only; None for weight 1."""
         return None
 
-    def ratios(self, facts: Facts) -> Ratios | None:
-        """The same weights as ratios of whole numbers, so that they can be applied under encryption; None if not."""
+    @property
+    def user_weighting(self) -> str | None:
+        """One of ``WEIGHTINGS``, so that an aggregation can apply the weights by itself; None where nobody has one."""
         return None
-
-    def count_cap(self, facts: Facts) -> int:
-        """The largest count a silo reports for one user."""
-        return 0
 
     def seen_by(self, facts: Facts, observer: Observer) -> Event:
         """What an observer sees of a round. A method that does not say makes no claim but towards the world.

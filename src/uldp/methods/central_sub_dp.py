@@ -32,7 +32,7 @@ from uldp.learners.base import Learner
 from uldp.methods.base import Contribution, Facts, Observer, State, require
 from uldp.methods.subjects import SubjectLevel, fixed_batch, largest_group, refuse_without_claim, some_of_each
 from uldp.methods.user_sum import UserSum
-from uldp.methods.weights import WEIGHTINGS, Ratios
+from uldp.methods.weights import WEIGHTINGS
 from uldp.privacy.events import Event, NonPrivate
 from uldp.privacy.subjects import item_epsilon
 from uldp.rng import Secrets, Streams
@@ -122,8 +122,9 @@ class CentralSubDp(SubjectLevel, UserSum):
     def weights(self, facts: Facts, counts: IntArray, totals: IntArray | None) -> Vector | None:
         return None if self.weighting == "none" else super().weights(facts, counts, totals)
 
-    def ratios(self, facts: Facts) -> Ratios | None:
-        return None if self.weighting == "none" else super().ratios(facts)
+    @property
+    def user_weighting(self) -> str | None:
+        return None if self.weighting == "none" else self.weighting
 
     @property
     def spanned_counts(self) -> bool:

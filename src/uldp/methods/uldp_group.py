@@ -28,7 +28,6 @@ from uldp.rng import Streams
 
 FROM_DATA: Final = ("median", "max")
 LARGEST_GROUP: Final = 10**6
-_LARGEST_COUNT: Final = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +59,6 @@ class UldpGroup(DpSgd):
     @property
     def needs_counts(self) -> bool:
         return True
-
-    def count_cap(self, facts: Facts) -> int:
-        return _LARGEST_COUNT
 
     def protected_records(self) -> int:
         size = self.fitted_size or self.group_size

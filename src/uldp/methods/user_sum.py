@@ -21,17 +21,7 @@ from typing import ClassVar, Final
 from uldp.data.federation import IntArray
 from uldp.methods.base import Facts, Method, Observer, State, require, require_limit
 from uldp.methods.release import check_share, continuous_multiplier
-from uldp.methods.weights import (
-    GHOST,
-    LARGEST_GHOST,
-    WEIGHTINGS,
-    Ratios,
-    RecordRatios,
-    UniformRatios,
-    count_cap,
-    record_weights,
-    uniform_weights,
-)
+from uldp.methods.weights import WEIGHTINGS, record_weights, uniform_weights
 from uldp.privacy.events import Event, NonPrivate, sampled_gaussian
 from uldp.vectors import FixedPoint, Vector
 
@@ -47,9 +37,6 @@ class UserSum(Method):
     clip: float = 1.0
     global_lr: float = 1.0
     weighting: str = "uniform"
-    max_records: int = 480
-    ghost: int = GHOST
-    """Every user counts 1 / ghost of a record that nobody holds (``weighting = "records"``)."""
     sampling: str = "open"
     """``private``: neither the server nor the silos know who was sampled (needs ``aggregation.name = "paillier"``)."""
     max_participations: int = 0
@@ -64,8 +51,6 @@ class UserSum(Method):
         require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
         known = self.weightings
         require(self.weighting in known, "weighting", self.weighting, f"one of {', '.join(known)}")
-        require(self.max_records >= 1, "max_records", self.max_records, "at least 1")
-        require(1 <= self.ghost <= LARGEST_GHOST, "ghost", self.ghost, f"from 1 to {LARGEST_GHOST}")
         require(self.max_participations >= 0, "max_participations", self.max_participations, "0 (no limit) or more")
         require(
             self.max_participations == 0 or self.sample_rate < 1,
@@ -111,18 +96,14 @@ class UserSum(Method):
     def participation_limit(self) -> int:
         return self.max_participations
 
-    def count_cap(self, facts: Facts) -> int:
-        return count_cap(self.max_records, facts.silos)
+    @property
+    def user_weighting(self) -> str | None:
+        return self.weighting
 
     def weights(self, facts: Facts, counts: IntArray, totals: IntArray | None) -> Vector | None:
         if totals is None:
             return uniform_weights(facts.users, facts.silos)
-        return record_weights(counts, totals, self.ghost)
-
-    def ratios(self, facts: Facts) -> Ratios | None:
-        if self.weighting == "records":
-            return RecordRatios(self.count_cap(facts), facts.silos, self.ghost)
-        return UniformRatios(facts.silos)
+        return record_weights(counts, totals)
 
     def encoding(self, facts: Facts) -> FixedPoint:
         return FixedPoint(limit=self.clip)
@@ -182,13 +163,6 @@ class UserSum(Method):
     def check(self, facts: Facts) -> None:
         super().check(facts)
         check_share(self.noise_scale(facts))
-        if self.needs_counts and self.count_cap(facts) < 1:
-            require(
-                False,
-                "max_records",
-                self.max_records,
-                f"at least the number of silos ({facts.silos}), so that each may count one",
-            )
 
     def corrections(self) -> tuple[str, ...]:
         if self.sample_rate == 1:

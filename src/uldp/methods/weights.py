@@ -1,23 +1,15 @@
-"""Weights w_su >= 0 with sum_s w_su <= 1, from the user's own counts only (ULDP-FL, Section 4, Eq. 3, made safe).
+"""Weights w_su >= 0 with sum_s w_su <= 1, from the user's own counts only (ULDP-FL, Section 4, Eq. 3).
 
-Eq. 3 sets w_su = n_su / N_u. Two things must be settled before that can run, in the clear or under encryption alike:
-how large N_u may be, and what a user without records is. Here
+Eq. 3 sets w_su = n_su / N_u; a user without records has weight 0. The sensitivity bound rests on sum_s w_su <= 1, so a
+weight is rounded *down* to a multiple of 2^-31. Such numbers and their sums are exact in float64, and the sum of the
+rounded weights is at most the sum of the true ones: 1, without tolerance.
 
-* a silo reports at most c_su = min(n_su, floor(N_max / |S|)) records of a user, so that N_u = sum_s c_su <= N_max;
-* a user counts one g-th of a record that nobody holds: w_su = g c_su / (g N_u + 1), with g = 16 unless set otherwise.
-
-So a user without records has weight 0 by the same formula as all others, nothing is divided by zero, and whoever
-inverts g N_u + 1 under encryption cannot tell an absent user from a present one. The price is a factor
-g N_u / (g N_u + 1): with g = 16 it is 6 % for a user with one record, 0.6 % for one with ten. A smaller g makes the
-common multiple of all denominators shorter, and with it ``paillier`` faster.
+Under ``paillier`` nobody may divide by N_u; what is used there instead is in :mod:`uldp.aggregation.ratios`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -25,76 +17,21 @@ from uldp.data.federation import IntArray
 from uldp.vectors import Vector
 
 WEIGHTINGS: Final = ("uniform", "records")
-GHOST: Final = 16
-LARGEST_GHOST: Final = 1024
+MAX_COUNT: Final = 2**31
+"""The largest number of records of one user in one silo. It is what 64-bit integers allow; more are refused."""
+_STEPS: Final = 2**31
 
 
 def uniform_weights(users: int, silos: int) -> Vector:
-    """w_su = 1 / |S|."""
-    return np.full(users, 1.0 / silos)
+    """w_su = 1 / |S|, rounded down."""
+    return np.full(users, _STEPS // silos / _STEPS)
 
 
-def count_cap(max_records: int, silos: int) -> int:
-    """The largest count of one user that one silo reports."""
-    return max_records // silos
+def record_weights(counts: IntArray, totals: IntArray) -> Vector:
+    """w_su = n_su / N_u, rounded down, from one silo's counts n_su and the totals N_u.
 
-
-def record_weights(counts: IntArray, totals: IntArray, ghost: int = GHOST) -> Vector:
-    """w_su from one silo's capped counts c_su and the totals N_u.
-
-    >>> record_weights(np.array([3, 0]), np.array([4, 0])).round(3)
-    array([0.738, 0.   ])
+    >>> record_weights(np.array([3, 0]), np.array([4, 0]))
+    array([0.75, 0.  ])
     """
-    return ghost * counts.astype(np.float64) / (ghost * totals.astype(np.float64) + 1)
-
-
-class Ratios(Protocol):
-    """Weights as ratios of whole numbers, w_su = numerator_su / sum_s share_su: what can be computed encrypted."""
-
-    def numerators(self, counts: IntArray) -> IntArray:
-        """For all users, from one silo's capped counts."""
-
-    def shares(self, counts: IntArray, silo: int) -> IntArray:
-        """This silo's part of every user's denominator."""
-
-    def denominators(self) -> Iterable[int]:
-        """All that a denominator can be."""
-
-
-def common_multiple(ratios: Ratios) -> int:
-    """C_LCM: every possible denominator divides it."""
-    return math.lcm(*ratios.denominators())
-
-
-@dataclass(frozen=True)
-class RecordRatios:
-    """w_su = g c_su / (g N_u + 1); the first silo holds everybody's part of a record."""
-
-    cap: int
-    silos: int
-    ghost: int = GHOST
-
-    def numerators(self, counts: IntArray) -> IntArray:
-        return self.ghost * counts
-
-    def shares(self, counts: IntArray, silo: int) -> IntArray:
-        return self.ghost * counts + (1 if silo == 0 else 0)
-
-    def denominators(self) -> Iterable[int]:
-        return (self.ghost * total + 1 for total in range(self.cap * self.silos + 1))
-
-
-@dataclass(frozen=True)
-class UniformRatios:
-    """w_su = 1 / |S|."""
-
-    silos: int
-
-    def numerators(self, counts: IntArray) -> IntArray:
-        return np.ones_like(counts)
-
-    def shares(self, counts: IntArray, silo: int) -> IntArray:
-        return np.ones_like(counts)
-
-    def denominators(self) -> Iterable[int]:
-        return (self.silos,)
+    # n_su <= 2^31, so the product is below 2^63 and the division is one of integers.
+    return np.asarray(counts.astype(np.int64) * _STEPS // np.maximum(totals, 1) / _STEPS)

@@ -103,7 +103,7 @@ class AskCounts(Message, frozen=True):
 
 
 class Counts(Message, frozen=True):
-    """Silo: capped record counts c_su, int64."""
+    """Silo: record counts n_su, int64."""
 
     counts: bytes
 

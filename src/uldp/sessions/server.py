@@ -25,6 +25,7 @@ from uldp.data.federation import IntArray
 from uldp.errors import BudgetExhausted, MessageRefused, ModelError, RunError
 from uldp.methods.base import State
 from uldp.methods.release import add_noise
+from uldp.methods.weights import MAX_COUNT
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.protocol import messages as m
 from uldp.protocol.turns import SHOW_COUNTS, Phase, turn
@@ -235,7 +236,7 @@ class ServerSession:
         facts, answers, question = self._plan.facts, self._answers, type(asked.question)
         if question is m.AskCounts:
             counts = [
-                m.unpack_counts(body.counts, facts.users, self._cap, name)
+                m.unpack_counts(body.counts, facts.users, MAX_COUNT, name)
                 for name in self._plan.silos
                 if isinstance(body := answers[name], m.Counts)
             ]
@@ -300,10 +301,6 @@ class ServerSession:
             )
         self._state, self._round, self._sum, self._charged = state, self._round + 1, None, False
         self._absent.clear()
-
-    @property
-    def _cap(self) -> int:
-        return self._plan.method.count_cap(self._plan.facts)
 
     def _next_question(self) -> m.Body | None:
         method = self._plan.method
@@ -401,7 +398,7 @@ class ServerSession:
                             place=f"silo {name}",
                         )
             case m.Counts(counts):
-                m.unpack_counts(counts, facts.users, self._cap, f"silo {name}")
+                m.unpack_counts(counts, facts.users, MAX_COUNT, f"silo {name}")
             case m.Choices(round_, points):
                 if round_ != self._round + 1:
                     raise MessageRefused(f"chose for round {round_}, not {self._round + 1}", place=f"silo {name}")
@@ -470,7 +467,7 @@ class ServerSession:
             raise RunError(f"the server's saved state is unreadable: {error}", place="checkpoint") from error
         self._state = State(x, memory)
         if saved.told is not None:
-            flat = m.unpack_counts(saved.told, facts.silos * facts.users, self._cap * facts.silos, "checkpoint")
+            flat = m.unpack_counts(saved.told, facts.silos * facts.users, MAX_COUNT * facts.silos, "checkpoint")
             self._told = flat.reshape(facts.silos, facts.users)
         if saved.collected is not None:
             self._sum = m.unpack_words(saved.collected, facts.dimension, "checkpoint")

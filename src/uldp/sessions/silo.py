@@ -11,8 +11,9 @@ import numpy as np
 from uldp.aggregation.base import RoundQuestion, Sample
 from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray, SiloData
-from uldp.errors import MessageRefused, RunError
+from uldp.errors import DataError, MessageRefused, RunError
 from uldp.learners.base import Learner
+from uldp.methods.weights import MAX_COUNT
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Phase, turn
 from uldp.rng import Secrets, Streams
@@ -54,6 +55,17 @@ def _decoded(state: bytes, whose: str) -> _Saved:
 
 def _joined(*digests: str) -> str:
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+def checked_counts(data: SiloData, users: int) -> IntArray:
+    """The silo's records of every user. Weights are exact up to ``MAX_COUNT``; more are refused, not capped."""
+    counts = data.counts(users)
+    if counts.max(initial=0) > MAX_COUNT:
+        raise DataError(
+            f"a user has more than {MAX_COUNT} records in this silo; merge or leave out some of them",
+            place=f"silo {data.name}",
+        )
+    return counts
 
 
 def signing_key(secrets: Secrets, index: int) -> SigningKey:
@@ -99,7 +111,7 @@ class SiloSession:
         self._data_digest = data.digest()
         # Noise and samples are bound to the records that they cover; keys, and what may go on, to all records.
         self._all_digest = self._data_digest if holdout is None else _joined(self._data_digest, holdout.digest())
-        self._counts = np.minimum(data.counts(plan.facts.users), plan.method.count_cap(plan.facts))
+        self._counts = checked_counts(data, plan.facts.users)
         self._roster = roster
         self._watch = watch or Watch()
         self._side = plan.aggregation.silo(
@@ -210,7 +222,7 @@ class SiloSession:
 
     def _checked(self, data: bytes) -> IntArray:
         facts, method = self._plan.facts, self._plan.method
-        told = m.unpack_counts(data, facts.users, method.count_cap(facts) * facts.silos, self.name)
+        told = m.unpack_counts(data, facts.users, MAX_COUNT * facts.silos, self.name)
         method.check_told(facts, self._counts, told)
         return told
 
