@@ -148,12 +148,14 @@ class FixedPoint:
     def _within(self, integers: Vector, weights: Vector | None) -> npt.NDArray[np.bool_]:
         """Which rows of whole numbers are no longer than weight * limit: the bound itself, checked once more.
 
-        Squares of whole numbers and their sums are exact below 2^53, and the bound is 2^48: no rounding enters here.
-        A clipped row always passes; this keeps the promise even if an argument about rounding were wrong.
+        Squares of whole numbers and their sums are exact below 2^53, and the bound is 2^48. The square of a weight may
+        be rounded, by at most half of 2^-52, so it is taken a little smaller. A clipped row always passes, for its
+        margin is larger; this keeps the promise even if an argument about rounding were wrong.
         """
-        bound = float(self.units) if weights is None else weights * self.units
         squares = np.array([np.add.reduce(row * row) for row in integers], dtype=np.float64)
-        return np.asarray(squares <= bound * bound)
+        if weights is None:
+            return np.asarray(squares <= float(self.units) ** 2)
+        return np.asarray(squares <= (weights * self.units) ** 2 * (1 - 2.0**-52))
 
     def decode(self, total: Integers) -> Vector:
         """Units back to numbers."""

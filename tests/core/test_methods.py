@@ -25,7 +25,6 @@ from uldp.privacy.events import Gaussian, NonPrivate, PoissonSampled
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.protocol import messages as m
 from uldp.rng import Secrets
-from uldp.sessions.silo import checked_counts
 from uldp.vectors import from_words
 
 PRIVATE = [name for name, named in METHODS.items() if issubclass(named.method, UserSum) and named.protects]
@@ -266,13 +265,36 @@ def test_uniform_weights_do_not_depend_on_counts():
 
 
 def test_more_records_of_a_user_than_can_be_counted_are_refused_not_capped(monkeypatch):
-    many = np.array([3, MAX_COUNT + 1])
-    data = SiloData("north", np.zeros((1, 2)), np.zeros(1), np.zeros(1, dtype=np.int64))
-    monkeypatch.setattr(SiloData, "counts", lambda self, users: many)
-    with pytest.raises(DataError, match=r"silo north: a user has more than 2147483648 records"):
-        checked_counts(data, 2)
-    with pytest.raises(MessageRefused, match="outside 0"):
-        m.unpack_counts(m.pack(many), 2, MAX_COUNT, "silo north")
+    monkeypatch.setattr(SiloData, "counts", lambda self, users: np.array([3, MAX_COUNT + 1]))
+    with pytest.raises(DataError, match=r"silo silo-0: a user has more than 2147483648 records"):
+        make_sessions(build("uldp-avg-w"), small_federation(users=2))
+
+
+def test_counts_and_totals_beyond_the_limit_are_refused_by_whoever_gets_them():
+    server, silos = make_sessions(build("uldp-avg-w"), small_federation(users=2))
+    step(server, silos)
+    answers = {name: silos[name].reply(request) for name, request in server.requests().items()}
+    many = m.encode("d" * 64, "silo-0", m.Counts(m.pack(np.array([3, MAX_COUNT + 1]))))
+    with pytest.raises(MessageRefused, match="a count lies outside 0"):
+        server.receive("silo-0", many)
+    for name, answer in answers.items():
+        server.receive(name, answer)
+    totals = m.TellUsers(m.pack(np.array([100, 3 * MAX_COUNT + 1])))
+    with pytest.raises(MessageRefused, match="a count lies outside 0"):
+        silos["silo-0"].reply(m.encode("d" * 64, "silo-0", totals))
+
+
+def test_a_server_that_tells_each_silo_other_totals_gets_no_total_under_masks():
+    """Each silo's own counts as the totals would make weights that sum to the number of silos."""
+    server, silos = make_sessions(build("uldp-avg-w"), small_federation(), aggregation="masked")
+    while type(server._next_question()) is not m.TellUsers:
+        step(server, silos)
+    server._told = np.stack([silo._counts for silo in silos.values()])
+    step(server, silos)
+    for name, request in server.requests().items():
+        server.receive(name, silos[name].reply(request))
+    with pytest.raises(MessageRefused, match="do not add up to a total in range"):
+        server.collect()
 
 
 def test_sgd_descends_and_so_does_avg():

@@ -1,5 +1,7 @@
 """Clipping and encoding: the bound holds over the integers, without a tolerance."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -37,6 +39,15 @@ def test_the_shares_of_one_user_over_silos_are_together_never_longer_than_the_cl
         weights = record_weights(np.array([count]), totals)
         total = total + encoding.encode_sum(row, weights)[0]
     assert squared_norm(total) <= encoding.units**2
+
+
+def test_a_row_that_is_longer_than_its_weight_allows_by_less_than_floats_can_tell_counts_as_zero():
+    """Nobody clipped it: the square of the weight needs 62 bits, and rounding it up would let the row pass."""
+    weight, row = 2147483467 / 2**31, np.array([16777214, 4434, 21, 1])
+    assert squared_norm(row) > Fraction(weight) ** 2 * 2**48
+    scaled = (row + 0.5)[None, :] / weight / 2**24
+    encoded, left_out = FixedPoint(limit=1.0).encode_sum(scaled, np.array([weight]))
+    assert left_out == 1 and not encoded.any()
 
 
 def test_rows_right_at_the_clip_stay_within_it_in_high_dimension():

@@ -57,16 +57,14 @@ def exact_sum(ready, server, silos):
     """sum_s sum_u w_su clip(delta_su) in units, as fractions of the float64 rows."""
     method, facts = ready.plan.method, ready.plan.facts
     encoding = method.encoding(facts)
-    ratios, counts = ready.plan.aggregation.ratios(method, facts), ready.federation.counts()
-    numerators = np.stack([ratios.numerators(each) for each in counts])
-    below = sum(ratios.shares(each, silo) for silo, each in enumerate(counts))
-    unit = Fraction(encoding.limit) / encoding.units
+    counts = np.minimum(ready.federation.counts(), LIMITS["max_records"] // facts.silos)
+    totals, unit = counts.sum(axis=0), Fraction(encoding.limit) / encoding.units
     total = [Fraction(0)] * facts.dimension
     for index, silo in enumerate(ready.federation):
         streams = silos[silo.name]._streams.child("round", server.round + 1)
         for users, rows in method.silo(server.model, silo, ready.learner, streams, Secrets.simulated_from_seed(1)):
             for user, row in zip(users.tolist(), rows.tolist(), strict=True):
-                weight = Fraction(int(numerators[index, user]), int(below[user])) / unit
+                weight = Fraction(16 * int(counts[index, user]), 16 * int(totals[user]) + 1) / unit
                 total = [have + weight * Fraction(value) for have, value in zip(total, row, strict=True)]
     return total
 

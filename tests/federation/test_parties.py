@@ -5,9 +5,10 @@ import torch
 from tests.federation.federation_support import SILOS, experiment, parties, with_identities
 from torch import nn
 
+from uldp.aggregation.paillier import PaillierWeighting
 from uldp.errors import ConfigError, DataError, MessageRefused
 from uldp.experiment.build import prepare
-from uldp.experiment.config import Experiment
+from uldp.experiment.config import AggregationConfig, Experiment
 from uldp.experiment.parties import prepare_server, prepare_silo
 from uldp.protocol import messages as m
 from uldp.rng import Secrets
@@ -85,6 +86,23 @@ def test_all_parties_agree_on_the_digest_of_the_simulation(tmp_path):
     assert server.plan.digest == expected
     assert {prepare_silo(built, name).plan.digest for name in ("a", "b")} == {expected}
     assert server.test is not None and len(server.test) == 2
+
+
+def test_a_silo_is_told_whom_the_cap_of_paillier_touches_in_its_own_table(tmp_path):
+    settings = {"aggregation": {"name": "paillier", "max_records": 3, "key_bits": 512}}
+    built = experiment(**settings)
+    for name in SILOS:
+        silo = prepare_silo(built, name, rehearsal=True)
+        more = int((silo.data.counts(8) > 1).sum())
+        assert any(f"{more} of 8 people have more here." in note for note in silo.notes)
+    assert not any("people have more" in note for note in prepare_silo(experiment(), SILOS[0], rehearsal=True).notes)
+
+
+def test_a_default_of_the_aggregation_is_part_of_what_is_agreed_on(monkeypatch):
+    built = experiment(aggregation={"name": "paillier", "key_bits": 1024, "pseudo_count": 1})
+    before = prepare_server(built, rehearsal=True).plan.digest
+    monkeypatch.setattr(AggregationConfig, "build", lambda self, workers: PaillierWeighting(1024, None, 60, 1, workers))
+    assert prepare_server(built, rehearsal=True).plan.digest != before
 
 
 def test_the_server_needs_no_silo_s_data_no_key_and_no_test_set(tmp_path):

@@ -127,6 +127,15 @@ def test_changed_settings_are_refused(tmp_path):
     assert "settings" in result.stderr
 
 
+def test_a_run_with_keys_of_an_earlier_version_can_still_be_read(tmp_path):
+    run(experiment(), str(tmp_path / "r"))
+    file = tmp_path / "r" / "experiment.json"
+    tree = json.loads(file.read_text())
+    tree["method"] |= {"max_records": 480, "ghost": 16}
+    file.write_text(json.dumps(tree))
+    assert RunDirectory.open(tmp_path / "r").experiment().method == experiment().method
+
+
 def stopped_in_round_one(path, settings, monkeypatch, where="append_ledger"):
     """A run that was killed within its first round."""
     with monkeypatch.context() as patch:

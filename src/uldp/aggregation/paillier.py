@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
 from uldp.aggregation import offers
@@ -60,6 +60,7 @@ from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray
 from uldp.errors import ConfigError
 from uldp.methods.base import Facts, Method
+from uldp.methods.weights import WEIGHTINGS
 from uldp.protocol import messages as m
 from uldp.protocol.turns import AGREE_KEYS, BLIND_COUNTS, FIXED_WEIGHTS, Route
 from uldp.rng import Secrets
@@ -83,7 +84,7 @@ class PaillierWeighting(Aggregation):
     """N_max: of a user at most floor(N_max / |S|) records in each silo count for the weights."""
     pseudo_count: int = PSEUDO_COUNT
     """g: every user has 1/g record more, which no silo holds."""
-    workers: int = 1
+    workers: int = field(default=1, repr=False)  # two parties may differ in it: no part of what is agreed on
 
     name: ClassVar[str] = "paillier"
     summary: ClassVar[str] = "the server sees the noised total only; nobody sees anybody's record counts"
@@ -135,7 +136,7 @@ class PaillierWeighting(Aggregation):
 
     def ratios(self, method: Method, facts: Facts) -> Ratios:
         """The weights of ``method`` as they can be applied under encryption."""
-        if method.user_weighting is None:
+        if method.user_weighting not in WEIGHTINGS:
             raise ConfigError(
                 "paillier weighs single users with weights that sum to at most 1 over silos, and this method's silos "
                 "send one vector for all of theirs, or weigh nobody; take name = 'masked'",
@@ -257,12 +258,15 @@ class PaillierWeighting(Aggregation):
         return f"A ciphertext holds one parameter; {cheaper} (and change the weights somewhat)." if found else ""
 
     def _max_records(self, method: Method, facts: Facts, holds: Callable[[PaillierWeighting], bool]) -> int | None:
-        """The largest N_max up to the present one for which ``holds``, if there is one."""
+        """An N_max up to the present one for which ``holds``, and no longer for the next; None if none is found."""
         if method.user_weighting != "records":
             return None
         if holds(self):
             return self.max_records
-        low, high = facts.silos - 1, self.max_records  # holds at low (or is too small to try), does not at high
+        low, high = facts.silos - 1, facts.silos
+        while high < self.max_records and holds(replace(self, max_records=high)):
+            low, high = high, 2 * high
+        high = min(high, self.max_records)  # holds at low (or that is too small to try), does not at high
         while high - low > 1:
             middle = (low + high) // 2
             if holds(replace(self, max_records=middle)):
@@ -289,8 +293,8 @@ class PaillierWeighting(Aggregation):
         capped = weights_in_the_clear(ratios, counts[:, touched]).max(axis=0).mean()
         return (
             f"{note}. The mean of their largest weights is {capped:.3f} instead of {exact:.3f}: records weigh less "
-            "where they are many, which can cost accuracy. A smaller aggregation.pseudo_count makes room for a larger "
-            "max_records.",
+            "where they are many, which can cost accuracy. A larger max_records touches fewer people"
+            + ("." if self.pseudo_count == 1 else ", and a smaller aggregation.pseudo_count makes room for it."),
         )
 
     def server(self, setting: Setting, secrets: Secrets) -> PaillierServer:

@@ -265,8 +265,10 @@ def agreed_plan(
         )
     return Plan(
         # The calibrated noise is part of what is agreed on: another version of an accountant may find another one. And
-        # so are the model's tensors: somebody's own model may be another one elsewhere.
-        digest=hashlib.sha256(f"{experiment.digest()} {facts} {method!r} {learner.layer_sizes}".encode()).hexdigest(),
+        # so are the model's tensors: somebody's own model may be another one elsewhere. And an aggregation's defaults.
+        digest=hashlib.sha256(
+            f"{experiment.digest()} {facts} {method!r} {aggregation!r} {learner.layer_sizes}".encode()
+        ).hexdigest(),
         method=method,
         aggregation=aggregation,
         facts=facts,

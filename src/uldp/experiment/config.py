@@ -318,6 +318,14 @@ class Experiment:
         return dataclasses.replace(self.method, noise_multiplier=noise_multiplier, compensate=self.privacy.compensate)
 
 
+def without_moved_keys(tree: Tree) -> Tree:
+    """The tree of a run without keys that earlier versions wrote: it can be read, but not resumed."""
+    method = tree.get("method")
+    if not isinstance(method, dict):
+        return tree
+    return {**tree, "method": {key: value for key, value in method.items() if key not in MOVED}}
+
+
 def read_toml(path: Path | str) -> Tree:
     """The tree of a TOML file."""
     try:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from uldp._version import __version__
 from uldp.errors import MessageRefused
 
-PROTOCOL_VERSION: Final = 5
+PROTOCOL_VERSION: Final = 6
 OVERHEAD_BYTES: Final = 1 << 16
 """Room for everything in a message that is not a vector."""
 CLOSE: Final = (1e-3, 1e-4)

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from uldp.errors import RunError, first_line
-from uldp.experiment.config import Experiment
+from uldp.experiment.config import Experiment, without_moved_keys
 from uldp.privacy.ledger import Entry
 from uldp.rng import Secrets
 from uldp.runs.files import append_line, locked, read_lines, replace_file, reported
@@ -157,7 +157,7 @@ class RunDirectory:
         if not isinstance(tree, dict):
             raise RunError("is damaged: it holds no settings", place=str(self.path / "experiment.json"))
         name, base = tree.pop("name", ""), tree.pop("base", ".")
-        return Experiment.from_tree(tree, base, name)
+        return Experiment.from_tree(without_moved_keys(tree), base, name)
 
     def secrets(self, experiment: Experiment) -> Secrets:
         """The run's secrets: from the seed and marked simulated, or a key from the OS that is kept until the end."""

@@ -352,6 +352,8 @@ class SiloSession:
         """
         told = (m.decode_body(question) for question in self._setup)
         common = [m.encode_body(question) for question in told if not isinstance(question, m.TellSeed)]
+        if self._told is not None and self._plan.method.user_weighting == "records":
+            common.append(m.pack(self._told))  # other totals for each silo would give weights that sum to more than 1
         return hashlib.sha256(b"".join([*common, self._offer, m.encode_body(body)])).hexdigest()
 
     def _check_round(self, round_: int) -> None:
