@@ -1,8 +1,19 @@
-"""Settings for all tests: hypothesis without a clock, so that a slow machine fails nothing."""
+"""Settings for all tests: hypothesis without a clock, so that a slow machine fails nothing; no file of the user's."""
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
     "uldp", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 settings.load_profile("uldp")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def state(tmp_path_factory):
+    """Where the key lies that all runs of a user share."""
+    folder = tmp_path_factory.mktemp("state")
+    folder.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ULDP_STATE", str(folder))
+        yield folder

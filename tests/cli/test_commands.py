@@ -60,7 +60,7 @@ def test_plan_predicts_what_run_spends(folder):
     planned = document("plan", *arguments)
     assert not list(folder.iterdir())
     ran = document("run", *arguments)
-    assert planned["epsilon"] == ran["epsilon"]
+    assert planned["epsilon"] == ran["statement"]["epsilon"]
     assert planned["statement"]["exposures"] == ran["statement"]["exposures"]
     assert list(planned["epsilon_after_round"]) == ["1", "2", "3"]
     assert "Record counts are exchanged in the clear" in " ".join(call("plan", *arguments).stdout.split())
@@ -69,7 +69,7 @@ def test_plan_predicts_what_run_spends(folder):
 def test_a_target_epsilon_is_planned_and_kept():
     arguments = ["--dataset", "breast-cancer", "--set", "method.rounds=3", "--set", "privacy.epsilon=1.5"]
     assert 1.49 < document("plan", *arguments)["epsilon"] <= 1.5
-    assert 1.49 < document("run", *arguments)["epsilon"] <= 1.5
+    assert 1.49 < document("run", *arguments)["statement"]["epsilon"] <= 1.5
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,15 @@ def test_a_file_and_a_run_without_one_are_the_same(folder):
     tree = ["--set", "privacy.epsilon=4.0", "--set", "data.allocation=zipf", "--set", "method.rounds=2"]
     two = document("run", "--dataset", "breast-cancer", "--method", "uldp-avg-w", *tree)
     assert one["metrics"] == two["metrics"]
-    assert one["epsilon"] == two["epsilon"]
+    assert one["statement"] == two["statement"]
 
 
 def test_another_method_for_the_same_file():
     call("new", "mine")
     found = document("run", "mine.toml", "--method", "uldp-sgd", "--set", "method.rounds=1")
     assert found["method"] == "uldp-sgd"
-    assert document("run", "mine.toml", "--method", "default", "--set", "method.rounds=1")["epsilon"] is None
+    found = document("run", "mine.toml", "--method", "default", "--set", "method.rounds=1")
+    assert found["statement"]["epsilon"] is None
 
 
 def test_predict_and_export_of_a_built_in_table(folder):

@@ -43,6 +43,11 @@ def document(*arguments):
     return json.loads(result.stdout)
 
 
+def summed(found, key="epsilon"):
+    total = found["total"]
+    return total["runs"], total["private_runs"], total[key]
+
+
 def test_means_deviations_and_the_total(folder):
     plain = ("--set", "aggregation.name=plain")
     found = document(*SMALL, *plain, "--methods", "default,uldp-avg,uldp-avg-w", "--out", "c")
@@ -53,13 +58,14 @@ def test_means_deviations_and_the_total(folder):
     assert avg["metrics"]["loss"] == pytest.approx(statistics.fmean(values))
     assert avg["deviations"]["loss"] == pytest.approx(statistics.stdev(values))
     # four private runs of three rounds each, at sigma 5
-    assert found["total_epsilon"] is None  # default has no privacy
-    assert found["private_total_epsilon"] == pytest.approx(account({Gaussian(5.0): 12}, 1e-5).value, rel=1e-9)
+    assert found["total"]["epsilon"] is None  # default has no privacy
+    assert found["total"]["private_epsilon"] == pytest.approx(account({Gaussian(5.0): 12}, 1e-5).value, rel=1e-9)
     assert (folder / "c" / "comparison.png").stat().st_size > 10_000
     # the server sees each of five silos' noised sums: it faces more than the outside world
     weighted = found["results"][2]
-    assert weighted["server_epsilon"] == weighted["statement"]["exposures"][1]["epsilon"] > weighted["epsilon"]
-    assert found["results"][0]["server_epsilon"] is None
+    server, world = weighted["privacy"]["server_epsilon"], weighted["privacy"]["epsilon"]
+    assert server == weighted["statement"]["exposures"][1]["epsilon"] > world
+    assert found["results"][0]["privacy"]["server_epsilon"] is None
 
 
 def test_methods_see_the_same_federations():
@@ -142,7 +148,7 @@ def test_the_total_is_over_all_runs_of_the_folder(monkeypatch):
     document(*SMALL, "--methods", "uldp-avg", "--out", "c")
     fewer = document(*SMALL, "--repeats", "1", "--methods", "uldp-sgd", "--out", "c")
     assert [result["method"] for result in fewer["results"]] == ["uldp-sgd"]
-    assert (fewer["runs"], fewer["private_runs"], fewer["total_epsilon"]) == (3, 3, total(9))
+    assert summed(fewer) == (3, 3, total(9))
     shown = runner.invoke(app, [*SMALL, "--repeats", "1", "--methods", "uldp-sgd", "--out", "c"]).stdout
     assert "the 3 private runs in c would together cost epsilon" in " ".join(shown.split())
     # a run that was stopped has released something too
@@ -156,10 +162,10 @@ def test_the_total_is_over_all_runs_of_the_folder(monkeypatch):
         patch.setattr(_LocalRun, "_report", interrupted)
         arguments = [*SMALL, "--repeats", "1", "--methods", "uldp-avg-w", "--out", "c"]
         assert runner.invoke(app, arguments).exit_code == 130
-    assert document(*SMALL, "--repeats", "1", "--methods", "uldp-sgd", "--out", "c")["total_epsilon"] == total(10)
+    assert document(*SMALL, "--repeats", "1", "--methods", "uldp-sgd", "--out", "c")["total"]["epsilon"] == total(10)
     found = document(*SMALL, "--repeats", "1", "--methods", "default", "--out", "c")
-    assert (found["runs"], found["private_runs"], found["total_epsilon"]) == (5, 4, None)
-    assert found["private_total_epsilon"] == total(10)
+    assert summed(found) == (5, 4, None)
+    assert found["total"]["private_epsilon"] == total(10)
 
 
 def test_what_is_said_about_the_total():
@@ -180,9 +186,9 @@ def test_what_is_said_about_the_total():
 def test_an_epsilon_of_single_records_is_none_of_people():
     few = [*ONE, "--set", "method.local_steps=2", "--methods", "record-dp,uldp-avg", "--out", "c"]
     found = document(*few)
-    assert found["results"][0]["epsilon"] is not None
-    assert (found["runs"], found["private_runs"], found["total_epsilon"]) == (2, 1, None)
-    assert found["private_total_epsilon"] == pytest.approx(found["results"][1]["epsilon"], rel=1e-9)
+    assert found["results"][0]["privacy"]["epsilon"] is not None
+    assert summed(found) == (2, 1, None)
+    assert found["total"]["private_epsilon"] == pytest.approx(found["results"][1]["privacy"]["epsilon"], rel=1e-9)
     assert "(record)" in runner.invoke(app, few).stdout
 
 
@@ -232,9 +238,9 @@ def test_data_that_void_the_guarantee_are_told_and_make_the_total_infinite(folde
     result = runner.invoke(app, [*compared, "--methods", "uldp-avg,uldp-sgd", "--json"])
     assert result.stderr.count("NO GUARANTEE") == 1
     found = json.loads(result.stdout)
-    assert (found["runs"], found["private_runs"], found["private_total_epsilon"]) == (4, 0, None)
+    assert summed(found, "private_epsilon") == (4, 0, None)
     # also where only a method is asked for that never had a guarantee
-    assert document(*compared, "--methods", "default")["private_runs"] == 0
+    assert document(*compared, "--methods", "default")["total"]["private_runs"] == 0
 
 
 def test_a_comparison_read_again_is_the_same_to_the_last_digit(folder):
@@ -334,7 +340,7 @@ def test_a_kill_while_a_run_directory_is_made_does_not_block(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr("uldp.runs.directory.replace_file", killed)
             assert runner.invoke(app, [*ONE, "--methods", "default", "--out", name]).exit_code == 130
-        assert document(*ONE, "--methods", "default", "--out", name)["runs"] == 1
+        assert document(*ONE, "--methods", "default", "--out", name)["total"]["runs"] == 1
 
 
 def test_a_setting_that_only_some_methods_have_goes_to_those():

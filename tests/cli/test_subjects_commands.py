@@ -73,12 +73,12 @@ SMALL = ("--dataset", "breast-cancer", "--set", "data.users=20", "--set", "metho
 def test_published_mode_claims_what_sound_mode_keeps(name, tmp_path):
     common = (*SMALL, "--set", "privacy.epsilon=3", "--json")
     sound = json.loads(invoke("run", *common, "--method", name, "--out", tmp_path / "sound").stdout)
-    assert 0 < sound["epsilon"] <= 3
+    assert 0 < sound["statement"]["epsilon"] <= 3
     claimed = invoke("run", *common, "--method", f"{name}-published", "--out", tmp_path / "published")
     document = json.loads(claimed.stdout)
-    assert document["epsilon"] is None
+    assert document["statement"]["epsilon"] is None
     assert document["rounds"] == 2
-    assert "claims epsilon 3" in document["statement"]["headline"]
+    assert "claims epsilon 3" in document["statement"]["guarantee"]
     assert any("Claimed 3, true: none" in line for line in document["statement"]["caveats"])
     assert "NO GUARANTEE" in claimed.stderr
     again = json.loads(invoke("resume", tmp_path / "published", "--json").stdout)

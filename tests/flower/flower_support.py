@@ -114,7 +114,7 @@ class Parties:
     @property
     def exchanges(self):
         words = self.commands["server"]
-        traffic = Path(words[words.index("--out") + 1]) / "traffic.jsonl"
+        traffic = Path(words[words.index("--out") + 1]) / "private" / "traffic.jsonl"
         return len(traffic.read_text().splitlines()) if traffic.exists() else 0
 
     def start(self, name, *options, command=None):

@@ -16,4 +16,6 @@ def test_a_federation_over_tls_ends_with_the_simulations_model(tmp_path):
     assert found.identical and found.setup.exchanges >= 4 and found.rounds.exchanges == 1
     assert 0 < found.rounds.flower_share < 1 and found.rounds.sent > 0 and found.rounds.received > 0
     assert any(line.startswith("round 1/1") for line in said)
+    shown = [file for file in (tmp_path / "r" / "run").iterdir() if file.suffix in (".json", ".jsonl", ".txt")]
+    assert len(shown) >= 6 and not any("second" in file.read_text() for file in shown)  # times are for the owner
     assert oct((tmp_path / "r" / "run" / "private" / "flower").stat().st_mode)[-3:] == "700"

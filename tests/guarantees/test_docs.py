@@ -95,7 +95,7 @@ def test_the_example_method_trains_resumes_and_is_private_like_its_parent(tmp_pa
     ours = run("--method", "server_momentum:UldpAvgMomentum", "--out", "a", "--set", "method.momentum=0.5")
     parent = run("--method", "uldp-avg", "--out", "b")
     none = run("--method", "server_momentum:UldpAvgMomentum", "--out", "c", "--set", "method.momentum=0.0")
-    assert ours["epsilon"] == parent["epsilon"]
+    assert ours["statement"]["epsilon"] == parent["statement"]["epsilon"]
     assert ours["metrics"] != parent["metrics"]
     assert none["metrics"] == parent["metrics"]
     assert ours["metrics"]["accuracy"] > 0.8

@@ -48,7 +48,6 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Train several methods on the same federation and seeds: a table, and a picture of utility and epsilon."""
-    from uldp.privacy.statement import finite_or_none
     from uldp.reports.figures import compare_figure
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.compare import compare as compare_runs
@@ -75,10 +74,7 @@ def compare(
     figure = compare_figure(compared, shown[0], folder.path / "comparison.png")
     document = {
         "results": [method.to_json() for method in compared],
-        "total_epsilon": finite_or_none(total.epsilon),
-        "private_total_epsilon": finite_or_none(total.private_epsilon),
-        "runs": total.runs,
-        "private_runs": total.private_runs,
+        "total": total.to_json(),
         "figure": str(figure),
         "folder": str(folder.path),
     }
@@ -131,7 +127,7 @@ def _watching() -> OnRun:
 
 
 def _show(comparison: Comparison, metrics: list[str]) -> None:
-    from uldp.privacy.statement import show_epsilon
+    from uldp.privacy.statement import NOT_SECRET, show_epsilon
 
     rows = [
         (
@@ -152,6 +148,8 @@ def _show(comparison: Comparison, metrics: list[str]) -> None:
         rows,
         title=f"{first['dataset']}: {first['rounds']} rounds, {seeds}",
     )
+    if comparison.total.simulated and any(method.results[0].statement.holds for method in comparison.methods):
+        typer.echo(f"{NOT_SECRET}.")
     units = {method.unit for method in comparison.methods}
     if units != {"client"}:
         typer.echo("epsilon is the outside world's, who sees the models of one run; server is the server's own.")

@@ -68,12 +68,14 @@ def _explain(epsilon: float, delta: float, silos: int) -> str:
     """What was protected, from whom, and what was not."""
     import textwrap
 
+    from uldp.privacy.statement import NOT_SECRET
+
     factor = math.exp(epsilon)
     text = f"""
 What this means. With each uldp method, whoever sees the models learns little about any one person: had that
 person's records been missing from all {silos} silos, no outcome would have been more than e^{epsilon:.3g} =
 {factor:.0f} times more or less likely, except with probability {delta:g}. Not protected: 'default' has no
-privacy at all. The noise of this demo comes from a known seed, so it protects only from people without the seed
+privacy at all. {NOT_SECRET}, so whoever knows the seed can remove it
 (run.secrets = "os" changes that). The server sees the noised total of all silos, and for uldp-avg-w also how
 many records everybody has (aggregation.name = "paillier" hides them): `uldp plan` prints who faces what.
 The test set, the times and your own choice among the four methods are outside of every epsilon. Each method

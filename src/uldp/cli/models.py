@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uldp.cli.output import Json, print_json, reporting
+from uldp.cli.output import Json, print_json, reporting, warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from uldp.learners.torch import TorchLearner
     from uldp.runs.directory import RunDirectory
     from uldp.vectors import Vector
+
+_PRIVACY = ("guarantee", "unit", "noise", "epsilon", "delta")
 
 Run = Annotated[Path, typer.Argument(help="A run directory with a trained model.")]
 
@@ -67,18 +69,20 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", help="The file to write (default: RUN/model.pt).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Write the model as a plain PyTorch state with its schema, for use without uldp."""
+    """Write the model as a plain PyTorch state with its schema and its privacy statement, for use without uldp."""
     import json
 
     import torch
 
     from uldp.errors import RunError
+    from uldp.privacy.statement import NOT_SECRET
     from uldp.runs.directory import RunDirectory
 
     directory = RunDirectory.open(run_directory)
     target = out or directory.path / "model.pt"
     _check_target(target)
     x = directory.load_model()
+    statement = _statement(directory)
     schema = _schema(directory) if (directory.path / "schema.json").exists() else None
     learner = _learner(directory, schema, x)
     content = {
@@ -86,12 +90,18 @@ def export(
         "model": learner.description,
         "schema": json.dumps(schema.to_dict()) if schema else "",
         "features": list(schema.feature_names()) if schema else [],
+        "statement": statement,
     }
     try:
         torch.save(content, target)
     except (OSError, RuntimeError) as error:
         raise RunError(f"cannot be written: {error}", place=str(target)) from error
+    if statement["epsilon"] is None:
+        warn(str(statement["guarantee"]))
+    elif statement["noise"] != "secret":
+        warn(f"{NOT_SECRET}, so whoever knows it can remove it; train with run.secrets = 'os' before a release.")
     described = {"out": str(target), "parameters": int(x.size), "features": content["features"]}
+    described["privacy"] = {key: statement[key] for key in _PRIVACY}
     if as_json:
         print_json(described)
     else:
@@ -110,6 +120,21 @@ def _check_target(path: Path) -> None:
         raise RunError("exists already; choose another file with --out", place=str(path), value=str(path))
     if not folder:
         raise RunError(f"no folder {str(path.parent)!r}; make it first", place=str(path), value=str(path))
+
+
+def _statement(directory: RunDirectory) -> dict[str, Any]:
+    """What a model that is given away must carry with it: statement.json."""
+    from uldp.errors import RunError
+
+    if not directory.has("statement.json"):
+        raise RunError("has no privacy statement yet; finish it with `uldp resume`", place=str(directory.path))
+    statement = directory.read_json("statement.json")
+    if not isinstance(statement, dict) or not set(_PRIVACY) <= set(statement):
+        raise RunError(
+            f"does not hold {', '.join(_PRIVACY)}; restore it, or train again with this version",
+            place=str(directory.path / "statement.json"),
+        )
+    return statement
 
 
 def _schema(directory: RunDirectory) -> Schema:

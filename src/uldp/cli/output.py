@@ -112,8 +112,6 @@ def progress(label: str, rounds: int) -> Iterator[Callable[[RoundReport], None]]
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from uldp.privacy.statement import show_epsilon
-
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda report: None
@@ -131,7 +129,7 @@ def progress(label: str, rounds: int) -> Iterator[Callable[[RoundReport], None]]
         def show(report: RoundReport) -> None:
             shown = metric_names(report.metrics)[:1]
             metric = "".join(f"{name} {report.metrics[name]:.4g}" for name in shown)
-            note = f"{metric}  epsilon {show_epsilon(report.epsilon)}"
+            note = f"{metric}  epsilon {report.shown_epsilon}"
             bar.update(task, completed=report.round, note=note)
 
         yield show

@@ -155,16 +155,14 @@ def warnings_after(result: Result, rounds: int) -> list[str]:
         )
     if result.saturated:
         found.append(f"{result.saturated} coordinates were cut off at method.value_range; raise it.")
-    done = result.history[-1].round if result.history else 0
-    if done < rounds:
-        found.append(f"stopped after round {done} of {rounds}: the privacy budget is used up.")
+    if result.rounds < rounds:
+        found.append(f"stopped after round {result.rounds} of {rounds}: the privacy budget is used up.")
     return found
 
 
 def show_result(result: Result) -> None:
     """A result for people."""
-    rounds = result.history[-1].round if result.history else 0
-    typer.echo(f"{result.method} on {result.dataset}: {rounds} rounds in {result.seconds:.1f} s")
+    typer.echo(f"{result.method} on {result.dataset}: {result.rounds} rounds in {result.seconds:.1f} s")
     print_table(("test metric", "value"), [(name, f"{value:.4f}") for name, value in result.metrics.items()])
     typer.echo("Privacy")
     typer.echo("\n".join(result.statement.lines()))

@@ -118,9 +118,7 @@ def _serve(prepared: PreparedServer, directory: RunDirectory, where: Where, pati
 
 
 def _show_round(report: RoundReport) -> None:
-    from uldp.privacy.statement import show_epsilon
-
     metrics = "".join(f"  {name} {report.metrics[name]:.4g}" for name in metric_names(report.metrics)[:1])
     without = f"  without {', '.join(report.missing)}" if report.missing else ""
-    epsilon = show_epsilon(report.epsilon)
+    epsilon = report.shown_epsilon
     say(f"round {report.round}/{report.rounds}{metrics}  epsilon {epsilon}  {report.seconds:.1f} s{without}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,9 +17,16 @@ if TYPE_CHECKING:
     from uldp.experiment.config import Experiment
     from uldp.privacy.events import Event
     from uldp.runs.directory import RunDirectory
+    from uldp.runs.people import Population, Together
 
 Folders = Annotated[list[Path], typer.Argument(help="Run directories, or folders that hold some at any depth.")]
 Delta = Annotated[float, typer.Option("--delta", help="The delta of the total; 0 takes the smallest of the runs.")]
+
+_APART = (
+    "These totals are about different people: no id is in two of them (by keyed digests in the runs' private folders), "
+    "or they are of different data sets. A person who has another id in other tables is not recognised: give such "
+    "experiments the same data.population, or add the totals up."
+)
 
 
 @dataclass(frozen=True)
@@ -28,112 +34,174 @@ class _Run:
     """One run: on whose data, and what it released.
 
     ``spent`` is about a person: without bound where a run promises a person nothing. ``of_client`` is what a run that
-    protects clients released about one of them, and ``clients`` tells these clients from others.
+    protects clients released about one of them.
     """
 
-    path: Path
-    experiment: Experiment
-    data: frozenset[str]
+    people: Population
     rounds: int
     spent: Counter[Event]
-    clients: frozenset[str]
     of_client: Counter[Event]
+    void: bool
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.people.experiment
+
+    @property
+    def simulated(self) -> bool:
+        return self.experiment.run.secrets == "simulated"
 
     def to_json(self) -> dict[str, Any]:
         from uldp.privacy.accountants import account
+        from uldp.privacy.statement import guarantee
 
-        delta = self.experiment.privacy.delta
+        unit, delta = self.experiment.method.unit, self.experiment.privacy.delta
+        epsilon = account(self.of_client or self.spent, delta).value
+        void = "a person faces a loss without bound in this run" if self.void or unit == "record" else ""
+        words = guarantee(unit, epsilon, delta, simulated=self.simulated, void=void)
+        about = {"run": self.people.run, "method": self.experiment.method_name, "unit": unit, "rounds": self.rounds}
+        return {**about, **_privacy(words, epsilon, delta, simulated=self.simulated)}
+
+
+@dataclass
+class _Group:
+    """Runs whose people are the same, or may be; and what leaves that in doubt."""
+
+    runs: list[_Run]
+    doubts: set[str] = field(default_factory=set)
+
+    def to_json(self, delta: float) -> dict[str, Any]:
+        clients = [run for run in self.runs if run.of_client]
+        whom = " for a person whose records were in all of these runs, against whoever sees the models"
+        for_clients = " for a client that was in all client-level runs, towards everybody"
         return {
-            "run": str(self.path),
-            "method": self.experiment.method_name,
-            "unit": self.experiment.method.unit,
-            "rounds": self.rounds,
-            "noise": self.experiment.run.secrets,
-            "delta": delta,
-            "epsilon": account(self.of_client or self.spent, delta).value,
+            "data": "; ".join(sorted({run.people.name for run in self.runs})),
+            "runs": [run.to_json() for run in self.runs],
+            **_summed(self.runs, [run.spent for run in self.runs], delta, "user", whom),
+            "clients": {
+                "runs": [run.people.run for run in clients],
+                **_summed(clients, [run.of_client for run in clients], delta, "client", for_clients),
+            }
+            if clients
+            else None,
+            "doubts": sorted(self.doubts),
         }
+
+
+def _privacy(words: str, epsilon: float, delta: float, *, simulated: bool) -> dict[str, Any]:
+    """An epsilon with what must stand beside it."""
+    from uldp.privacy.statement import finite_or_none, noise_kind
+
+    noise = noise_kind(simulated=simulated)
+    return {"guarantee": words, "noise": noise, "epsilon": finite_or_none(epsilon), "delta": delta}
+
+
+def _summed(runs: list[_Run], released: list[Counter[Event]], delta: float, unit: str, whom: str) -> dict[str, Any]:
+    """What these releases cost together."""
+    from uldp.privacy.accountants import account
+    from uldp.privacy.statement import guarantee
+
+    at = delta or min(run.experiment.privacy.delta for run in runs)
+    simulated = any(run.simulated for run in runs)
+    epsilon = account(sum(released, Counter()), at).value
+    void = "" if math.isfinite(epsilon) else "one of these runs bounds nobody's loss"
+    return _privacy(
+        guarantee(unit, epsilon, at, simulated=simulated, void=void, whom=whom), epsilon, at, simulated=simulated
+    )
 
 
 @reporting
 def total(folders: Folders, delta: Delta = 0.0, as_json: Json = False) -> None:
-    """Add up the privacy that runs on the same data have spent: trials, comparisons and tuning count too."""
-    from uldp.privacy.accountants import account
-    from uldp.privacy.statement import finite_or_none
-
+    """Add up the privacy that runs on the same people have spent: trials, comparisons and tuning count too."""
     paths = sorted({path.parent.resolve() for folder in folders for path in _runs_below(folder)})
     if not paths:
         listed = ", ".join(str(folder) for folder in folders)
         raise RunError("holds no run directory (a folder with experiment.json)", place=listed, value=listed)
-    totals: list[dict[str, Any]] = []
-    for group in _sharing([_read(path) for path in paths], lambda run: run.data):
-        at = delta or min(run.experiment.privacy.delta for run in group)
-        together: Counter[Event] = sum((run.spent for run in group), Counter())
-        totals.append(
-            {
-                "data": ", ".join(sorted(frozenset().union(*(run.data for run in group)))),
-                "runs": [run.to_json() for run in group],
-                "delta": at,
-                "epsilon": account(together, at).value,
-                "clients": _client_totals(group, delta),
-                "simulated": any(run.experiment.run.secrets == "simulated" for run in group),
-            }
-        )
+    totals = [group.to_json(delta) for group in _grouped([_read(path) for path in paths])]
     if as_json:
-        for found in totals:
-            for entry in (found, *found["runs"], *found["clients"]):
-                entry["epsilon"] = finite_or_none(entry["epsilon"])
-        print_json({"totals": totals})
+        print_json({"totals": totals, "apart": _APART if len(totals) > 1 else None})
         return
     for found in totals:
         _show(found)
+    if len(totals) > 1:
+        typer.echo(_APART)
 
 
-def _client_totals(runs: list[_Run], delta: float) -> list[dict[str, Any]]:
-    """What a client faces that was in all runs that protect clients, for each body of clients."""
-    from uldp.privacy.accountants import account
+def _grouped(runs: list[_Run]) -> list[_Group]:
+    """Runs whose people may be the same, or a chain of such runs, belong together. What is in doubt is added up."""
+    groups: list[_Group] = []
+    for run in runs:
+        new, others = _Group([run]), []
+        for group in groups:
+            why = _joined(group, run)
+            if why is None:
+                others.append(group)
+            else:
+                new = _Group([*group.runs, *new.runs], group.doubts | new.doubts | ({why.why} if why.doubt else set()))
+        groups = [*others, new]
+    return sorted(
+        (_Group(sorted(group.runs, key=lambda run: run.people.run), group.doubts) for group in groups),
+        key=lambda group: group.runs[0].people.run,
+    )
 
-    found = []
-    for group in _sharing([run for run in runs if run.of_client], lambda run: run.clients):
-        at = delta or min(run.experiment.privacy.delta for run in group)
-        together: Counter[Event] = sum((run.of_client for run in group), Counter())
-        paths = [str(run.path) for run in group]
-        found.append({"runs": paths, "delta": at, "epsilon": account(together, at).value})
-    return found
+
+def _joined(group: _Group, run: _Run) -> Together | None:
+    """Why a run belongs to a group: by what is certain, if anything is; None if its people are in none of its runs."""
+    from uldp.runs.people import together
+
+    doubt: Together | None = None
+    for other in group.runs:
+        why = together(other.people, run.people)
+        if why is not None and not why.doubt:
+            return why
+        doubt = doubt or why
+    return doubt
 
 
 def _show(found: dict[str, Any]) -> None:
     """A total for people."""
-    from uldp.privacy.statement import show_epsilon
+    from uldp.privacy.statement import NOT_SECRET
 
-    rows = []
+    rows, simulated = [], False
     for run in found["runs"]:
-        mark = f" ({run['unit']})" if run["unit"] == "client" else ""
-        rows.append((run["run"], run["method"], str(run["rounds"]), show_epsilon(run["epsilon"]) + mark))
+        marks = [run["unit"]] if run["unit"] == "client" else []
+        if run["noise"] == "simulated" and run["epsilon"] is not None:
+            marks, simulated = [*marks, "simulated noise"], True
+        mark = f" ({', '.join(marks)})" if marks else ""
+        rows.append((run["run"], run["method"], str(run["rounds"]), _shown(run) + mark))
     print_table(("run", "method", "rounds", "epsilon"), rows, title=f"on {found['data']}")
-    secret = ", had all of the noise been secret (some is simulated)" if found["simulated"] else ""
-    of_people = [run for run in found["runs"] if run["unit"] != "client"]
-    if of_people:
+    if any(run["unit"] != "client" for run in found["runs"]):
         typer.echo(
-            f"together: epsilon {show_epsilon(found['epsilon'])} at delta {found['delta']:g}, for the outside world "
-            f"and a person whose records were in all of them{secret}."
+            f"together: epsilon {_shown(found)} at delta {found['delta']:g}, for the outside world "
+            "and a person whose records were in all of them."
         )
-    if any(math.isinf(run["epsilon"]) for run in of_people):
+    _show_unbounded(found)
+    for why in found["doubts"]:
+        typer.echo(f"(added up because nobody knows that they are about different people: {why})")
+    if clients := found["clients"]:
+        number = len(clients["runs"])
+        runs = f"{number} client-level runs" if number > 1 else "one client-level run"
+        typer.echo(
+            f"{runs}: epsilon {_shown(clients)} at delta {clients['delta']:g}, towards everybody, for a client that "
+            "was in all of them; s times as much for a person with records at s clients."
+        )
+    if simulated:
+        typer.echo(f"{NOT_SECRET} (where it is marked as simulated).")
+
+
+def _show_unbounded(found: dict[str, Any]) -> None:
+    """Why a person's total is infinite."""
+    of_people = [run for run in found["runs"] if run["unit"] != "client"]
+    if any(run["epsilon"] is None or run["unit"] == "record" for run in of_people):
         typer.echo("(infinite: a run without noise or guarantee, or one that protects records and not people)")
     elif of_people and found["clients"]:
         typer.echo("(infinite: some runs protect clients, and a person may have records with several)")
-    for one in found["clients"]:
-        number = len(one["runs"])
-        runs = f"{number} client-level runs" if number > 1 else "one client-level run"
-        typer.echo(
-            f"{runs} of the same clients: epsilon {show_epsilon(one['epsilon'])} at delta {one['delta']:g}, towards "
-            f"everybody, for a client that was in all of them; s times as much for a person with records at s "
-            f"clients{secret}."
-        )
-    if len(found["clients"]) > 1:
-        typer.echo(
-            "(clients of different runs are the same if their files are, or the data section and the seed; else "
-            "nobody knows who was in several, and their totals are apart)"
-        )
+
+
+def _shown(privacy: dict[str, Any]) -> str:
+    from uldp.privacy.statement import show_epsilon
+
+    return show_epsilon(math.inf if privacy["epsilon"] is None else privacy["epsilon"])
 
 
 def _runs_below(folder: Path) -> list[Path]:
@@ -146,18 +214,20 @@ def _read(path: Path) -> _Run:
     from uldp.privacy.events import NonPrivate
     from uldp.privacy.ledger import Ledger
     from uldp.runs.directory import RunDirectory
+    from uldp.runs.people import Population
 
     directory = RunDirectory.open(path)
     experiment = directory.experiment()
     entries = directory.ledger_entries()
     rounds = len({entry.round for entry in entries})
     _check_whole(directory, rounds)
+    void = _void(directory, experiment)
     released: Counter[Event] = Counter(dict(Ledger(experiment.privacy.delta, None, entries).composition()))
     unbounded: Counter[Event] = Counter({NonPrivate(): len(entries)} if entries else {})
-    released = unbounded if _void(directory, experiment) else released
+    released = unbounded if void else released
     spent = released if experiment.method.unit == "user" else unbounded
     of_client: Counter[Event] = released if experiment.method.unit == "client" else Counter()
-    return _Run(path, experiment, _data(experiment), rounds, spent, _clients(experiment), of_client)
+    return _Run(Population.of(directory, experiment), rounds, spent, of_client, void)
 
 
 def _check_whole(directory: RunDirectory, rounds: int) -> None:
@@ -177,32 +247,3 @@ def _void(directory: RunDirectory, experiment: Experiment) -> bool:
     if (directory.path / "statement.json").is_file():
         return bool(directory.read_json("statement.json").get("epsilon") is None)
     return experiment.data.schema.get("standardise") == "silo"
-
-
-def _data(experiment: Experiment) -> frozenset[str]:
-    """What tells one body of people from another: the data set, or the files."""
-    data = experiment.data
-    if data.dataset is not None:
-        return frozenset({data.dataset})
-    assert isinstance(data.silos, tuple)
-    return frozenset(str((experiment.base / file).resolve()) for file in data.silos)
-
-
-def _clients(experiment: Experiment) -> frozenset[str]:
-    """What tells clients from others: their files, or how and with which seed a data set's records are dealt."""
-    data = experiment.data
-    if data.dataset is None:
-        return _data(experiment)
-    return frozenset({repr((replace(data, data_dir=None), experiment.run.seed))})
-
-
-def _sharing(runs: list[_Run], body: Callable[[_Run], frozenset[str]]) -> list[list[_Run]]:
-    """Runs that have a part of ``body`` in common, or a chain of such runs, belong together: so may their people."""
-    groups: list[tuple[frozenset[str], list[_Run]]] = []
-    for run in runs:
-        data, members = body(run), [run]
-        for other in [group for group in groups if group[0] & data]:
-            groups.remove(other)
-            data, members = data | other[0], [*other[1], *members]
-        groups.append((data, members))
-    return [sorted(members, key=lambda run: run.path) for _, members in groups]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from uldp.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from uldp.data.people import People
     from uldp.data.schema import Schema
 
 FloatArray = npt.NDArray[np.float32]
@@ -104,7 +105,7 @@ class Federation:
     else (for instance how many values were clipped). ``schema``, where there is one, applies the same
     preprocessing to new tables. ``roster`` is a digest of how ids become users: equal in all silos of one federation.
     ``holdout`` are the silos' records of people who take no part in training, in the order of the silos; empty where
-    nobody is held out.
+    nobody is held out. ``people`` are the ids behind own tables; None where users are made up.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Federation:
     schema: Schema | None = None
     roster: str = ""
     holdout: tuple[SiloData, ...] = ()
+    people: People | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.silos:

@@ -18,6 +18,7 @@ import numpy as np
 from uldp.data.federation import Federation, Records, SiloData
 from uldp.data.files import read_table, table_stem
 from uldp.data.ids import normalised_ids
+from uldp.data.people import People, table_digest
 from uldp.data.roster import HashedIds, UserIndex, check_room, held_out
 from uldp.data.schema import Schema
 from uldp.data.standardise import Statistics
@@ -33,13 +34,17 @@ Files = Sequence[Path | str] | Mapping[str, Path | str]
 
 @dataclass(frozen=True)
 class LoadedSilo:
-    """A silo's training records; its ids as they were written; its held-out users' rows, not yet encoded; and notes."""
+    """A silo's training records; its ids as they were written; its held-out users' rows, not yet encoded; and notes.
+
+    ``table`` is a digest of the whole table without its ids; it goes nowhere as it is.
+    """
 
     data: SiloData
     spellings: Spellings
     held_out: pd.DataFrame
     place: str
     notes: tuple[str, ...]
+    table: bytes
 
 
 def load_tables(
@@ -86,6 +91,7 @@ def load_tables(
         notes=(*notes, *_collisions(ids, index), *respelled, *_same_files(named)),
         schema=schema,
         roster=index.digest(),
+        people=People(ids, frozenset(silo.table for silo in silos)),
     )
 
 
@@ -117,6 +123,7 @@ def load_silo(
         held_out=frame[test],
         place=place,
         notes=schema.notes(frame, place),
+        table=table_digest(schema.feature_names(), features),
     )
 
 

@@ -516,7 +516,7 @@ def _common_caveats(plan: Plan, simulated: bool, together: bool) -> tuple[str, .
     if (plan.method.noise_multiplier or plan.method.local_noise) and simulated:
         lines.append(
             "The noise is simulated from the seed: whoever knows run.seed can take it off. "
-            'Set run.secrets = "os" before a model of real data leaves the house.'
+            'Set run.secrets = "os" before a model trained on real data is released.'
         )
     lines += _sampling_and_counts(plan)
     lines += plan.aggregation.caveats(plan.method, plan.facts)

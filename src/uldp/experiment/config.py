@@ -53,6 +53,7 @@ class DataConfig:
     roster: str | None = None
     id_key: str | None = None
     holdout: float = 0.0
+    population: str | None = None
     schema: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -72,6 +73,8 @@ class DataConfig:
                 place="data.holdout",
                 value=self.holdout,
             )
+        if self.population is not None and not self.population.strip():
+            raise ConfigError("a name for the people whose records these are, or nothing", place="data.population")
         if isinstance(self.silos, int) and self.silos < 1:
             raise ConfigError(f"at least 1, not {self.silos}", place="data.silos", value=self.silos)
         tables_only = ("user", "label", "test", "test_fraction", "roster", "id_key", "schema")

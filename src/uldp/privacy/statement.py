@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 WIDTH = 100
+NOT_SECRET = "NOT A GUARANTEE FOR THIS RUN: the noise was generated from run.seed"
 _COUNTED = "* of the noised numbers. Record counts are seen besides, and no epsilon covers those."
 
 
@@ -64,26 +65,27 @@ class Statement:
         """Whether there is a guarantee at all."""
         return self.unit is not None and not self.void and math.isfinite(self.epsilon)
 
+    @property
+    def noise(self) -> str:
+        return noise_kind(simulated=self.simulated)
+
     def headline(self) -> str:
         """The one sentence."""
-        if self.unit is None:
-            return "No privacy: this method bounds nobody's influence and adds no noise."
-        if self.void:
-            return f"NO GUARANTEE: {self.void}."
-        if math.isinf(self.epsilon):
-            return "NO PRIVACY: the noise is zero, so epsilon is infinite."
-        secret = "" if not self.simulated else ", had its noise been secret (it is simulated here)"
+        return guarantee(
+            self.unit, self.epsilon, self.delta, simulated=self.simulated, void=self.void, whom=self._whom()
+        )
+
+    def _whom(self) -> str:
+        """Against whom the guarantee is, and about what."""
         if self.unit == "client":
             return (
-                f"Client-level local DP with epsilon {self.epsilon:.4g} at delta {self.delta:g} against everybody, the "
-                f"server included: all records of any one client could have been others ({self.rounds} rounds, "
-                f"{self.accountant}){secret}."
+                f" against everybody, the server included: all records of any one client could have been others "
+                f"({self.rounds} rounds, {self.accountant})"
             )
         what = "all records of any one user, in all silos together," if self.unit == "user" else "any one record"
         return (
-            f"{self.unit.capitalize()}-level DP with epsilon {self.epsilon:.4g} at delta {self.delta:g} against "
-            f"whoever sees the model of every round: {what} could have been left out (add/remove, "
-            f"{self.rounds} rounds, {self.accountant}){secret}."
+            f" against whoever sees the model of every round: {what} could have been left out (add/remove, "
+            f"{self.rounds} rounds, {self.accountant})"
         )
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -151,14 +153,14 @@ class Statement:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "headline": self.headline(),
+            "guarantee": self.headline(),
             "unit": self.unit,
             "neighbours": _NEIGHBOURS.get(self.unit or "", "add or remove all records of one user, |U| public"),
             "epsilon": finite_or_none(self.epsilon),
             "delta": self.delta,
             "accountant": self.accountant,
             "rounds": self.rounds,
-            "noise": "simulated" if self.simulated else "secret",
+            "noise": self.noise,
             "exposures": [exposure.to_json() for exposure in self.exposures],
             "records_per_person": [{"records": n, "epsilon": finite_or_none(e)} for n, e in self.groups],
             "caveats": list(self.caveats),
@@ -192,6 +194,32 @@ td, th {{ text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; b
 {corrected}
 </html>
 """
+
+
+def noise_kind(*, simulated: bool) -> str:
+    """What ``noise`` says beside every epsilon of a run: whoever knows the seed can compute simulated noise."""
+    return "simulated" if simulated else "secret"
+
+
+def guarantee(
+    unit: str | None, epsilon: float, delta: float, *, simulated: bool, void: str = "", whom: str = ""
+) -> str:
+    """An epsilon in words, as it stands beside the number wherever a run's epsilon is written down.
+
+    >>> guarantee("user", 2.5, 1e-5, simulated=False)
+    'User-level DP with epsilon 2.5 at delta 1e-05.'
+    >>> guarantee("user", 2.5, 1e-5, simulated=True).partition(". ")[0]
+    'NOT A GUARANTEE FOR THIS RUN: the noise was generated from run.seed'
+    """
+    if unit is None:
+        return "No privacy: this method bounds nobody's influence and adds no noise."
+    if void:
+        return f"NO GUARANTEE: {void}."
+    if math.isinf(epsilon):
+        return "NO PRIVACY: the noise is zero, so epsilon is infinite."
+    kind = "Client-level local DP" if unit == "client" else f"{unit.capitalize()}-level DP"
+    words = f"{kind} with epsilon {epsilon:.4g} at delta {delta:g}{whom}."
+    return f"{NOT_SECRET}. With secret noise it would be: {words}" if simulated else words
 
 
 def finite_or_none(value: float) -> float | None:

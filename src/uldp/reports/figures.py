@@ -49,7 +49,8 @@ def compare_figure(compared: Sequence[Compared], metric: str, path: Path) -> Pat
     first = compared[0].results[0]
     left.set(xlabel="round", ylabel=f"test {metric.replace('_', ' ')}", title=f"Utility on {first.dataset}")
     title = "What one record risks" if len(records) == len(compared) else "What one person risks"
-    right.set(xlabel="round", ylabel=f"epsilon (delta = {first.statement.delta:g})", title=title)
+    simulated = ", simulated noise" if first.statement.simulated else ""
+    right.set(xlabel="round", ylabel=f"epsilon (delta = {first.statement.delta:g}{simulated})", title=title)
     for axes in (left, right):
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, fontsize="small")

@@ -9,8 +9,9 @@
     statement.json      for whom which epsilon holds; statement.txt for people
     result.json         the JSON document of ``uldp run``
     model.npz           the final parameters; schema.json: how a table becomes features
-    private/            checkpoint, transcripts and, with secrets from the OS, their key until the run is over: for the
-                        owner only
+    private/            for the owner only: checkpoint, transcripts, how long each round took (one user with many
+                        records is visible in times, so no file above holds any), keyed digests of who took part and,
+                        with secrets from the OS, their key until the run is over
 
 Files are replaced in one step, so a crash leaves the old one or the new one, never half of one. ``experiment.json`` is
 the last file of a new directory: one without it was cut short while it was made, and may be made again.
@@ -18,7 +19,6 @@ the last file of a new directory: one without it was cut short while it was made
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ from uldp.errors import RunError, first_line
 from uldp.experiment.config import Experiment, without_moved_keys
 from uldp.privacy.ledger import Entry
 from uldp.rng import Secrets
-from uldp.runs.files import append_line, locked, read_lines, replace_file, reported
+from uldp.runs.files import append_line, locked, read_lines, replace_file, reported, seal, unsealed
 from uldp.vectors import Vector
 
 CARRIER: Final = "flower"
@@ -113,6 +113,11 @@ class RunDirectory:
     def checkpoint_file(self) -> Path:
         return self._private / "checkpoint.bin"
 
+    @property
+    def people_file(self) -> Path:
+        """Keyed digests of whose records the run uses, see :mod:`uldp.runs.people`."""
+        return self._private / "people.bin"
+
     def make(self) -> None:
         """The directory itself, if it is not there yet."""
         with reported(self.path):
@@ -179,7 +184,7 @@ class RunDirectory:
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         body = msgspec.msgpack.encode(checkpoint)
-        replace_file(self.checkpoint_file, _MAGIC + hashlib.sha256(body).digest() + body)
+        replace_file(self.checkpoint_file, seal(_MAGIC, body))
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, None if there is none yet; a damaged one is an error, never a fresh start."""
@@ -187,9 +192,8 @@ class RunDirectory:
         with reported(file):
             if not file.exists():
                 return None
-            data = file.read_bytes()
-        head, body = data[: len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
-        if head != _MAGIC + hashlib.sha256(body).digest():
+            body = unsealed(_MAGIC, file.read_bytes())
+        if body is None:
             raise RunError(
                 "the checkpoint is damaged (its checksum does not fit); restore it from a backup, or start a new run",
                 place=str(file),
@@ -205,6 +209,18 @@ class RunDirectory:
 
     def ledger_entries(self) -> tuple[Entry, ...]:
         return tuple(Entry.from_json(line) for line in read_lines(self.path / "ledger.jsonl"))
+
+    def append_time(self, round_: int, seconds: float) -> None:
+        """How long a round took: for the owner only, because one user with many records is visible in it."""
+        append_line(self._private / "times.jsonl", {"round": round_, "seconds": round(seconds, 6)}, mode=0o600)
+
+    def times(self) -> dict[int, float]:
+        """Seconds of the rounds, as far as they are known."""
+        file = self._private / "times.jsonl"
+        try:
+            return {int(line["round"]): float(line["seconds"]) for line in read_lines(file)}
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError("is damaged; delete it, the times are not needed", place=str(file)) from error
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         append_line(self.path / "metrics.jsonl", line)

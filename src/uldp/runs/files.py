@@ -6,6 +6,7 @@ Trouble with the disk is a :class:`RunError` of one sentence; the file is then a
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import secrets
@@ -44,6 +45,17 @@ def replace_file(file: Path, data: bytes, mode: int = 0o600) -> None:
                 partial.unlink()
             raise
         sync_folder(file.parent)
+
+
+def seal(magic: bytes, body: bytes) -> bytes:
+    """What a file holds that must be whole: its kind, a checksum, the content."""
+    return magic + hashlib.sha256(body).digest() + body
+
+
+def unsealed(magic: bytes, data: bytes) -> bytes | None:
+    """The content that :func:`seal` was given; None if it is damaged, or of another kind."""
+    body = data[len(magic) + 32 :]
+    return body if data == seal(magic, body) else None
 
 
 def append_line(file: Path, tree: dict[str, Any], mode: int = 0o644) -> None:

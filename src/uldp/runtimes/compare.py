@@ -27,13 +27,14 @@ from uldp.methods.registry import lookup
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Event
 from uldp.privacy.ledger import Ledger
-from uldp.privacy.statement import Statement, finite_or_none
+from uldp.privacy.statement import Statement, finite_or_none, guarantee, noise_kind
 from uldp.protocol.messages import PROTOCOL_VERSION
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.local import run
 from uldp.runtimes.recording import OnRound, Result
 
 SETTINGS = "comparison.json"
+_TOGETHER = " over all private runs of the folder together"
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,13 +96,16 @@ class Compared:
             "method": self.method,
             "dataset": first.dataset,
             "repeats": len(self.results),
-            "rounds": first.history[-1].round if first.history else 0,
+            "rounds": first.rounds,
             "metrics": {name: mean for name, (mean, _) in self.metrics.items()},
             "deviations": {name: deviation for name, (_, deviation) in self.metrics.items()},
-            "epsilon": finite_or_none(self.epsilon),
-            "server_epsilon": finite_or_none(self.server_epsilon),
-            "delta": first.statement.delta,
-            "seconds": round(self.seconds, 3),
+            "privacy": {
+                "guarantee": first.statement.headline(),
+                "noise": first.statement.noise,
+                "epsilon": finite_or_none(self.epsilon),
+                "server_epsilon": finite_or_none(self.server_epsilon),
+                "delta": first.statement.delta,
+            },
             "statement": first.statement.to_json(),
             "runs": [result.to_json() for result in self.results],
         }
@@ -118,6 +122,21 @@ class Total:
     private_runs: int
     epsilon: float
     private_epsilon: float
+    delta: float
+    simulated: bool
+
+    def to_json(self) -> dict[str, Any]:
+        unit = "user" if self.private_runs else None
+        words = guarantee(unit, self.private_epsilon, self.delta, simulated=self.simulated, whom=_TOGETHER)
+        return {
+            "runs": self.runs,
+            "private_runs": self.private_runs,
+            "guarantee": words,
+            "noise": noise_kind(simulated=self.simulated),
+            "epsilon": finite_or_none(self.epsilon),
+            "private_epsilon": finite_or_none(self.private_epsilon),
+            "delta": self.delta,
+        }
 
 
 @dataclass(frozen=True)
@@ -181,7 +200,9 @@ def _total(folder: RunDirectory, experiment: Experiment, protected: Collection[s
             private_runs += count
             private.update({event: times * count for event, times in released})
     private_epsilon = account(private, delta).value if private_runs else math.inf
-    return Total(runs, private_runs, private_epsilon if private_runs == runs else math.inf, private_epsilon)
+    epsilon = private_epsilon if private_runs == runs else math.inf
+    simulated = experiment.run.secrets == "simulated"
+    return Total(runs, private_runs, epsilon, private_epsilon, delta, simulated)
 
 
 def _releases(folder: RunDirectory, first_seed: int, delta: float) -> Counter[tuple[str, frozenset[tuple[Event, int]]]]:

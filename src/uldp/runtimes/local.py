@@ -140,7 +140,8 @@ class _LocalRun(RecordedRun):
         record: Record | None,
         silos: Silos,
     ) -> None:
-        super().__init__(prepared, directory, on_round, fingerprint(prepared.federation))
+        federation = prepared.federation
+        super().__init__(prepared, directory, on_round, fingerprint(federation), federation.people)
         self._prepared = prepared
         self._record = record or (lambda receiver, sender, message: None)
         self._silos = silos

@@ -17,15 +17,17 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from uldp.data.federation import Records
+from uldp.data.people import People
 from uldp.errors import ModelError, RunError
 from uldp.experiment.build import Described, statement, void_of
 from uldp.experiment.config import Experiment
 from uldp.learners.base import Learner
 from uldp.privacy.accountants import Composition
 from uldp.privacy.ledger import Entry, Ledger
-from uldp.privacy.statement import Statement, finite_or_none
+from uldp.privacy.statement import Statement, finite_or_none, guarantee, noise_kind, show_epsilon
 from uldp.rng import Secrets, Streams
 from uldp.runs.directory import Checkpoint, RunDirectory
+from uldp.runs.people import keep_people
 from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession
 from uldp.vectors import Vector
@@ -44,28 +46,37 @@ class RoundReport:
     seconds: float
     missing: tuple[str, ...] = ()
     """The silos that the round had to do without."""
+    noise: str = "simulated"
+    """``simulated`` where whoever knows the seed can compute the noise; else ``secret``."""
+    guarantee: str = ""
+    """What ``epsilon`` means, in words."""
+
+    @property
+    def shown_epsilon(self) -> str:
+        """Epsilon so far, for people."""
+        simulated = self.noise == "simulated" and math.isfinite(self.epsilon)
+        return show_epsilon(self.epsilon) + (" (simulated noise)" if simulated else "")
 
     def to_json(self) -> dict[str, Any]:
-        line = {
-            "round": self.round,
-            "metrics": dict(self.metrics),
-            "epsilon": finite_or_none(self.epsilon),
-            "seconds": round(self.seconds, 6),
-        }
+        """What may be shown of it. The time is not: one user with many records is visible in it."""
+        privacy = {"epsilon": finite_or_none(self.epsilon), "noise": self.noise, "guarantee": self.guarantee}
+        line = {"round": self.round, "metrics": dict(self.metrics), "privacy": privacy}
         return {**line, "missing": list(self.missing)} if self.missing else line
 
     @classmethod
-    def from_json(cls, line: dict[str, Any], rounds: int) -> RoundReport:
+    def from_json(cls, line: dict[str, Any], rounds: int, seconds: float = 0.0) -> RoundReport:
         try:
-            epsilon = math.inf if line["epsilon"] is None else float(line["epsilon"])
+            privacy = line["privacy"]
+            epsilon = math.inf if privacy["epsilon"] is None else float(privacy["epsilon"])
             metrics = {str(name): float(value) for name, value in line["metrics"].items()}
             missing = tuple(str(name) for name in line.get("missing", ()))
-            return cls(int(line["round"]), rounds, metrics, epsilon, float(line["seconds"]), missing)
+            words = (str(privacy["noise"]), str(privacy["guarantee"]))
+            return cls(int(line["round"]), rounds, metrics, epsilon, seconds, missing, *words)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"cannot read the metrics {line!r}", place="metrics.jsonl") from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A trained model with its test metrics and its privacy statement."""
 
@@ -90,17 +101,24 @@ class Result:
     def epsilon(self) -> float:
         return self.statement.epsilon
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds were trained."""
+        return self.history[-1].round if self.history else 0
+
+    def __repr__(self) -> str:
+        metrics = "".join(f"{name} {value:.4g}, " for name, value in self.metrics.items())
+        return f"<Result: {self.method} on {self.dataset}, {self.rounds} rounds, {metrics}{self.statement.headline()}>"
+
     def to_json(self) -> dict[str, Any]:
-        """The document of ``uldp run --json``."""
+        """The document of ``uldp run --json``. Epsilon stands in the statement only, beside what it means; there is no
+        time in it, for the document may be shown."""
         return {
             "run": self.run,
             "dataset": self.dataset,
             "method": self.method,
-            "rounds": self.history[-1].round if self.history else 0,
+            "rounds": self.rounds,
             "metrics": dict(self.metrics),
-            "epsilon": finite_or_none(self.epsilon),
-            "delta": self.statement.delta,
-            "seconds": round(self.seconds, 3),
             "saturated": self.saturated,
             "statement": self.statement.to_json(),
         }
@@ -148,8 +166,16 @@ class RecordedRun(ABC):
     together: bool = True
     """Whether all parties run in one place."""
 
-    def __init__(self, subject: Subject, directory: RunDirectory | None, on_round: OnRound | None, data: str) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        directory: RunDirectory | None,
+        on_round: OnRound | None,
+        data: str,
+        people: People | None = None,
+    ) -> None:
         self._subject = subject
+        self._people = people
         self._directory = directory
         self._on_round = on_round
         self._data = data
@@ -206,6 +232,7 @@ class RecordedRun(ABC):
             raise RunError("its checkpoint is gone; start a new run", place=str(directory.path))
         else:
             # Before the first question: a run that stops within round 1 must not go on with other data or settings.
+            keep_people(directory, self._people)
             self._checkpoint()
 
     def _train(self) -> None:
@@ -246,19 +273,22 @@ class RecordedRun(ABC):
     def _report(self, seconds: float) -> None:
         """Evaluate, write down, tell."""
         self._seconds += seconds
-        test = self._subject.test
+        test, method, ledger = self._subject.test, self._subject.plan.method, self._server.ledger
+        simulated, void = self._secrets.simulated, void_of(method, self._subject.about)
+        epsilon = math.inf if void else ledger.epsilon().value
         report = RoundReport(
             self._server.round,
-            self._subject.plan.method.rounds,
+            method.rounds,
             {} if test is None else self._learner.evaluate(self._server.model, test),
-            math.inf
-            if void_of(self._subject.plan.method, self._subject.about)
-            else self._server.ledger.epsilon().value,
+            epsilon,
             seconds,
             self._missing,
+            noise_kind(simulated=simulated),
+            guarantee(method.unit, epsilon, ledger.delta, simulated=simulated, void=void),
         )
         self._history.append(report)
         if self._directory is not None:
+            self._directory.append_time(report.round, seconds)
             self._directory.append_metrics(report.to_json())
         if self._on_round is not None:
             self._on_round(report)
@@ -279,7 +309,8 @@ class RecordedRun(ABC):
         self._restore_silos(checkpoint.silos)
         self._seconds, self._left_out_before = checkpoint.seconds, checkpoint.left_out
         lines, rounds = directory.keep_metrics(checkpoint.round), self._subject.plan.method.rounds
-        self._history = [RoundReport.from_json(line, rounds) for line in lines]
+        times = directory.times()
+        self._history = [RoundReport.from_json(line, rounds, times.get(line["round"], 0.0)) for line in lines]
 
     def _check_model(self, x: Vector, when: str) -> None:
         """Stop on a model that returns NaN. The probes are public: no record decides whether a run goes on."""

@@ -10,7 +10,6 @@ Whoever reads the folder of an unfinished experiment can take that silo's noise 
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +18,10 @@ from typing import Final
 from uldp.errors import ConfigError, RunError
 from uldp.experiment.config import Experiment
 from uldp.rng import Secrets
-from uldp.runs.files import kept_key, locked, private_folder, replace_file, reported, sync_folder
+from uldp.runs.files import kept_key, locked, private_folder, replace_file, reported, seal, sync_folder, unsealed
 from uldp.sessions.silo import SiloSession
 
 _MAGIC: Final = b"uldp-silo-1\n"
-_HEAD: Final = len(_MAGIC) + 32
-
-
 _SESSION: Final = "session.bin"
 _KEY: Final = "secrets.key"
 
@@ -34,12 +30,12 @@ def _load(file: Path) -> bytes | None:
     with reported(file):
         if not file.exists():
             return None
-        data = file.read_bytes()
-    if data[:_HEAD] != _MAGIC + hashlib.sha256(data[_HEAD:]).digest():
+        saved = unsealed(_MAGIC, file.read_bytes())
+    if saved is None:
         raise RunError(
             "the silo's saved session is damaged (its checksum does not fit); start a new experiment", place=str(file)
         )
-    return data[_HEAD:]
+    return saved
 
 
 def ledger_name(*, rehearsal: bool) -> str:
@@ -142,7 +138,7 @@ class SiloState:
 
     def save(self, session: bytes) -> None:
         """Replace the saved session; it is on disk when this returns."""
-        replace_file(self._session, _MAGIC + hashlib.sha256(session).digest() + session)
+        replace_file(self._session, seal(_MAGIC, session))
 
     def forget_secrets(self) -> None:
         """The experiment is over: nobody can compute this silo's noise any more."""

@@ -19,7 +19,7 @@ from uldp.errors import ConfigError, RunError, UldpError, first_line
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import PreparedServer, PreparedSilo
 from uldp.runs.directory import CARRIER, RunDirectory
-from uldp.runs.files import append_line, locked
+from uldp.runs.files import locked
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.hub import Exchange, Hub
 from uldp.runtimes.flower.processes import (
@@ -204,9 +204,9 @@ def serve(
 
 
 def _note(directory: RunDirectory, stage: tuple[str, int], exchange: Exchange) -> None:
-    """One line per exchange, for whoever wants to know what the carrier costs."""
+    """One line per exchange, for an owner who wants to know what the carrier costs: times are not for others."""
     about = {"stage": stage[0], "rounds_done": stage[1]}
-    append_line(directory.path / "traffic.jsonl", {**about, **asdict(exchange)})
+    directory.append_private("traffic.jsonl", {**about, **asdict(exchange)})
 
 
 @dataclass(frozen=True)

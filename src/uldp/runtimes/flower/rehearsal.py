@@ -99,7 +99,7 @@ class Rehearsed:
 
 def measured(run: Path, silos: Sequence[Path]) -> tuple[Part, Part]:
     """The setup and the rounds of a federation in which nothing was asked twice, from its logs."""
-    lines = list(read_lines(run / "traffic.jsonl"))
+    lines = list(read_lines(run / "private" / "traffic.jsonl"))
     logs = [_answer_seconds(silo / "flower" / "executor.log") for silo in silos]
     # Where a question was sent twice, or a message was lost, lines do not belong together.
     fit = all(len(log) == len(lines) for log in logs)

@@ -1,0 +1,174 @@
+"""Which runs may be about the same people: digests of ids and tables, under a key of the owner.
+
+All runs of a user on a machine share the key, so equal ids give equal digests, and whoever has not got the key can
+confirm no guess. The key lies in ``$ULDP_STATE``, else ``$XDG_STATE_HOME/uldp`` or ``~/.local/state/uldp``; the digests
+lie in the run's private folder. They tell people apart where nothing else is in doubt. Whatever is in doubt (no
+digests, another key, ids of another kind) counts as the same people: a total may be too large, never too small.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from uldp.data.builtin import datasets
+from uldp.data.people import People
+from uldp.data.store import expanded
+from uldp.errors import RunError, UldpError
+from uldp.experiment.config import Experiment
+from uldp.runs.directory import RunDirectory
+from uldp.runs.files import kept_key, private_folder, replace_file, reported, seal, unsealed
+
+LOG: Final = logging.getLogger("uldp.runs")
+STATE: Final = "ULDP_STATE"
+_MAGIC: Final = b"uldp-people-1\n"
+_ID_BYTES: Final = 8
+"""Two ids with the same digest make a total too large, never too small; and a million ids fit into 8 MB."""
+
+
+class PeopleDigests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of one run: which key they were made with; the ids' digests, sorted and joined; the tables'."""
+
+    key: bytes
+    ids: bytes
+    tables: frozenset[bytes]
+
+    def shares_ids(self, other: PeopleDigests) -> bool:
+        """Whether somebody is in both."""
+        mine, theirs = (np.frombuffer(one.ids, dtype=np.uint64) for one in (self, other))
+        return bool(np.intersect1d(mine, theirs, assume_unique=True).size)
+
+
+def owner_key() -> bytes:
+    """The key that all runs of this user on this machine share, made at its first use."""
+    own = os.environ.get(STATE)
+    shared = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    folder = expanded(own, STATE) if own else expanded(shared, "XDG_STATE_HOME") / "uldp"
+    private_folder(folder)
+    return kept_key(folder / "people.key")
+
+
+def digests_of(people: People, key: bytes) -> PeopleDigests:
+    """What may be kept of ``people``."""
+
+    def digest(what: bytes, value: bytes, size: int) -> bytes:
+        return hashlib.blake2b(value, digest_size=size, key=key, person=what).digest()
+
+    ids = {digest(b"id", user.encode(), _ID_BYTES) for user in people.ids}
+    tables = frozenset(digest(b"table", table, 16) for table in people.tables)
+    return PeopleDigests(digest(b"key", b"", 16), b"".join(sorted(ids)), tables)
+
+
+def keep_people(directory: RunDirectory, people: People | None) -> None:
+    """Write into the private folder whose records a run is about to use. Without a key nothing is written."""
+    with reported(directory.people_file):
+        directory.people_file.unlink(missing_ok=True)  # of a start that was cut short, perhaps with other data
+    if people is None:
+        return
+    try:
+        key = owner_key()
+    except UldpError as error:  # also where no home folder is known
+        _say_once(f"`uldp total` will not know this run's people and add it to all others: {error}")
+        return
+    body = msgspec.msgpack.encode(digests_of(people, key))
+    replace_file(directory.people_file, seal(_MAGIC, body))
+
+
+@cache
+def _say_once(text: str) -> None:
+    LOG.warning(text)
+
+
+def kept_people(directory: RunDirectory) -> PeopleDigests | None:
+    """What :func:`keep_people` wrote; None where there is nothing, or nothing whole: half of it would hide people."""
+    try:
+        with reported(directory.people_file):
+            body = unsealed(_MAGIC, directory.people_file.read_bytes())
+        found = None if body is None else msgspec.msgpack.decode(body, type=PeopleDigests)
+    except (RunError, msgspec.DecodeError):
+        return None
+    return found if found is not None and len(found.ids) % _ID_BYTES == 0 else None
+
+
+@dataclass(frozen=True)
+class Population:
+    """The people of one run, as far as they are known."""
+
+    run: str
+    experiment: Experiment
+    digests: PeopleDigests | None
+
+    @classmethod
+    def of(cls, directory: RunDirectory, experiment: Experiment) -> Population:
+        return cls(str(directory.path), experiment, kept_people(directory))
+
+    @property
+    def name(self) -> str:
+        """What the experiment calls its people, or else its data."""
+        data = self.experiment.data
+        files = data.silos if isinstance(data.silos, tuple) else ()
+        own = ", ".join(sorted({str((self.experiment.base / file).resolve()) for file in files}))
+        return data.population or data.dataset or own
+
+
+@dataclass(frozen=True)
+class Together:
+    """Why two runs are added up. ``doubt``: nobody knows that their people are the same, only that they may be."""
+
+    why: str
+    doubt: bool = False
+
+
+def together(one: Population, other: Population) -> Together | None:
+    """Why the people of two runs are, or may be, the same; None where they are told apart."""
+    mine, theirs = one.experiment.data, other.experiment.data
+    if mine.population and theirs.population and _folded(mine.population) == _folded(theirs.population):
+        return Together("data.population is the same in both")
+    if mine.dataset and theirs.dataset:
+        # The people of a built-in data set are dealt out by the simulation: other seeds deal the same records.
+        return Together(f"both use {mine.dataset}") if mine.dataset == theirs.dataset else None
+    if mine.dataset or theirs.dataset:
+        return _together_with_tables(one if mine.dataset else other)
+    return _together_in_tables(one, other)
+
+
+def _together_with_tables(built_in: Population) -> Together | None:
+    """A built-in data set beside own tables: what comes with uldp is about nobody whom an owner knows."""
+    name = built_in.experiment.data.dataset
+    known = datasets().get(str(name))
+    if known is not None and known.files is None:
+        return None
+    return _doubt(f"{built_in.run} reads {name} from files that may be about these people")
+
+
+def _together_in_tables(one: Population, other: Population) -> Together | None:
+    for run in (one, other):
+        if run.digests is None:
+            return _doubt(f"{run.run} has no (or damaged) digests of its people in its private folder")
+    assert one.digests is not None and other.digests is not None
+    if one.digests.key != other.digests.key:
+        return _doubt(f"the digests of {one.run} and {other.run} were made with different keys")
+    if one.digests.shares_ids(other.digests):
+        return Together("some ids are in both")
+    if one.digests.tables & other.digests.tables:
+        return Together("they have a table in common, but for its ids")
+    if one.experiment.data.user != other.experiment.data.user:
+        return _doubt(f"{one.run} and {other.run} have their ids from columns of different names")
+    if one.experiment.method.unit == other.experiment.method.unit == "client":
+        return _doubt(f"{one.run} and {other.run} protect clients, and a client may have other people's records too")
+    return None
+
+
+def _folded(name: str) -> str:
+    return " ".join(name.casefold().split())
+
+
+def _doubt(why: str) -> Together:
+    return Together(why, doubt=True)
