@@ -13,7 +13,6 @@ from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.errors import ConfigError, MessageRefused
 from uldp.mechanisms.gaussian import sample_gaussian
 from uldp.methods.base import Facts, Observer
-from uldp.methods.dp_sgd import poisson_batch
 from uldp.methods.uldp_group import flags, keep_counts
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian, Group, NonPrivate, PoissonSampled, Repeated
@@ -189,30 +188,6 @@ def test_dp_sgd_a_record_without_a_finite_gradient_counts_as_nothing():
     ]
     assert np.isfinite(sent[0]).all()
     assert sent[0] == pytest.approx(sent[1])
-
-
-def test_dp_sgd_batches_are_poisson_and_fresh_in_every_round():
-    stream = Secrets.simulated_from_seed(1).stream()
-    sizes = [len(poisson_batch(1000, 0.05, stream)) for _ in range(400)]
-    assert np.mean(sizes) == pytest.approx(50, abs=5 * math.sqrt(1000 * 0.05 * 0.95 / 400))
-    assert np.var(sizes) == pytest.approx(1000 * 0.05 * 0.95, rel=0.4)
-    federation = small_federation()
-    method = build("record-dp", rounds=2, record_rate=0.5, local_steps=1, noise_multiplier=1.0)
-    server, silos = make_sessions(method, federation)
-    seen = []
-    original = type(method).silo
-
-    class Spy(type(method)):
-        def silo(self, x, data, learner, streams, secrets):
-            seen.append(poisson_batch(len(data), 0.5, secrets.child("batches").stream()).tolist())
-            return original(self, x, data, learner, streams, secrets)
-
-    spy = Spy(**{f.name: getattr(method, f.name) for f in dataclasses.fields(method)})
-    server._plan = dataclasses.replace(server._plan, method=spy)
-    for silo in silos.values():
-        silo._plan = server._plan
-    drive(server, silos)
-    assert len(seen) == 6 and len({tuple(batch) for batch in seen}) == 6
 
 
 def test_gaussian_samples_follow_the_normal_distribution():

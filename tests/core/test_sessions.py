@@ -363,11 +363,22 @@ def test_the_budget_ends_the_run_before_the_round_is_asked_for():
     assert server.ledger.epsilon().value <= budget
 
 
-def test_the_wire_shows_no_saturation_of_a_private_method():
-    server, silos = greeted(build("uldp-avg"))
-    for name, request in server.requests().items():
-        body = m.decode(silos[name].reply(request), experiment=DIGEST, silo=name, limit=10**6)
-        assert body.saturated == 0
+@pytest.mark.parametrize("name", METHODS)
+def test_the_wire_shows_how_much_was_cut_off_of_the_method_without_privacy_only(name):
+    """Rows far beyond the range: how many coordinates are would tell about the records."""
+    has_range = "value_range" in lookup(name).method.__dataclass_fields__
+    server, silos = make_sessions(build(name, **({"value_range": 1e-9} if has_range else {})), small_federation())
+    told = []
+    while requests := server.requests():
+        for silo, request in requests.items():
+            reply = silos[silo].reply(request)
+            body = m.decode(reply, experiment=DIGEST, silo=silo, limit=10**6)
+            told.append(getattr(body, "saturated", 0))
+            server.receive(silo, reply)
+        server.collect()
+        server.charge()
+        server.advance()
+    assert bool(sum(told)) == (lookup(name).method.unit is None)
 
 
 def test_the_sequence_in_the_docs_is_the_table():

@@ -27,6 +27,7 @@ from tests.guarantees.adversary import (
     with_settings,
 )
 
+from uldp.crypto.transfer import Chooser
 from uldp.privacy.events import flattened, parameters
 
 SAMPLES, USERS, RATE = 300, 60, 0.5
@@ -106,14 +107,39 @@ def test_every_method_with_a_rate_is_tried():
     assert {name for name, _ in CASES} == set(GAUSSIAN) - {"uldp-naive"}  # one row per silo: nobody is sampled
 
 
-@pytest.mark.parametrize("sampling", ["open", "private"])
-def test_samples_that_silos_do_not_know_are_poisson_too(sampling):
-    """Zero weights for the others, or slots of an oblivious transfer. 64 samples of 44 users: a fixed size, two users
-    who always go together, or a sample that is used twice are caught for certain, a rate off by 0.08 with 0.999."""
-    method = with_settings("uldp-sgd", {"sampling": sampling}, rounds=64, sample_rate=RATE)
-    server, taken = took_part(method, split(44), aggregation=PAILLIER)
-    (event,) = flattened(server.ledger.composition())
-    assert faults(taken, parameters(event).sample_rate) == set()
+HIDDEN_SAMPLES, HIDDEN_USERS = 64, 44
+"""Fewer, for encryption takes time. A fixed size, two users who always go together or a sample that is used twice are
+caught for certain, a rate off by 0.08 with probability 0.999."""
+
+
+def hidden_samples(**wanted):
+    """The server's session and the samples of a run in which silos do not learn whom they are about."""
+    method = with_settings("uldp-sgd", wanted, rounds=HIDDEN_SAMPLES, sample_rate=RATE)
+    server, taken = took_part(method, split(HIDDEN_USERS), aggregation=PAILLIER)
+    assert {parameters(event).sample_rate for event in flattened(server.ledger.composition())} == {RATE}
+    return taken
+
+
+def test_samples_that_are_hidden_in_encrypted_weights_are_poisson():
+    assert faults(hidden_samples(), RATE) == set()
+
+
+def test_samples_drawn_by_oblivious_transfer_are_poisson_for_everybody(monkeypatch):
+    """The silos know the slots they chose, the server which slots are real: the sample is Poisson given either."""
+    slots = []
+    choose = Chooser.choose
+
+    def spy(self, index, *further):
+        slots.append(index)
+        return choose(self, index, *further)
+
+    monkeypatch.setattr(Chooser, "choose", spy)
+    taken = hidden_samples(sampling="private")
+    chosen = np.array(slots, dtype=np.bool_).reshape(HIDDEN_SAMPLES, 2, HIDDEN_USERS)
+    assert (chosen[:, 0] == chosen[:, 1]).all()  # one of two slots, the same in both silos
+    real = taken ^ chosen[:, 0]
+    for coins_of_a_party in (taken, chosen[:, 0], real):
+        assert faults(coins_of_a_party, RATE) == set()
 
 
 # --- the test of the test -----------------------------------------------------------------------------------------
