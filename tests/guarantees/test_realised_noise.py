@@ -115,11 +115,12 @@ def seen(method, aggregation, missing):
     """What each adversary of the statement sees, by the names of :func:`ratios`."""
     yield "the outside world", "total" if method.shared_noise else "vectors"
     yield "the server", "vectors" if missing or aggregation == "plain" or not method.shared_noise else "total"
-    if not missing:
-        yield "one silo", "without 1 silos"
-        if method.shared_noise:
-            yield "two silos together", "without 2 silos"
-            yield "the outside world, one silo silent", "without 1 silos"
+    others = f"without {1 + len(missing)} silos"
+    yield "one silo", others
+    if method.shared_noise:
+        yield "the outside world, one silo silent", others
+    if method.shared_noise and not missing:
+        yield "two silos together", "without 2 silos"
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
