@@ -138,7 +138,16 @@ def make_plan(method: Method, federation: Federation, dimension=4, aggregation="
 
 
 def make_sessions(
-    method, federation, *, seed=0, budget=None, delta=1e-5, learner=None, secrets=None, aggregation="plain"
+    method,
+    federation,
+    *,
+    seed=0,
+    budget=None,
+    delta=1e-5,
+    learner=None,
+    secrets=None,
+    aggregation="plain",
+    min_silos=0,
 ):
     """A server and its silos, ready for the first message. The silos' signing keys come from the secrets.
 
@@ -149,7 +158,8 @@ def make_sessions(
     streams, secrets = Streams.from_seed(seed), secrets or Secrets.simulated_from_seed(seed)
     identities = tuple(signing_key(secrets, index).public for index in range(len(plan.silos)))
     measures = learner.measures if federation.holdout else ()
-    plan = replace(plan, identities=identities, measures=measures)  # and the digest stays: tests write messages by hand
+    # The digest stays: tests write messages by hand.
+    plan = replace(plan, identities=identities, measures=measures, min_silos=min_silos)
     server = ServerSession(plan, learner.initial(streams), Ledger(delta, budget), secrets)
     holdout = federation.holdout or [None] * len(federation.silos)
     silos = {

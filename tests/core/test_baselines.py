@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import TinyLearner, build, drive, hello, make_sessions, noiseless_total, small_federation
+from tests.guarantees.adversary import OwnCoordinates, federation_of
+from tests.support import TinyLearner, build, drive, hello, make_plan, make_sessions, noiseless_total, small_federation
 
 from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.errors import ConfigError, MessageRefused
 from uldp.mechanisms.gaussian import sample_gaussian
 from uldp.methods.base import Facts, Observer
-from uldp.methods.dp_sgd import poisson_batch
 from uldp.methods.uldp_group import flags, keep_counts
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian, Group, NonPrivate, PoissonSampled, Repeated
@@ -191,30 +191,6 @@ def test_dp_sgd_a_record_without_a_finite_gradient_counts_as_nothing():
     assert sent[0] == pytest.approx(sent[1])
 
 
-def test_dp_sgd_batches_are_poisson_and_fresh_in_every_round():
-    stream = Secrets.simulated_from_seed(1).stream()
-    sizes = [len(poisson_batch(1000, 0.05, stream)) for _ in range(400)]
-    assert np.mean(sizes) == pytest.approx(50, abs=5 * math.sqrt(1000 * 0.05 * 0.95 / 400))
-    assert np.var(sizes) == pytest.approx(1000 * 0.05 * 0.95, rel=0.4)
-    federation = small_federation()
-    method = build("record-dp", rounds=2, record_rate=0.5, local_steps=1, noise_multiplier=1.0)
-    server, silos = make_sessions(method, federation)
-    seen = []
-    original = type(method).silo
-
-    class Spy(type(method)):
-        def silo(self, x, data, learner, streams, secrets):
-            seen.append(poisson_batch(len(data), 0.5, secrets.child("batches").stream()).tolist())
-            return original(self, x, data, learner, streams, secrets)
-
-    spy = Spy(**{f.name: getattr(method, f.name) for f in dataclasses.fields(method)})
-    server._plan = dataclasses.replace(server._plan, method=spy)
-    for silo in silos.values():
-        silo._plan = server._plan
-    drive(server, silos)
-    assert len(seen) == 6 and len({tuple(batch) for batch in seen}) == 6
-
-
 def test_gaussian_samples_follow_the_normal_distribution():
     from scipy import stats
 
@@ -311,3 +287,32 @@ def test_noise_inside_a_silo_is_never_used_for_two_different_releases():
     for other in (sent(1), sent(0, 1 + 1e-12)):
         # one record moves the sum by at most the clip; the noise is a million times that
         assert np.abs(sent(0) - other).max() / unit > 100 * method.clip
+
+
+def test_batches_are_never_used_for_two_different_releases():
+    """Another model, other records, others of them kept, or other settings draw anew."""
+    users = 200
+
+    def batch(x=0.0, label=0.0, keep=users, **settings):
+        from uldp.protocol import messages as m
+
+        method = build("uldp-group", rounds=1, group_size=3, noise_multiplier=1.0, record_rate=0.5, local_steps=1)
+        federation = federation_of(np.ones((1, users), dtype=int))
+        data = dataclasses.replace(federation.silos[0], labels=np.full(users, label, np.float32))
+        learner = OwnCoordinates(4)
+        plan = make_plan(dataclasses.replace(method, **settings), federation)
+        silo = SiloSession(plan, data, learner, Streams.from_seed(0), Secrets.from_key(b"k" * 32))
+        told = (np.arange(users) < keep).astype(np.int64)
+        for body in (
+            hello(1, users),
+            m.AskCounts(),
+            m.TellUsers(m.pack(told)),
+            m.AskUpdate(1, m.pack(np.full(4, x)), b""),
+        ):
+            silo.reply(m.encode(plan.digest, data.name, body))
+        return np.isin(np.arange(100), learner.batches[data.name][0])
+
+    first = batch()
+    assert (batch() == first).all()
+    for other in (batch(x=1.0), batch(label=1.0), batch(keep=users - 1), batch(clip=2.0)):
+        assert abs(np.corrcoef(first, other)[0, 1]) < 5 / math.sqrt(100)

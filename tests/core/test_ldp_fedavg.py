@@ -256,6 +256,20 @@ def test_the_shuffler_forwards_every_value_at_its_position_and_nobodys_name():
     assert again != mixed
 
 
+def test_other_updates_and_other_rounds_are_mixed_otherwise():
+    """Else a round that is computed again, or the next one, would tell which values belong together."""
+    mixer, names = shuffler(5, 400)
+    vectors = np.arange(2000, dtype=np.uint64).reshape(5, 400)
+    orders = []
+    for round_, further in ((1, 0), (1, 0), (1, 2000), (2, 0)):
+        mixed = mixer.mixed(round_, updates_of(round_, names, vectors + np.uint64(further)), 10**6)
+        bodies = [m.decode(mixed[name], experiment=DIGEST, silo=name, limit=10**6) for name in names]
+        orders.append(np.stack([m.unpack_words(body.vector, 400, "x") for body in bodies]) % 2000 // 400)
+    assert (orders[0] == orders[1]).all()
+    for other in orders[2:]:
+        assert (orders[0] == other).mean() < 0.2 + 5 * 0.4 / np.sqrt(2000)  # a fifth by chance
+
+
 def test_all_orders_are_alike():
     """Three clients have six orders: 3000 positions, chi-square with five degrees of freedom at level 1e-4."""
     mixer, _ = shuffler(3, 3000)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.support import TinyLearner, build, drive, make_sessions, noiseless_total, small_federation, step
+from tests.guarantees.adversary import OwnCoordinates, federation_of
+from tests.support import TinyLearner, build, drive, make_sessions, noiseless_total, small_federation
 
 from uldp.data.federation import SiloData
 from uldp.errors import ConfigError, DataError, MessageRefused
@@ -317,24 +318,36 @@ def test_the_server_step_divides_by_the_sampled_share():
     assert sampled.x[0] == pytest.approx(8 / 20)
 
 
-def test_users_outside_the_sample_contribute_nothing_and_come_back_later():
-    federation = small_federation(users=40, records=80)
-    method = build("uldp-avg", rounds=12, sample_rate=0.5)
-    server, silos = make_sessions(method, federation)
-    seen = []
+@pytest.mark.parametrize("name", PRIVATE)
+def test_users_outside_the_sample_contribute_nothing_and_come_back_later(name):
+    """What silos compute on, what they send, and what the server asked for are about the same users, in every round."""
+    rounds, users, silos = 12, 40, 3
+    learner = OwnCoordinates(users, pulling=users)
+    method = build(name, rounds=rounds, sample_rate=0.5)
+    server, sessions = make_sessions(method, federation_of(np.ones((silos, users), dtype=int)), learner=learner)
+    asked, sent = [], []
     while requests := server.requests():
-        from uldp.protocol import messages as m
-
-        for request in list(requests.values())[:1]:
-            body = m.decode(request, experiment="d" * 64, silo="silo-0", limit=10**6)
-            if isinstance(body, m.AskUpdate):
-                seen.append(m.unpack_bits(body.sample, federation.users, "test"))
-        step(server, silos)
-    seen = np.array(seen)
-    assert seen.shape == (12, 40)
+        for silo, request in requests.items():
+            reply = sessions[silo].reply(request)
+            question, answer = (m.decode(x, experiment="d" * 64, silo=silo, limit=10**6) for x in (request, reply))
+            if isinstance(question, m.AskUpdate):
+                asked.append(m.unpack_bits(question.sample, users, "test"))
+                # every user pulls a coordinate of its own, and there is no noise
+                sent.append(from_words(m.unpack_words(answer.vector, users, "test")) != 0)
+            server.receive(silo, reply)
+        server.collect()
+        server.charge()
+        server.advance()
+    computed = [
+        np.isin(np.arange(users), batch) for each in zip(*learner.batches.values(), strict=True) for batch in each
+    ]
+    assert np.array_equal(asked, sent) and np.array_equal(asked, computed)
+    samples = np.array(asked).reshape(rounds, silos, users)
+    assert (samples == samples[:, :1]).all()  # one coin for all silos
+    seen = samples[:, 0]
     assert seen.any(axis=0).all()  # Algorithm 4 as printed would lose users for good
-    assert 0.35 < seen.mean() < 0.65
-    assert len({row.tobytes() for row in seen}) == 12
+    assert not seen.all(axis=0).any()
+    assert len({row.tobytes() for row in seen}) == rounds
 
 
 def test_the_sample_depends_on_secrets_not_on_the_public_streams():

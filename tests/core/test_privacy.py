@@ -108,6 +108,20 @@ def test_two_releases_of_one_round_share_its_sample():
     assert ledger.epsilon().value == math.inf
 
 
+@pytest.mark.parametrize("part", [1 - 1e-9, 1.0])
+def test_a_budget_is_kept_to_the_last_digit(part):
+    event = Gaussian(5.0)
+    four = tuple(Entry(round_, event, "a") for round_ in range(1, 5))
+    ledger = Ledger(1e-5, part * account({event: 5}, 1e-5).value, four)
+    assert ledger.affords(event, 5) == (part == 1.0)
+    if part == 1.0:
+        assert ledger.charge(Entry(5, event, "a"))
+    else:
+        with pytest.raises(BudgetExhausted, match="round 5"):
+            ledger.charge(Entry(5, event, "a"))
+        assert ledger.entries == four
+
+
 def test_a_budget_is_a_hard_stop_and_refusing_changes_nothing():
     budget = account({Gaussian(5.0): 3}, 1e-5).value
     ledger = Ledger(1e-5, budget)

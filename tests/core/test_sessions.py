@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support import (
+    TinyLearner,
     drive,
     drive_with_restarts,
     hello,
@@ -296,9 +297,32 @@ def test_only_a_repetition_of_the_same_release_carries_the_same_noise():
             assert (one != other).any()
 
 
-def test_another_scale_of_noise_is_another_stream():
-    question = m.AskUpdate(1, m.pack(np.zeros(4)), b"")
-    assert not np.allclose(noise_of(question) * 2, noise_of(question, method={"clip": 2.0}), rtol=0.01)
+class Rounded(TinyLearner):
+    """Computes what others compute, up to rounding."""
+
+    def user_deltas(self, x, data, local, streams):
+        for users, rows in super().user_deltas(x, data, local, streams):
+            yield users, rows * (1 + 1e-6)
+
+
+def test_a_sum_that_was_rounded_otherwise_or_another_scale_gets_noise_of_its_own():
+    """The same noise on two sums would show their difference, the same draws at two scales both sums."""
+    dimension = 2000
+    question = ask(m.AskUpdate(1, m.pack(np.zeros(dimension)), b""))
+
+    def sent(learner=TinyLearner, **settings):
+        method = build("uldp-avg", **settings)
+        federation = small_federation(dimension=dimension, scale=0.01)  # small features: nothing diverges
+        secrets = Secrets.from_key(b"k" * 32)
+        _, silos = make_sessions(method, federation, learner=learner(dimension), secrets=secrets)
+        silos["silo-0"].reply(ask(hello(dimension=dimension)))
+        body = m.decode(silos["silo-0"].reply(question), experiment=DIGEST, silo="silo-0", limit=10**6)
+        return np.frombuffer(body.vector, dtype="<i8").astype(float)
+
+    first = sent()
+    assert (sent() == first).all()
+    for other in (sent(Rounded), sent(compensate=1), sent(noise_multiplier=5.0 + 1e-9)):
+        assert abs(np.corrcoef(first, other)[0, 1]) < 5 / np.sqrt(dimension)
 
 
 @pytest.mark.parametrize(
@@ -363,11 +387,22 @@ def test_the_budget_ends_the_run_before_the_round_is_asked_for():
     assert server.ledger.epsilon().value <= budget
 
 
-def test_the_wire_shows_no_saturation_of_a_private_method():
-    server, silos = greeted(build("uldp-avg"))
-    for name, request in server.requests().items():
-        body = m.decode(silos[name].reply(request), experiment=DIGEST, silo=name, limit=10**6)
-        assert body.saturated == 0
+@pytest.mark.parametrize("name", METHODS)
+def test_the_wire_shows_how_much_was_cut_off_of_the_method_without_privacy_only(name):
+    """Rows far beyond the range: how many coordinates are would tell about the records."""
+    has_range = "value_range" in lookup(name).method.__dataclass_fields__
+    server, silos = make_sessions(build(name, **({"value_range": 1e-9} if has_range else {})), small_federation())
+    told = []
+    while requests := server.requests():
+        for silo, request in requests.items():
+            reply = silos[silo].reply(request)
+            body = m.decode(reply, experiment=DIGEST, silo=silo, limit=10**6)
+            told.append(getattr(body, "saturated", 0))
+            server.receive(silo, reply)
+        server.collect()
+        server.charge()
+        server.advance()
+    assert bool(sum(told)) == (lookup(name).method.unit is None)
 
 
 def test_the_sequence_in_the_docs_is_the_table():

@@ -72,12 +72,6 @@ def test_subjects_are_sampled_whole_and_nobodys_coin_moves_when_others_leave(see
         assert np.array_equal(taken[stay], sampled_subjects(users[stay], 0.5, secrets.stream()))
 
 
-def test_subjects_are_sampled_at_the_rate():
-    users = np.arange(20_000)
-    share = sampled_subjects(users, 0.3, Secrets.simulated_from_seed(0).stream()).mean()
-    assert abs(share - 0.3) < 5 * math.sqrt(0.21 / 20_000)
-
-
 def test_a_fixed_batch_has_its_size_and_takes_all_alike():
     batches = [fixed_batch(10, 4, Secrets.simulated_from_seed(seed).stream()) for seed in range(4000)]
     assert all(len(set(batch.tolist())) == 4 for batch in batches)

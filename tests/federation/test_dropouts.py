@@ -91,6 +91,18 @@ def test_under_masks_the_two_attempts_of_a_silo_share_no_mask():
         assert (words(first[name], name) != words(second[name], name)).all()
 
 
+def test_another_question_in_the_same_round_meets_other_masks():
+    """A silo that starts again from an older state could be asked twice: the difference must not be without masks."""
+
+    def answer(aggregation, x):
+        _, silos = in_round(aggregation, noise_multiplier=0.0)
+        question = m.encode(DIGEST, "silo-0", m.AskUpdate(1, m.pack(np.full(4, x)), b""))
+        return words(silos["silo-0"].reply(question), "silo-0")
+
+    masked, plain = (answer(kind, 0.0) - answer(kind, 1.0) for kind in ("masked", "plain"))
+    assert (masked != plain).all()
+
+
 @pytest.mark.parametrize("aggregation", KINDS)
 def test_the_ledger_is_charged_for_the_noise_that_is_there(aggregation):
     server, silos = in_round(aggregation)
