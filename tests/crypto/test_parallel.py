@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -117,7 +116,7 @@ def test_an_error_of_the_parent_ends_the_children(error):
     assert time.monotonic() - started < 10
 
 
-def test_ctrl_c_while_waiting_ends_the_children():
+def test_ctrl_c_while_waiting_ends_the_children(monkeypatch):
     parent = os.getpid()
 
     def work(part):
@@ -125,11 +124,101 @@ def test_ctrl_c_while_waiting_ends_the_children():
             time.sleep(60)
         return squares(part)
 
-    timer = threading.Timer(0.2, os.kill, (parent, signal.SIGINT))
-    timer.start()
+    def interrupted(child, length):  # the parent is about to wait for the first number
+        os.kill(parent, signal.SIGINT)
+        time.sleep(60)
+
+    monkeypatch.setattr(parallel._Child, "_read", interrupted)
     with pytest.raises(KeyboardInterrupt):
         spread(work, 4, 2, 2)
-    timer.join()
+
+
+EVERY_STEP = """
+import os, signal, sys, time
+from uldp.crypto import parallel
+
+parent, second = os.getpid(), sys.argv[1] == "second"
+armed, left = False, 0
+
+def interrupt(frame=None):  # what Python does in the main thread, whichever thread the system gave the signal to
+    signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)
+
+def trace(frame, event, argument):
+    global left
+    if frame.f_code.co_filename != parallel.__file__ or os.getpid() != parent:
+        return None
+    frame.f_trace_opcodes = True
+    if event == "opcode" and armed:
+        left -= 1
+        if left == 0:
+            interrupt(frame)
+    return trace
+
+def work(part):
+    global armed
+    if os.getpid() == parent and second:
+        armed = True
+        interrupt()
+    if os.getpid() != parent and left > 0 and second:
+        time.sleep(20)  # far too long: somebody is to end it
+    return list(part)
+
+def interrupted(step):  # whether there are so many steps
+    global armed, left
+    armed, left = not second, step
+    raised = False
+    sys.settrace(trace)
+    try:
+        parallel.spread(work, 3, 3 if second else 2, 1)
+    except KeyboardInterrupt:
+        raised = True
+    finally:
+        sys.settrace(None)
+    reached = left <= 0
+    try:
+        child = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        child = None
+    assert child is None, f"step {step}: a child is left"
+    assert raised or not reached, f"step {step}: the interrupt is lost"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, f"step {step}: the handler is lost"
+    return reached
+
+step = 1
+while interrupted(step):
+    step += 1
+print(step)
+"""
+
+
+@pytest.mark.parametrize("which", ["first", "second"])
+def test_an_interrupt_at_any_step_is_neither_lost_nor_leaves_a_child(which):
+    """Ctrl-C at each instruction in turn; or in the parent's part, and a second one at each instruction after it."""
+    done = subprocess.run([sys.executable, "-c", EVERY_STEP, which], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50
+
+
+def test_children_end_when_the_parent_is_killed():
+    program = """
+import os, sys, time
+from uldp.crypto.parallel import spread
+parent, writer = os.getpid(), int(sys.argv[1])
+def work(part):
+    if os.getpid() != parent:
+        os.write(writer, b"x")
+    time.sleep(20)
+    os.write(writer, b"too late")
+spread(work, 3, 3, 1)
+"""
+    reader, writer = os.pipe()
+    parent = subprocess.Popen([sys.executable, "-c", program, str(writer)], pass_fds=[writer])
+    os.close(writer)
+    assert os.read(reader, 1) + os.read(reader, 1) == b"xx"
+    parent.kill()
+    parent.wait()
+    assert os.read(reader, 9) == b""  # the end, which comes when the last child is gone
+    os.close(reader)
 
 
 def test_children_ignore_ctrl_c():

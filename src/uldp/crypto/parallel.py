@@ -5,20 +5,25 @@ inputs without copying them and sends back nothing but numbers, through a pipe.
 
 A child is a mere calculator. It ends by ``os._exit``: no exit handlers of the parent run in it, and none of the
 parent's half-filled buffers is written twice. It ignores Ctrl-C, which is for the parent; the parent ends its children
-whenever it leaves here, by whatever way.
+whenever it leaves here, by whatever way. If the parent cannot, because it was killed, the system ends them: nobody
+reads their pipes any more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import itertools
 import os
+import select
 import signal
 import struct
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Final, Never
 
 from gmpy2 import mpz
@@ -57,16 +62,67 @@ def spread(work: Work, count: int, workers: int, width: int) -> list[mpz]:
         return [mpz(value) for value in work(range(count))]
     mine, *others = parts(count, workers)
     children: list[_Child] = []
+    with _interrupts_held() as interrupts:
+        try:
+            for part in others:
+                _start(work, part, width, children)
+            with interrupts.raised():
+                results = [mpz(value) for value in work(mine)]
+                for child in children:
+                    results += child.numbers(width)
+                return results
+        finally:
+            for child in children:
+                child.end()
+
+
+class _Interrupts:
+    """Ctrl-C while children live: it waits, but where it is wanted, and comes through there once."""
+
+    def __init__(self, handler: Callable[[int, FrameType | None], object]) -> None:
+        self._handler = handler
+        self._wanted = False
+        self.waiting = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if not self._wanted:
+            self.waiting = True
+            return
+        self._wanted = False  # before the error is raised: a second Ctrl-C must not disturb the ending of children
+        self._handler(number, frame)
+
+    @contextlib.contextmanager
+    def raised(self) -> Iterator[None]:
+        """Let Ctrl-C through, also one that waits already."""
+        self._wanted = True
+        try:
+            if self.waiting:
+                self.waiting = False
+                self(signal.SIGINT, None)
+            yield
+        finally:
+            self._wanted = False
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[_Interrupts]:
+    """Hold Ctrl-C back until the end, in Python's handler.
+
+    Masking the signal would not do: another thread may get it, and Python raises the error in the main thread all the
+    same, perhaps between a fork and the line that notes the child, or in a hook of the fork, where it is lost.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield _Interrupts(lambda number, frame: None)  # nothing is raised here
+        return
+    interrupts = _Interrupts(handler)
     try:
-        for part in others:
-            _start(work, part, width, children)
-        results = [mpz(value) for value in work(mine)]
-        for child in children:
-            results += child.numbers(width)
-        return results
+        signal.signal(signal.SIGINT, interrupts)
+        yield interrupts
     finally:
-        for child in children:
-            child.end()
+        signal.signal(signal.SIGINT, handler)
+        if interrupts.waiting:
+            handler(signal.SIGINT, None)
 
 
 @dataclass(frozen=True)
@@ -100,9 +156,8 @@ class _Child:
 
 
 def _start(work: Work, part: range, width: int, children: list[_Child]) -> None:
-    """One more child at work. Ctrl-C is held back meanwhile, so that it finds no child that the list does not know."""
+    """One more child at work."""
     reader, writer = os.pipe()
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         pid = os.fork()
         if pid == 0:
@@ -113,7 +168,6 @@ def _start(work: Work, part: range, width: int, children: list[_Child]) -> None:
         raise
     finally:
         os.close(writer)
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def _calculate(work: Work, part: range, width: int, pipe: int, foreign: Sequence[int]) -> Never:
@@ -124,14 +178,28 @@ def _calculate(work: Work, part: range, width: int, pipe: int, foreign: Sequence
         gc.disable()  # a collection would copy the parent's pages and run the finalisers of its objects
         for reader in foreign:
             os.close(reader)
+        _end_with_the_reader(pipe)
         try:
             data, well = pack(work(part), width), True
         except BaseException as error:
             data, well = first_line(error).encode(), False
+        fcntl.fcntl(pipe, fcntl.F_SETFL, 0)  # room in the pipe would be signalled, too
         _write(pipe, _HEADER.pack(well, len(data)) + data)
         code = 0
     finally:
         os._exit(code)  # also when the parent is gone and nobody reads
+
+
+def _end_with_the_reader(pipe: int) -> None:
+    """Ask the system for SIGIO when the last reader of ``pipe`` is gone: unhandled, it ends the process."""
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
+    poll = select.poll()
+    poll.register(pipe, 0)  # errors are reported unasked
+    if poll.poll(0):  # it was gone before
+        os._exit(1)
 
 
 def _write(pipe: int, data: bytes) -> None:

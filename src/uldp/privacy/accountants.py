@@ -4,12 +4,14 @@
 name                reads                                                             above the truth by
 =================== ================================================================= ========================
 analytic-gaussian   unsampled Gaussians                                               nothing
-pld                 these and Poisson-sampled Gaussians                               0.01 %
-mixture-pld         these and groups of Poisson-sampled records                       0.01 %
+pld                 these and Poisson-sampled Gaussians                               at most 0.01 % (*)
+mixture-pld         these and groups of Poisson-sampled records                       at most 0.01 % (*)
 rdp                 as pld; the papers' figures                                       5 to 10 %
 lemma5, lemma6      all of these, by group privacy; for tables                        a factor, growing with k
 local               reports that a client perturbed itself (pure local DP)            nothing
 =================== ================================================================= ========================
+
+(*) As measured over the settings that docs/privacy.md lists; elsewhere a bound all the same.
 
 The neighbouring relation of all is add/remove: all records of a user are there, or none. ``account_replaced`` answers
 for records that are replaced.

@@ -25,6 +25,8 @@ LADDER = 256
 CELLS = 2_000_000
 """The largest table (points times different j) that is worth its time."""
 
+SKETCH_POINTS = 2000
+
 FAR = 40.0
 """So many standard deviations away there is nothing."""
 
@@ -149,26 +151,20 @@ class Mixture:
             lengths, log_weights = np.append(lengths, self.lengths[-1]), np.append(log_weights, above[last + 1])
         return Mixture(self.deviation, lengths, log_weights, self.lumped)
 
-    def spread(self, log_tail: float) -> Spread | None:
-        """Where the loss lies, but for ``exp(log_tail)``; None where that would be too large a table."""
+    def sketches(self, log_tail: float) -> tuple[Sketch, Sketch] | None:
+        """The loss if a user leaves, and if a user comes, but for ``exp(log_tail)``; None for too large a table."""
         body = self.lengths[:-1] if len(self.lengths) > 1 and self.log_weights[-1] < log_tail else self.lengths
         step, margin = self.step, math.sqrt(2 * (5 - log_tail)) * self.deviation
         if (body[-1] + 2 * margin) / step * len(self.lengths) > CELLS:
             return None
         x: Array = np.arange(-math.ceil(margin / step), math.ceil((body[-1] + margin) / step) + 1, dtype=np.float64)
         x *= step
-        loss = self.loss(x)
-        p = np.exp(_log_density(x, self.deviation) + loss) * step
-        mean = float(p @ loss)
-        tail = math.exp(log_tail)
-        likely = loss[(np.cumsum(p) > tail) & (np.cumsum(p[::-1])[::-1] > tail)]
-        without = self.loss(np.array([-margin, margin]))
-        return Spread(
-            mean=mean,
-            variance=float(p @ (loss - mean) ** 2),
-            left=(float(likely[0]), float(likely[-1])),
-            came=(-float(without[1]), -float(without[0])),
-        )
+        loss, log_q = self.loss(x), _log_density(x, self.deviation) + math.log(step)
+        log_p = log_q + loss
+        p, tail = np.exp(log_p), math.exp(log_tail)
+        likely = (np.cumsum(p) > tail) & (np.cumsum(p[::-1])[::-1] > tail)
+        inside = slice(0, int(np.searchsorted(x, margin)) + 1)
+        return _sketch(loss[likely], log_p[likely]), _sketch(-loss[inside][::-1], log_q[inside][::-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,18 +179,29 @@ class Profile:
     beyond: Array
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Mean and variance of the loss of one release if a user leaves, and its range in both directions."""
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """Where the loss of one release lies, roughly: values in ascending order and the logs of their probabilities.
 
-    mean: float
-    variance: float
-    left: tuple[float, float]
-    came: tuple[float, float]
+    Good for choosing tilts, windows and dots; no bound rests on it.
+    """
 
-    @property
-    def width(self) -> float:
-        return max(high - low for low, high in (self.left, self.came))
+    losses: Array
+    log_probabilities: Array
+
+    def tilted(self, tilt: float) -> tuple[float, Array]:
+        """log E exp(tilt * loss), and the probabilities in proportion to which it is made up."""
+        logs = self.log_probabilities + tilt * self.losses
+        peak = float(logs.max())
+        shares = np.exp(logs - peak)
+        total = float(shares.sum())
+        return peak + math.log(total), shares / total
+
+
+def _sketch(losses: Array, log_probabilities: Array) -> Sketch:
+    every = math.ceil(len(losses) / SKETCH_POINTS)
+    chosen = np.unique(np.append(np.arange(0, len(losses), every), len(losses) - 1))
+    return Sketch(losses[chosen], log_probabilities[chosen] + math.log(every))
 
 
 @functools.lru_cache(maxsize=256)

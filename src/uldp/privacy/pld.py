@@ -1,22 +1,29 @@
 """Privacy loss distributions: tight up to a pessimistic grid, for sampled releases and for groups of sampled records.
 
-The loss of one release is put on a grid by connect-the-dots, which never understates (Doroshenko et al. 2022), and
-composed by Fourier transforms with Google's dp-accounting. A cheap look at the loss comes first and says how fine the
-grid has to be for the epsilon to come; no finer, so that 10^5 steps take a second. Three things are cut, each to the
-safe side: the far tail of a release's loss counts as loss infinity; the far upper tail of Binomial(k, q) counts as all
-k records sampled; and what float64 may lose in the transforms is taken off delta.
+The loss of one release is put on a lattice by connect-the-dots, which never understates (Doroshenko et al. 2022), on
+more of its points where the loss matters for the epsilon to come, and on fewer elsewhere. ``convolution`` composes it.
+Four things go to the safe side: the far tail of a release's loss counts as loss infinity; the far upper tail of
+Binomial(k, q) counts as all k records sampled; what a finite window cannot show, and what float64 may have lost, are
+added to delta.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from uldp.privacy.convolution import (
+    MAX_DOTS,
+    MIN_DOTS,
+    Discrete,
+    Indices,
+    composed_epsilon,
+    dots_of,
+    window_of,
+)
 from uldp.privacy.events import (
     Composition,
     Event,
@@ -29,22 +36,14 @@ from uldp.privacy.events import (
     flattened,
 )
 from uldp.privacy.gaussian import gaussian_epsilon, unsampled_mu
-from uldp.privacy.mixture import Array, Profile, mixture_of
+from uldp.privacy.mixture import Array, Mixture, Profile, Sketch, mixture_of
 from uldp.privacy.rdp import converted
 
-TOLERANCE = 2e-5
-"""How much larger than the truth, relatively, an epsilon may be for the sake of speed."""
+MAX_CELLS = 1_000_000
+"""For the loss of one release: dots times different numbers of sampled records."""
 
-MOST_POINTS = 10_000
-"""For the loss of one release."""
-
-MOST_CELLS = 500_000
-"""For the loss of one release: points times different numbers of sampled records."""
-
-MOST_COMPOSED_POINTS = 2_000_000
-
-WIDEST_INTERVAL = 50.0
-"""Beyond, the grid is no approximation of anything, and exponentials overflow."""
+MIN_LOG_TAIL = -600.0
+"""Of what is cut; float64 has no smaller probabilities."""
 
 LARGEST_EPSILON = 1e6
 """Beyond, a quick bound says as much."""
@@ -54,12 +53,8 @@ ORDERS: Array = 1 + np.geomspace(1e-4, 1e3, 120)
 Items = frozenset[tuple[Release, int]]
 
 
-@dataclass(frozen=True)
-class Grid:
-    """Distance of the points, and the log of the tail of one release that is cut."""
-
-    interval: float
-    log_tail: float
+Part = tuple[Sketch, int, Callable[[Array], Profile], int]
+"""A release in one direction: its sketch, how often, its delta(epsilon), and of how many Gaussians it is a mixture."""
 
 
 class Pld:
@@ -95,8 +90,7 @@ def pld_epsilon(items: Items, delta: float) -> float:
     known = _quick_epsilon(items, delta) if items else 0.0
     if known == 0:
         return 0.0
-    grid = _grid(frozenset((event, _next_power_of_two(count)) for event, count in items), delta)
-    return known if grid is None else _composed_epsilon(items, delta, grid, known)
+    return known if known > LARGEST_EPSILON else min(known, _composed_epsilon(items, delta))
 
 
 def quick_epsilon(composition: Composition, delta: float) -> float:
@@ -136,118 +130,58 @@ def _renyi(event: Release) -> tuple[Array, Array]:
     return mixture_of(event).renyi(ORDERS)
 
 
-@functools.lru_cache(maxsize=256)
-def _grid(items: Items, delta: float) -> Grid | None:
-    """The grid for ``items``; None if there is no sensible one.
-
-    Connect-the-dots adds h^2/12 to the mean and h^2/6 to the variance of every release's loss, at most. With z standard
-    deviations between mean and epsilon that is an error of T h^2/12 (1 + z / deviation).
-    """
-    releases = sum(count for _, count in items)
-    log_tail = max(-80.0, math.log(delta) - math.log(releases) - 14)
-    mean = variance = narrowest = 0.0
-    for event, count in items:
-        mixture = mixture_of(event).cut(log_tail - 10)
-        spread = mixture.spread(log_tail)
-        if spread is None:
-            return None
-        mean, variance = mean + count * spread.mean, variance + count * spread.variance
-        narrowest = max(narrowest, spread.width / min(MOST_POINTS, MOST_CELLS / len(mixture.lengths)))
-    deviation = math.sqrt(variance)
-    z = math.sqrt(-2 * math.log(delta))
-    expected = max(min(renyi_epsilon(items, delta), mean + z * deviation), deviation / 10, 1e-6)
-    interval = math.sqrt(12 * TOLERANCE * expected / (releases * (1 + z / deviation)))
-    interval = max(interval, narrowest, 24 * deviation / MOST_COMPOSED_POINTS)
-    hopeless = interval > WIDEST_INTERVAL or expected > LARGEST_EPSILON
-    return None if hopeless else Grid(interval, log_tail)
+def _composed_epsilon(items: Items, delta: float) -> float:
+    """By the distributions of the loss, the worse of both directions; infinity where a table would be too large."""
+    ordered = sorted(items, key=repr)
+    releases = sum(count for _, count in ordered)
+    log_tail = max(MIN_LOG_TAIL, math.log(delta) - math.log(releases) - 14)
+    mixtures = [(mixture_of(event).cut(log_tail - 10), count) for event, count in ordered]
+    sketches = [mixture.sketches(log_tail) for mixture, _ in mixtures]
+    epsilons = []
+    for way, profile in enumerate((Mixture.profile_if_left, Mixture.profile_if_came)):
+        parts = []
+        for both, (mixture, count) in zip(sketches, mixtures, strict=True):
+            if both is None:
+                return math.inf
+            parts.append((both[way], count, functools.partial(profile, mixture), len(mixture.lengths)))
+        epsilons.append(_one_way(parts, delta))
+    return max(epsilons)
 
 
-def _composed_epsilon(items: Items, delta: float, grid: Grid, known: float) -> float:
-    total: Any = None
-    lost = 1e-15
-    for event, count in sorted(items, key=repr):
-        single, off = _single(event, grid)
-        # The transforms err by an absolute amount, the probabilities of one release by a share of each.
-        lost += count * (2e-16 + 10 * delta * off)
-        if lost > delta / 10:
-            return known
-        composed = _repeated(single, count)
-        total = composed if total is None else total.compose(composed)
-    delta -= lost
-    with np.errstate(all="ignore"):
-        epsilon = float(total.get_epsilon_for_delta(delta))
-    if epsilon < 600:
-        return min(epsilon, known)
-    # Near exp(700) the library stops being tight, or finite; its delta(epsilon) is good everywhere.
-    low, high = 0.0, known
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        if total.get_delta_for_epsilon(middle) > delta:
-            low = middle
-        else:
-            high = middle
-    return high
+def _one_way(parts: Sequence[Part], delta: float) -> float:
+    sketches = [(sketch, count) for sketch, count, _, _ in parts]
+    window = window_of(sketches, delta, [max(MIN_DOTS, min(MAX_DOTS, MAX_CELLS // size)) for *_, size in parts])
+    releases = []
+    for (sketch, count, profile, _), dots in zip(parts, window.dots, strict=True):
+        indices = dots_of(sketch, window, dots)
+        releases.append((connected(profile, indices, window.interval), count))
+    return composed_epsilon(releases, window, delta)
 
 
-def _repeated(pld: Any, times: int, at_once: int = 1 << 17) -> Any:
-    """``times`` fold composition. Too many at once and the library reserves far too wide a range."""
-    if times <= at_once:
-        return pld if times == 1 else pld.self_compose(times)
-    blocks, rest = divmod(times, 1 << 14)
-    composed = _repeated(pld.self_compose(1 << 14), blocks)
-    return composed.compose(_repeated(pld, rest)) if rest else composed
-
-
-@functools.lru_cache(maxsize=256)
-def _single(event: Release, grid: Grid) -> tuple[Any, float]:
-    """The distribution of one release, in both directions, and by how much its probabilities missed 1."""
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-    mixture = mixture_of(event).cut(grid.log_tail - 10)
-    spread = mixture.spread(grid.log_tail)
-    assert spread is not None
-    off, pmfs, infinities = 0.0, [], []
-    for profile_of, losses in ((mixture.profile_if_left, spread.left), (mixture.profile_if_came, spread.came)):
-        probabilities, infinity, lowest = _connected(profile_of, losses, grid.interval)
-        total = float(probabilities.sum()) + infinity
-        off = max(off, abs(total - 1))
-        pmfs.append(dict(enumerate((probabilities / total).tolist(), start=lowest)))
-        infinities.append(infinity)
-    pld = PrivacyLossDistribution.create_from_rounded_probability(
-        pmfs[0],
-        infinities[0],
-        grid.interval,
-        rounded_probability_mass_function_add=pmfs[1],
-        infinity_mass_add=infinities[1],
-        symmetric=False,
-    )
-    return pld, off
-
-
-def _connected(
-    profile_of: Callable[[Array], Profile], losses: tuple[float, float], interval: float
-) -> tuple[Array, float, int]:
-    """Connect-the-dots: probabilities of multiples of ``interval``, that of infinity, and the first of the multiples.
+def connected(profile_of: Callable[[Array], Profile], indices: Indices, interval: float) -> Discrete:
+    """Connect-the-dots: the loss of one release on the multiples ``indices`` of ``interval``.
 
     delta(epsilon) is replaced by chords in exp(epsilon), so a point has as much as the chords bend there. Adding a
     constant or a multiple of exp(epsilon) bends nothing: each point takes the form of delta that has most digits there.
     """
-    lowest, highest = math.floor(losses[0] / interval), math.ceil(losses[1] / interval) + 1
-    epsilons: Array = np.arange(lowest, highest + 1, dtype=np.float64) * interval
+    epsilons = indices.astype(np.float64) * interval
+    gaps = np.diff(epsilons)
     with np.errstate(over="ignore", invalid="ignore"):
         profile = profile_of(epsilons)
         forms = np.stack([profile.gained, -profile.missed, profile.beyond])
         rise = np.diff(forms, axis=1)
-        bends = (rise[:, 1:] - math.exp(interval) * rise[:, :-1]) / math.expm1(interval)
+        bends = rise[:, 1:] / np.expm1(gaps[1:]) + rise[:, :-1] / np.expm1(-gaps[:-1])
     inner = np.take_along_axis(bends, np.abs(forms[:, 1:-1]).argmin(axis=0)[None], axis=0)[0]
     beyond, missed, gained = profile.beyond, profile.missed, profile.gained
     if beyond[0] < missed[0]:
-        first = (beyond[1] - math.exp(interval) * beyond[0]) / math.expm1(interval)
+        first = (beyond[1] - math.exp(gaps[0]) * beyond[0]) / math.expm1(gaps[0])
     else:
-        first = missed[0] - (missed[1] - missed[0]) / math.expm1(interval)
-    last = (gained[-1] - gained[-2]) / math.expm1(-interval)
+        first = missed[0] - (missed[1] - missed[0]) / math.expm1(gaps[0])
+    last = (gained[-1] - gained[-2]) / math.expm1(-gaps[-1])
     probabilities = np.maximum(np.concatenate([[first], inner, [last]]), 0.0)
-    return probabilities, max(0.0, float(gained[-1])), lowest
+    infinity = max(0.0, float(gained[-1]))
+    # Rounding may lose a little of the whole, and a sum above 1 overstates: only what is missing is made up for.
+    return Discrete(indices, probabilities / min(1.0, float(probabilities.sum()) + infinity), infinity)
 
 
 def _items(composition: Composition) -> Items:
@@ -258,7 +192,3 @@ def _items(composition: Composition) -> Items:
             raise TypeError(f"a distribution of {event} is not made here")
         items.append((event, count))
     return frozenset(items)
-
-
-def _next_power_of_two(count: int) -> int:
-    return 1 << (count - 1).bit_length()

@@ -19,6 +19,7 @@ the last file of a new directory: one without it was cut short while it was made
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -149,7 +150,8 @@ class RunDirectory:
         if self._held:
             yield
             return
-        with locked(self._private / "lock", "another process is working on this run", str(self.path)):
+        taken = "another process is working on this run"
+        with locked(self._private / "lock", taken, str(self.path), self.path):
             self._held = True
             try:
                 yield
@@ -249,12 +251,9 @@ class RunDirectory:
 
     def save_model(self, x: Vector, schema: dict[str, Any] | None) -> None:
         """The trained parameters, with what is needed to apply them to a table."""
-        file = self.path / "model.npz"
-        partial = file.with_name(".model.npz")
-        with reported(file):
-            with partial.open("wb") as out:
-                np.savez(out, x=x)
-            partial.replace(file)
+        archive = io.BytesIO()
+        np.savez(archive, x=x)
+        replace_file(self.path / "model.npz", archive.getvalue(), mode=0o644)
         if schema is not None:
             self.write_json("schema.json", schema)
 
@@ -305,7 +304,7 @@ def versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version()}
-    for name in ("uldp", "torch", "numpy", "dp-accounting", "cryptography", "msgspec"):
+    for name in ("uldp", "torch", "numpy", "scipy", "cryptography", "msgspec"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

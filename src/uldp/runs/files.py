@@ -9,14 +9,17 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from uldp.errors import RunError, first_line
+
+_PARTIAL: Final = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 
 
 @contextmanager
@@ -30,21 +33,49 @@ def reported(file: Path) -> Iterator[None]:
 
 def replace_file(file: Path, data: bytes, mode: int = 0o600) -> None:
     """Write ``file`` as a whole: after a crash it is the old one or the new one. It is on disk when this returns."""
-    # A new name, and never what lies there: a file or a link that somebody else put there keeps its mode and its place.
-    partial = file.with_name(f".{file.name}.{secrets.token_hex(8)}.partial")
-    with reported(file):
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    with reported(file), _written(file, data, mode) as partial:
+        partial.replace(file)
+        sync_folder(file.parent)
+
+
+@contextmanager
+def _written(file: Path, data: bytes, mode: int) -> Iterator[Path]:
+    """A file beside ``file`` that holds ``data``, on disk; it is gone when this ends, unless it was moved.
+
+    It is locked meanwhile, which is how :func:`remove_partial_files` knows that its writer lives.
+    """
+    partial, handle = _opened_beside(file, mode)
+    with os.fdopen(handle, "wb") as out:
         try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(data)
-                out.flush()
-                os.fsync(out.fileno())
-            partial.replace(file)
-        except BaseException:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+            yield partial
+        finally:
             with suppress(OSError):
                 partial.unlink()
-            raise
-        sync_folder(file.parent)
+
+
+def _opened_beside(file: Path, mode: int) -> tuple[Path, int]:
+    while True:
+        # A new name, and never what lies there: a file or a link that somebody else put there keeps its mode and place.
+        partial = file.with_name(f".{file.name}.{secrets.token_hex(8)}.partial")
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return partial, handle
+        os.close(handle)  # removed by somebody who saw it before it was locked
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Remove what processes that were killed while they wrote a file have left in ``folder`` and below it."""
+    for file in folder.rglob("*.partial"):
+        if _PARTIAL.fullmatch(file.name):
+            with suppress(OSError):  # locked: its writer lives; gone: its writer was faster; a link is not followed
+                handle = os.open(file, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                with os.fdopen(handle, "wb") as left:
+                    fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    file.unlink()
 
 
 def seal(magic: bytes, body: bytes) -> bytes:
@@ -147,19 +178,18 @@ def kept_key(file: Path) -> bytes:
 
 def _create(file: Path, data: bytes) -> None:
     """Write a file that is not there. Of two processes that do it at once one is first, and its file stays."""
-    partial = file.with_name(f".{file.name}.{secrets.token_hex(8)}.partial")
-    replace_file(partial, data)
-    try:
+    with _written(file, data, 0o600) as partial:
         with suppress(FileExistsError):
             os.link(partial, file)
         sync_folder(file.parent)
-    finally:
-        partial.unlink()
 
 
 @contextmanager
-def locked(file: Path, taken: str, place: str) -> Iterator[None]:
-    """Keep other processes out while this lasts; ``taken`` is what they are told."""
+def locked(file: Path, taken: str, place: str, folder: Path | None = None) -> Iterator[None]:
+    """Keep other processes out while this lasts; ``taken`` is what they are told.
+
+    What a killed process left half written in ``folder`` is removed first. It is the lock's own if none is given.
+    """
     with reported(file):
         number = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
     with os.fdopen(number, "w") as handle:
@@ -167,4 +197,5 @@ def locked(file: Path, taken: str, place: str) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunError(taken, place=place, value=place) from None
+        remove_partial_files(folder or file.parent)
         yield

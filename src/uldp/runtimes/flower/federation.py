@@ -6,7 +6,6 @@ killed marks its run as failed and does not resume it: a new run is submitted, a
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +35,7 @@ from uldp.runtimes.policy import Policy
 from uldp.runtimes.recording import OnRound, Result
 from uldp.runtimes.serving import Failed, Patience, Serving
 from uldp.runtimes.silo_process import SiloProcess
+from uldp.runtimes.temporary import TemporaryFolder
 
 Say = Callable[[str], None]
 ALONE_SECONDS: Final = 60.0
@@ -245,8 +245,8 @@ def join(prepared: PreparedSilo, joining: Joining, say: Say) -> None:
             taken = "another process answers with these keys; stop it first"
             until.enter_context(locked(keys / "lock", taken, str(keys)))
         # Paths of sockets must be short, and folders of state need not be.
-        folder = until.enter_context(tempfile.TemporaryDirectory(prefix="uldp-silo-"))
-        address = f"unix:{Path(folder) / 'silo'}"
+        folder = until.enter_context(TemporaryFolder("silo"))
+        address = f"unix:{folder.path / 'silo'}"
         silo = until.enter_context(
             SiloProcess(prepared, joining.state, address, identity=identity, policy=joining.policy)
         )

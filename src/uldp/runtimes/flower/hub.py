@@ -14,18 +14,17 @@ import queue
 import secrets
 import socket
 import struct
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, Self
 
 from uldp.errors import UldpError, printable
 from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.serving import Failed
+from uldp.runtimes.temporary import TemporaryFolder
 
 HELLO_SECONDS: Final = 10.0
 SEND_SECONDS: Final = 60
@@ -104,8 +103,8 @@ class Hub:
         self._on_exchange = on_exchange
         self._again = again
         # Paths of sockets must be short, and run directories need not be.
-        self._folder = tempfile.TemporaryDirectory(prefix="uldp-hub-")
-        self.address = f"unix:{Path(self._folder.name) / 'hub'}"
+        self._folder = TemporaryFolder("hub")
+        self.address = f"unix:{self._folder.path / 'hub'}"
         self._listening = frames.listen(self.address)
         self._listening.settimeout(0.2)
         self._changed = threading.Condition()
@@ -220,7 +219,7 @@ class Hub:
             self._drop()
         self._listening.close()
         self._thread.join(timeout=2.0)
-        self._folder.cleanup()
+        self._folder.close()
 
     def _known(self, silo: str, body: bytes) -> bool:
         """Whether this very request is under way, or was answered."""

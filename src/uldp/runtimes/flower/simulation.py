@@ -17,9 +17,7 @@ import json
 import math
 import os
 import secrets as random_bytes
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -39,6 +37,7 @@ from uldp.runtimes.flower.hub import Hub
 from uldp.runtimes.flower.processes import Home, check_installed
 from uldp.runtimes.local import Silos
 from uldp.runtimes.serving import Failed
+from uldp.runtimes.temporary import TemporaryFolder
 from uldp.sessions.plan import Plan
 
 ENGINE: Final = "uldp.runtimes.flower.simulation_engine"
@@ -137,8 +136,7 @@ class SilosOnRay(Silos):
         """The engine's process; started when the first question is asked: a finished run asks none."""
         if self._engine is not None:
             return self._engine
-        folder = Path(tempfile.mkdtemp(prefix="uldp-sim-"))
-        self._until.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = self._until.enter_context(TemporaryFolder("sim")).path
         home = Home(folder)
         told = folder / "engine.json"
         engine = Engine(self._hub.address, self._hub.new_token(), *self._settings, str(folder / "ray"))
