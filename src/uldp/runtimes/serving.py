@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from uldp.errors import BudgetExhausted, ConfigError, MessageRefused, RunError
+from uldp.errors import BudgetExhausted, ConfigError, MessageRefused, RunError, located, stopping_clearly
 from uldp.experiment.parties import PreparedServer
 from uldp.privacy.ledger import Ledger
 from uldp.runs.directory import RunDirectory
-from uldp.runtimes.recording import OnRound, RecordedRun
+from uldp.runtimes.recording import OnRound, RecordedRun, Result
 from uldp.sessions.server import ServerSession
 from uldp.vectors import Vector
 
@@ -122,6 +122,10 @@ class Serving(RecordedRun):
         """What the present exchange is for, and how many rounds are done."""
         return self._server.stage, self._server.round
 
+    def go(self) -> Result:
+        with stopping_clearly("server"):  # collecting, saving, advancing: the last checkpoint stays
+            return super().go()
+
     def _make_parties(self, x: Vector, ledger: Ledger) -> None:
         self._server = ServerSession(self._prepared.plan, x, ledger, self._secrets)
 
@@ -191,6 +195,8 @@ class Serving(RecordedRun):
                     continue
                 except MessageRefused as error:
                     answer = Failed(str(error), refused=True)
+                except Exception as error:  # taking an answer changes nothing unless it succeeds: it is this silo's
+                    answer = Failed(f"its answer cannot be taken ({located(error)})", refused=True)
             trouble[name] = answer
         return trouble
 

@@ -389,8 +389,14 @@ class ServerSession:
         # P(word < floor(q 2^64)) is q up to 2^-64, and never above it.
         return words < np.uint64(min(math.floor(self._plan.method.sample_rate * 2.0**64), 2**64 - 1))
 
+    @property
+    def _most_saturated(self) -> int:
+        """How many coordinates a silo can have cut off: all of its rows'. A method with a guarantee never says."""
+        facts, method = self._plan.facts, self._plan.method
+        return 0 if method.unit is not None else method.terms(facts) * facts.dimension
+
     def _check_answer(self, name: str, body: m.Body) -> None:
-        facts = self._plan.facts
+        facts, method = self._plan.facts, self._plan.method
         match body:
             case m.Welcome(roster=roster):  # the rest was checked when it was decoded
                 for other, answer in self._answers.items():
@@ -416,11 +422,12 @@ class ServerSession:
                 if body.present != self._present():
                     raise MessageRefused("answered for an attempt with other silos", place=f"silo {name}")
                 self._side.check_vector(name, vector)
-                if saturated < 0:
-                    raise MessageRefused("a negative number of saturated coordinates", place=f"silo {name}")
-                most = self._plan.method.largest_remark
-                if not 0 <= remark <= most:
-                    raise MessageRefused(f"a remark from 0 to {most}, not {remark}", place=f"silo {name}", value=remark)
+                limits = {"saturated": (saturated, self._most_saturated), "remark": (remark, method.largest_remark)}
+                for field, (value, most) in limits.items():
+                    if not 0 <= value <= most:
+                        raise MessageRefused(
+                            f"{field} lies between 0 and {most}, not {value}", place=f"silo {name}", value=value
+                        )
             case m.Metrics(round_, sums):
                 if round_ != self._round:
                     raise MessageRefused(f"measured after round {round_}, not {self._round}", place=f"silo {name}")
