@@ -51,6 +51,13 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     metrics: dict[str, float] = {}
 
 
+def _decoded(state: bytes) -> _Saved:
+    try:
+        return msgspec.msgpack.decode(state, type=_Saved)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"the server's saved state is unreadable: {error}", place="checkpoint") from error
+
+
 @dataclass(frozen=True)
 class _Turn:
     """One exchange with all silos: the question, the answer's type, and the phase after it."""
@@ -119,17 +126,23 @@ class ServerSession:
 
     def requests(self) -> dict[str, bytes]:
         """What to send to whom now; empty when the experiment is over, or when collected answers wait to be used."""
-        if self._sum is not None:
+        if not self._asks():
             return {}
-        if self._turn is None:
-            question = self._next_question()
-            if question is None:
-                return {}
+        waiting = [name for name in self._audience if name not in self._answers]
+        return {name: m.encode(self._plan.digest, name, self._question_for(name)) for name in waiting}
+
+    def _asks(self) -> bool:
+        """Whether there is something to ask now. The question is made once."""
+        if self._turn is None and self._sum is None and (question := self._next_question()) is not None:
             answer, after = turn(self._plan.turns, self._phase, question, "server")
             self._turn = _Turn(question, answer, after)
             self._answers = {}
-        waiting = [name for name in self._audience if name not in self._answers]
-        return {name: m.encode(self._plan.digest, name, self._question_for(name)) for name in waiting}
+        return self._turn is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to be done but goodbyes."""
+        return self._sum is None and (not self._asks() or self.finishing)
 
     @property
     def _audience(self) -> list[str]:
@@ -441,8 +454,11 @@ class ServerSession:
             raise RunError(f"no answer yet from {', '.join(missing) or 'anybody'}", place="server")
 
     def save(self) -> bytes:
-        """The session's state between two exchanges, or with a collected total that was not used yet."""
-        if self._turn is not None:
+        """The session's state between two exchanges, or with a collected total that was not used yet.
+
+        With goodbyes under way it is that of before: they are asked for again.
+        """
+        if self._turn is not None and not self.finishing:
             raise RunError("a session is saved between exchanges, not within one", place="server")
         memory = {name: m.pack(vector) for name, vector in self._state.memory.items()}
         told = None if self._told is None else m.pack(self._told)
@@ -467,13 +483,13 @@ class ServerSession:
         """Continue from what :meth:`save` gave."""
         facts = self._plan.facts
         try:
-            saved = msgspec.msgpack.decode(state, type=_Saved)
+            saved = _decoded(state)
             phase = Phase(saved.phase)
             x = m.unpack_floats(saved.x, facts.dimension, "checkpoint")
             memory = {name: np.frombuffer(data, dtype="<f8").astype(np.float64) for name, data in saved.memory.items()}
             if phase is not Phase.CLOSED:
                 self._restore_setup(saved.setup)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, MessageRefused) as error:
+        except (ValueError, MessageRefused) as error:
             raise RunError(f"the server's saved state is unreadable: {error}", place="checkpoint") from error
         self._state = State(x, memory)
         if saved.told is not None:
@@ -484,6 +500,11 @@ class ServerSession:
         self._phase, self._round, self.saturated = phase, saved.round, saved.saturated
         self._chosen, self._absent, self._heard = saved.chosen, set(saved.absent), saved.heard
         self._metrics = saved.metrics
+
+    @staticmethod
+    def is_closed(state: bytes) -> bool:
+        """Whether :meth:`save` gave ``state`` after all goodbyes that there will be."""
+        return _decoded(state).phase == Phase.CLOSED.value
 
     def _restore_setup(self, answers: list[dict[str, bytes]]) -> None:
         """Tell the aggregation's machine again what it was told."""
