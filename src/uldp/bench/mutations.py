@@ -14,7 +14,8 @@ import msgspec
 from uldp.protocol import messages as m
 
 INTEGERS: Final = (0, 1, -1, 2, 3, 255, 2**31, 2**53, 2**63 - 1, 2**63, 2**64 - 1, -(2**31), -(2**63))
-OTHER_TYPES: Final = (None, True, 1.5, float("nan"), float("inf"), -1, 2**64 - 1, "", "x" * 300, b"", bytes(9), [], {})
+OTHER_NUMBERS: Final = (True, 1.5, float("nan"), float("inf"), -1, 2**64 - 1)
+OTHER_TYPES: Final[tuple[Any, ...]] = (None, *OTHER_NUMBERS, "", "x" * 300, b"", bytes(9), [], {})
 LENGTHS: Final = (b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff")
 """Headers that promise 2^32 - 1 items, or bytes."""
 DEEP: Final = 5_000

@@ -226,7 +226,7 @@ def main() -> None:
 def keep_within_limits() -> None:
     """Let this process pull nothing that is longer than what was asked for."""
     grid: Any = importlib.import_module("flwr.superlink.grid.http_grid")
-    kept = {"pull_objects": SIZES.pulling, "inflate_object_from_contents": SIZES.inflating}
+    kept: dict[str, Any] = {"pull_objects": SIZES.pulling, "inflate_object_from_contents": SIZES.inflating}
     _replace(grid.__name__, {name: within(getattr(grid, name, None)) for name, within in kept.items()})
 
 
