@@ -142,6 +142,13 @@ def test_every_command_that_reads_a_file_says_what_it_runs_before_it_does(receiv
     assert done.stderr.count(SAID) == 1
 
 
+def test_what_was_just_typed_is_not_announced(received):
+    received.write("model")
+    named = "--set", "model.name=from_elsewhere:factory", "--set", "method.name=uldp-sgd"
+    done = received.invoke("plan", "e.toml", *named)
+    assert done.exit_code == 0 and received.ran and SAID not in done.stderr
+
+
 @pytest.mark.parametrize("command", ["resume R", "serve --resume R --insecure --rehearse", "total R", "export R"])
 def test_commands_that_read_a_run_of_somebody_else_say_it_too(received, command):
     received.write("method")

@@ -54,7 +54,7 @@ def compare(
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.compare import compare as compare_runs
 
-    names, experiments, admit = _names(methods, repeats, overrides), {}, Announcing()
+    names, experiments, admit = _names(methods, repeats, overrides), {}, Announcing(overrides)
     for name in names:
         with concerning(f"method {name}"):
             base = experiment_from(file, dataset, name, fitting(overrides, name, names), preset, data_dir, admit)

@@ -58,7 +58,7 @@ def join(
 
     def admit(tree: Any) -> None:
         joining.policy.check_names(tree)
-        Announcing()(tree)
+        Announcing(overrides)(tree)
 
     experiment = experiment_from(file, None, None, overrides, admit=admit)
     prepared = prepare_silo(experiment, silo, data, holdout_file=holdout, rehearsal=rehearse)

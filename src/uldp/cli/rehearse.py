@@ -36,7 +36,7 @@ def rehearse(
     folder = out or RunDirectory.next_free(Path("runs"), "rehearsal")
     RunDirectory.check_free(folder)
     found: dict[str, Rehearsed] = {}
-    admit = Announcing()
+    admit = Announcing(overrides)
     with politely_ended():
         for name in aggregation or [""]:
             chosen = [*overrides, f"aggregation.name={name}"] if name else overrides

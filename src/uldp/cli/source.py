@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,7 +56,7 @@ def experiment_from(
         )
     if file is not None:
         tree, base = read_toml(file), file.resolve().parent
-        admit = admit or Announcing()
+        admit = admit or Announcing(overrides)
         admit(apply_overrides(tree, overrides))
         if method is not None:
             admit(tree)  # the file's own method is looked up too: its settings are left behind
@@ -72,10 +73,14 @@ def experiment_from(
 
 
 class Announcing:
-    """Says which foreign code is about to run, once."""
+    """Says which foreign code is about to run, once; not what somebody has just typed as an override."""
 
-    def __init__(self) -> None:
-        self._said: set[ForeignCode] = set()
+    def __init__(self, overrides: Sequence[str] = ()) -> None:
+        from uldp.experiment.foreign import SECTIONS, foreign_code
+
+        names = {f"{section}.name" for section in SECTIONS}
+        typed = apply_overrides({}, [one for one in overrides if assigned_key(one) in names])
+        self._said: set[ForeignCode] = set(foreign_code(typed))
 
     def __call__(self, tree: Any) -> None:
         from uldp.experiment.foreign import foreign_code
