@@ -72,6 +72,10 @@ bench: $(STAMP) ## Measure the trainer and the private weighting against simple 
 	$(BIN)/uldp bench train
 	$(BIN)/uldp bench protocol
 
+.PHONY: fuzz
+fuzz: $(STAMP) ## Send a million mutated messages to server and silos, in every phase
+	$(BIN)/uldp bench fuzz --messages 1000000 --seed 0
+
 .PHONY: clean
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 
@@ -39,6 +41,25 @@ def first_line(error: BaseException) -> str:
     """
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def located(error: BaseException) -> str:
+    """An error that nobody foresaw: its class, and the last line of ours on the way to it. Never its text, for that may
+    quote somebody's data.
+
+    >>> located(ValueError("of patient 17"))
+    'ValueError'
+    """
+    package = Path(__file__).parent
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if package in Path(frame.filename).parents and frame.filename != __file__
+    ]
+    if not frames:
+        return type(error).__name__
+    file = Path(frames[-1].filename).relative_to(package.parent)
+    return f"{type(error).__name__} in {file.as_posix()}, line {frames[-1].lineno}"
 
 
 MOST_FOREIGN: Final = 400
@@ -127,3 +148,22 @@ def concerning(what: str) -> Iterator[None]:
         raise
     except UldpError as error:
         raise type(error)(f"{error.message} ({what})", place=error.place, value=error.value) from error
+
+
+@contextmanager
+def stopping_clearly(place: str) -> Iterator[None]:
+    """An error that nobody foresaw stops a run with one sentence, like those that somebody did.
+
+    >>> with stopping_clearly("server"):
+    ...     1 / 0
+    Traceback (most recent call last):
+    uldp.errors.RunError: server: stopped by an error that nobody foresaw (ZeroDivisionError); please report it
+    """
+    try:
+        yield
+    except UldpError:
+        raise
+    except Exception as error:
+        raise RunError(
+            f"stopped by an error that nobody foresaw ({located(error)}); please report it", place=place
+        ) from error

@@ -332,7 +332,7 @@ def test_a_sum_that_was_rounded_otherwise_or_another_scale_gets_noise_of_its_own
         (ask(m.Goodbye()), "Update is expected"),
         (ask(m.Update(2, m.pack(np.zeros(4, np.uint64)), 0)), "round 2"),
         (ask(m.Update(1, m.pack(np.zeros(3, np.uint64)), 0)), "32 are expected"),
-        (ask(m.Update(1, m.pack(np.zeros(4, np.uint64)), -1)), "negative"),
+        (ask(m.Update(1, m.pack(np.zeros(4, np.uint64)), -1)), "saturated lies between"),
         (ask(m.Update(1, m.pack(np.zeros(4, np.uint64)), 0), digest="f" * 64), "experiment"),
     ],
 )

@@ -365,5 +365,5 @@ def test_a_remark_that_no_batch_can_have_is_refused():
     name, request = next(iter(server.requests().items()))
     answer = m.decode(silos[name].reply(request), experiment="d" * 64, silo=name, limit=10**6)
     for remark in (-1, 5):
-        with pytest.raises(MessageRefused, match="a remark from 0 to 4"):
+        with pytest.raises(MessageRefused, match="remark lies between 0 and 4"):
             server.receive(name, m.encode("d" * 64, name, msgspec.structs.replace(answer, remark=remark)))

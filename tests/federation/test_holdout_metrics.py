@@ -223,7 +223,7 @@ def test_a_silo_that_missed_the_last_round_is_measured_like_the_others(tmp_path)
     world.close()
 
 
-class Died(Exception):
+class Died(BaseException):
     pass
 
 

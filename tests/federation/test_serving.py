@@ -137,8 +137,8 @@ def test_a_server_that_is_killed_at_every_point_goes_on(world, case):
     """It dies before, during and after every exchange; each time a new one continues from the checkpoint."""
     built = experiment(**CASES[case])
 
-    class Dies(Exception):
-        pass
+    class Dies(BaseException):
+        """As a signal does, not as an error."""
 
     seen = set()
 
@@ -451,6 +451,53 @@ def test_a_missing_goodbye_does_not_hold_up_the_result(world):
         return Failed("gone home") if isinstance(body, m.Finish) else made.ask(name, request)
 
     check_same(world(built, fault).serving("stop").go(), simulated(built))
+
+
+def is_finish(made, name, request):
+    plan = parties(made.built)[0].plan
+    return isinstance(m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit), m.Finish)
+
+
+@pytest.mark.parametrize("on_missing", ["wait", "stop", "exclude"])
+def test_goodbyes_are_asked_for_when_all_is_written_and_waited_for_half_a_minute(world, on_missing):
+    seen = []
+
+    def fault(made, name, request):
+        if not is_finish(made, name, request):
+            return made.ask(name, request)
+        seen.append((made.folder / "run" / "result.json").exists() and (made.folder / "run" / "model.npz").exists())
+        return Failed("lost", late=True) if name == "silo-2" else made.ask(name, request)
+
+    made = world(experiment(), fault)
+    serving = made.serving()
+    serving._patience = Patience(seconds=3600, attempt=60, pause=1, on_missing=on_missing)
+    check_same(serving.go(), simulated(made.built))
+    assert seen and all(seen)
+    assert 30 <= made.time.time <= 35
+    before = made.exchanges
+    check_same(made.serving().go(), simulated(made.built))  # and nobody is asked again
+    assert made.exchanges == before
+
+
+def test_a_server_that_dies_while_it_waits_for_goodbyes_asks_for_them_again(world, tmp_path):
+    dying = [True]
+
+    def fault(made, name, request):
+        if is_finish(made, name, request) and name == "silo-2" and dying:
+            dying.pop()
+            raise KeyboardInterrupt
+        return made.ask(name, request)
+
+    built = with_identities(tmp_path)
+    made = world(built, fault, keys=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        made.serving().go()
+    key = tmp_path / "run" / "private" / "secrets.key"
+    assert (tmp_path / "run" / "result.json").exists() and key.exists()
+    written = (tmp_path / "run" / "result.json").read_bytes()
+    made.serving().go()
+    assert (tmp_path / "run" / "result.json").read_bytes() == written
+    assert all(made.silo(name).closed for name in parties(built)[1]) and not key.exists()
 
 
 # --- silos that say something else -----------------------------------------------------------------------------------

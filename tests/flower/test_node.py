@@ -38,7 +38,48 @@ def node(tmp_path, monkeypatch):
 
 
 def child(*, ended, words="it ended"):
-    return SimpleNamespace(ended=ended, last_words=lambda: words, stop=lambda: None)
+    return SimpleNamespace(ended=ended, last_words=lambda: words, stop=lambda: None, delivered=0)
+
+
+def test_a_silo_ends_when_its_goodbye_was_delivered_and_not_before(node, monkeypatch):
+    monkeypatch.setattr(federation, "GOODBYE_SECONDS", 60.0)
+    flower = child(ended=False)
+    monkeypatch.setattr(node, "_start", lambda: flower)
+    with node.attached():
+        flower.delivered = 3  # answers of the rounds
+        assert not node.silo.stopped.wait(1.5)
+        node.silo.closed = True
+        assert not node.silo.stopped.wait(1.5)  # its goodbye is under way
+        flower.delivered = 4
+        assert node.silo.stopped.wait(5)
+    assert node.trouble is None
+
+
+def test_a_goodbye_that_cannot_be_delivered_holds_up_nobody_for_long(node, monkeypatch):
+    monkeypatch.setattr(federation, "GOODBYE_SECONDS", 0.3)
+    monkeypatch.setattr(node, "_start", lambda: child(ended=False))
+    node.silo.closed = True
+    with node.attached():
+        assert node.silo.stopped.wait(10)
+
+
+def test_a_node_notes_the_answers_that_the_server_has_taken(tmp_path, monkeypatch):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
+    from flwr.supernode import start_client_internal as loop
+
+    from uldp.runtimes.flower import supernode
+
+    def push(contents):
+        if contents is None:
+            raise OSError("the server is gone")
+
+    monkeypatch.setattr(loop, "push_object_contents_from_iterable", push)
+    supernode.note_deliveries(tmp_path / "delivered")
+    loop.push_object_contents_from_iterable([])
+    with pytest.raises(OSError, match="gone"):
+        loop.push_object_contents_from_iterable(None)
+    loop.push_object_contents_from_iterable([])
+    assert (tmp_path / "delivered").stat().st_size == 2
 
 
 def test_a_node_that_cannot_be_started_again_ends_the_silo_with_a_sentence(node, monkeypatch):

@@ -215,6 +215,22 @@ def test_the_server_refuses_ciphertexts_outside_the_group_or_of_another_round():
     goes_on(server, silos)
 
 
+@pytest.mark.parametrize("sampling", ["open", "private"])
+def test_a_round_with_malformed_weights_is_refused_before_its_owner_is_charged(sampling):
+    server, silos = until(m.AskUpdate, sample_rate=0.5, sampling=sampling)
+    request = server.requests()["silo-0"]
+    body = m.decode(request, experiment=DIGEST, silo="silo-0", limit=10**7)
+    begun = []
+    silos["silo-0"]._watch.begins = lambda round_, question: begun.append(round_)
+    for weights in (body.weights[:-1], bytes(len(body.weights)), body.weights[1:] + b"\0"):
+        with pytest.raises(MessageRefused):
+            silos["silo-0"].reply(ask(msgspec.structs.replace(body, weights=weights)))
+    assert begun == []
+    silos["silo-0"].reply(request)
+    assert begun == [1]
+    goes_on(server, silos)
+
+
 def test_ciphertexts_that_do_not_add_up_are_refused_uncharged_and_can_be_asked_for_again():
     server, silos = until(m.AskUpdate)
     for name, body in answers(server, silos).items():

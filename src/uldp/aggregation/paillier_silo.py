@@ -62,6 +62,7 @@ class PaillierSilo(SiloSide):
         self._chosen: tuple[tuple[int, bytes], list[tuple[bytes, bytes, int]]] | None = None
         self._seed: SharedKey | None = None
         self._fixed: Weights | None = None
+        self._sampled: tuple[str, Weights] | None = None
 
     @property
     def public(self) -> PublicKey:
@@ -185,12 +186,22 @@ class PaillierSilo(SiloSide):
     def check_question(self, question: RoundQuestion) -> None:
         if bool(question.weights) == (self._fixed is not None):
             raise MessageRefused("encrypted weights come once at setup, or with every sampled round", place=self._place)
+        self._round_weights(question)
+
+    def _round_weights(self, question: RoundQuestion) -> Weights:
+        """A round's weights; read once, before anything is charged for the round, for they may be malformed."""
+        if self._fixed is not None:
+            return self._fixed
+        if self._sampled is None or self._sampled[0] != question.digest:
+            sent = self._opened_weights(question) if question.offer else question.weights
+            self._sampled = (question.digest, self._weights(sent))
+        return self._sampled[1]
 
     def release(
         self, rows: Iterable[Contribution], weights: Vector | None, question: RoundQuestion, covered: Covered
     ) -> Released:
         method, facts, public = self._setting.method, self._setting.facts, self.public
-        encrypted = self._fixed or self._weights(self._opened_weights(question) if question.offer else question.weights)
+        encrypted = self._round_weights(question)
         product = [mpz(1)] * facts.dimension
         seen, left_out = hashlib.sha256(), 0
         for users, block, missing in self._blocks(rows):

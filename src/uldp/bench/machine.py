@@ -33,6 +33,11 @@ class PeakMemory:
     peak_mb = 0.0
     growth_mb = 0.0
 
+    @staticmethod
+    def present_mb() -> float:
+        """The peak up to now."""
+        return _peak_mb(True)
+
     def __enter__(self) -> PeakMemory:
         gc.collect()
         self._resettable = _reset_peak()

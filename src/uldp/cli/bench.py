@@ -116,6 +116,37 @@ def carrier(
     _print_notes(cases)
 
 
+@bench.command()
+@reporting
+def fuzz(
+    messages: Annotated[int, typer.Option("--messages", help="Mutated messages, spread over all phases.")] = 100_000,
+    seed: Annotated[int, typer.Option("--seed", help="Of the mutations.")] = 0,
+    case: Annotated[list[str], typer.Option("--case", help="Only this case; may be repeated.")] = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Send mutated messages to server and silos in every phase: each must be refused, and change nothing."""
+    from uldp.bench.fuzz import run_fuzz
+
+    found = run_fuzz(messages, seed, case, say=lambda text: typer.echo(text, err=True))
+    if as_json:
+        print_json(found)
+    else:
+        rows = [
+            (item["name"], *(f"{item[key]:,}" for key in ("refused", "taken", "failed"))) for item in found["cases"]
+        ]
+        print_table(
+            ("case", "refused", "taken", "failed", "findings"),
+            [(*row, str(len(item["findings"]))) for row, item in zip(rows, found["cases"], strict=True)],
+        )
+        typer.echo(
+            f"{found['messages']:,} messages at {found['places']} places, seed {found['seed']}, in "
+            f"{found['seconds']:.0f} s; memory grew by {found['growth_mb']:.0f} MB to {found['peak_mb']:.0f} MB"
+        )
+    if findings := [f"{item['name']}: {finding}" for item in found["cases"] for finding in item["findings"]]:
+        typer.echo("\n".join(findings), err=True)
+        raise typer.Exit(1)
+
+
 def _print_notes(cases: Sequence[dict[str, Any]]) -> None:
     for item in cases:
         typer.echo(f"{item['name']}: {item['note']}")

@@ -14,6 +14,7 @@ import typer
 from uldp.cli.output import Json, Set, metric_names, print_json, print_table, progress, reporting, warn
 from uldp.cli.run import warnings_after, warnings_before
 from uldp.cli.source import (
+    Announcing,
     DataDirOption,
     DatasetOption,
     File,
@@ -52,10 +53,10 @@ def compare(
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.compare import compare as compare_runs
 
-    names, experiments = _names(methods, repeats, overrides), {}
+    names, experiments, admit = _names(methods, repeats, overrides), {}, Announcing(overrides)
     for name in names:
         with concerning(f"method {name}"):
-            base = experiment_from(file, dataset, name, fitting(overrides, name, names), preset, data_dir)
+            base = experiment_from(file, dataset, name, fitting(overrides, name, names), preset, data_dir, admit)
             experiments[name] = [base.with_seed(base.run.seed + repeat) for repeat in range(repeats)]
     label = dataset or (file.stem if file else "tables")
     folder = RunDirectory(out or RunDirectory.next_free(Path("runs"), f"compare-{label}"))

@@ -29,22 +29,39 @@ def doctor(
     state: Annotated[
         Path | None, typer.Option("--state", help="For a silo: where it keeps its sessions (default: KEYS/state).")
     ] = None,
+    run_code: Annotated[
+        bool, typer.Option("--run-code", help="Run code that the experiment names and that is not uldp's.")
+    ] = False,
     rehearse: Rehearse = False,
     overrides: Set = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Check files, certificates, ports, keys, clocks, versions and data against an experiment; start nothing."""
+    """Check files, certificates, ports, keys, clocks, versions and data against an experiment; start nothing.
+
+    Models and methods of other packages are named, and run only if that is allowed by --run-code or the policy.
+    """
     from uldp.cli.source import experiment_from
-    from uldp.runtimes.flower.checks import ServerSide, SiloSide, examine
+    from uldp.runtimes.flower.checks import (
+        CodeGate,
+        ForeignCodeRefused,
+        ServerSide,
+        SiloSide,
+        examine,
+        machine_findings,
+    )
     from uldp.runtimes.flower.processes import Address
 
-    experiment = experiment_from(file, None, None, overrides)
     server = None
     if address is not None or certificates is not None:
         server = ServerSide(Address.parsed(address or "127.0.0.1:8000", "--address"), certificates)
     reached = None if superlink is None else Address.parsed(superlink, "--superlink")
     silos = [SiloSide(name, data, keys, ca, reached, policy, state or default_state(name, keys)) for name in silo]
-    found = examine(experiment, server, silos, rehearsal=rehearse)
+    gate = CodeGate([one.owners_policy() for one in silos], told=run_code)
+    try:
+        experiment = experiment_from(file, None, None, overrides, admit=gate)
+        found = [*gate.findings, *examine(experiment, server, silos, rehearsal=rehearse)]
+    except ForeignCodeRefused:
+        found = [*gate.findings, *machine_findings()]
     if as_json:
         print_json({"ok": all(one.well for one in found), "findings": [one.to_json() for one in found]})
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,7 +42,7 @@ def join(
     """Take part in an experiment with this silo's data. It runs until the experiment is over, and can be restarted."""
     import logging
 
-    from uldp.cli.source import experiment_from
+    from uldp.cli.source import Announcing, experiment_from
     from uldp.experiment.parties import prepare_silo
     from uldp.runtimes.flower.federation import Joining
     from uldp.runtimes.flower.federation import join as join_over_flower
@@ -55,7 +55,12 @@ def join(
     address = Address.parsed(superlink, "--superlink")
     authority = None if insecure or keys is None else ca or keys / "ca.crt"
     joining = Joining(address, keys, authority, folder, Policy.of_silo(folder, policy))
-    experiment = experiment_from(file, None, None, overrides)
+
+    def admit(tree: Any) -> None:
+        joining.policy.check_names(tree)
+        Announcing(overrides)(tree)
+
+    experiment = experiment_from(file, None, None, overrides, admit=admit)
     prepared = prepare_silo(experiment, silo, data, holdout_file=holdout, rehearsal=rehearse)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     for note in prepared.notes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uldp.cli.output import Json, print_json, reporting, warn
+from uldp.cli.source import experiment_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,7 +155,7 @@ def _learner(directory: RunDirectory, schema: Schema | None, x: Vector) -> Torch
     from uldp.errors import RunError
     from uldp.experiment.build import build_learner, load_federation
 
-    experiment = directory.experiment()
+    experiment = experiment_of(directory)
     if schema is not None:
         learner = build_learner(experiment, (len(schema.feature_names()),), schema.task)
     else:

@@ -9,7 +9,7 @@ import typer
 
 from uldp.cli.federation import politely_ended, say
 from uldp.cli.output import Json, Set, print_json, print_table, reporting
-from uldp.cli.source import DataDirOption, DatasetOption, File, MethodOption, experiment_from
+from uldp.cli.source import Announcing, DataDirOption, DatasetOption, File, MethodOption, experiment_from
 from uldp.errors import RunError
 
 if TYPE_CHECKING:
@@ -36,10 +36,11 @@ def rehearse(
     folder = out or RunDirectory.next_free(Path("runs"), "rehearsal")
     RunDirectory.check_free(folder)
     found: dict[str, Rehearsed] = {}
+    admit = Announcing(overrides)
     with politely_ended():
         for name in aggregation or [""]:
             chosen = [*overrides, f"aggregation.name={name}"] if name else overrides
-            experiment = experiment_from(file, dataset, method, chosen, data_dir=data_dir)
+            experiment = experiment_from(file, dataset, method, chosen, data_dir=data_dir, admit=admit)
             found[experiment.aggregation.name] = rehearse_one(experiment, folder / experiment.aggregation.name, say)
     if as_json:
         print_json({name: one.to_json() for name, one in found.items()})

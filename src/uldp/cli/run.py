@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from uldp.cli.output import Json, Set, print_json, print_table, progress, reporting, warn
-from uldp.cli.source import DataDirOption, DatasetOption, File, MethodOption, PresetOption, experiment_from
+from uldp.cli.source import (
+    DataDirOption,
+    DatasetOption,
+    File,
+    MethodOption,
+    PresetOption,
+    experiment_from,
+    experiment_of,
+)
 from uldp.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -77,7 +85,7 @@ def resume(
             f"this run has silos elsewhere; `uldp serve --resume {quote(str(run_directory))}` continues it",
             place=str(run_directory),
         )
-    experiment = directory.experiment()
+    experiment = experiment_of(directory)
     _check_runtime(runtime, experiment)
     _train(prepare(experiment), directory, runtime, transcript, as_json)
 

@@ -10,7 +10,7 @@ import typer
 
 from uldp.cli.federation import Insecure, Rehearse, politely_ended, say
 from uldp.cli.output import Json, Set, metric_names, naming, print_json, reporting, warn
-from uldp.cli.source import File
+from uldp.cli.source import File, experiment_of
 from uldp.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def serve(
         waiting = Patience(seconds=patience, attempt=min(patience, 60.0), on_missing=on_missing)
     if resume is not None:
         directory = RunDirectory.open(resume)
-        prepared = prepare_server(directory.experiment(), rehearsal=rehearse)
+        prepared = prepare_server(experiment_of(directory), rehearsal=rehearse)
     else:
         assert file is not None
         if out is not None:

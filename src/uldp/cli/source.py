@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,8 @@ from uldp.errors import ConfigError
 
 if TYPE_CHECKING:
     from uldp.experiment.config import Experiment
+    from uldp.experiment.foreign import Admit, ForeignCode
+    from uldp.runs.directory import RunDirectory
 
 File = Annotated[Path | None, typer.Argument(help="An experiment file (see `uldp new`).", show_default=False)]
 DatasetOption = Annotated[
@@ -34,8 +37,12 @@ def experiment_from(
     overrides: list[str],
     preset_name: str = "",
     data_dir: Path | None = None,
+    admit: Admit | None = None,
 ) -> Experiment:
-    """The experiment of a file or of a data set's preset, with ``--method`` and ``--set`` on top."""
+    """The experiment of a file or of a data set's preset, with ``--method`` and ``--set`` on top.
+
+    ``admit`` is shown the tree before anything that it names is imported; by itself, foreign code is announced.
+    """
     from uldp.data.store import expanded
     from uldp.experiment.config import Experiment, read_toml
     from uldp.experiment.presets import preset
@@ -49,6 +56,10 @@ def experiment_from(
         )
     if file is not None:
         tree, base = read_toml(file), file.resolve().parent
+        admit = admit or Announcing(overrides)
+        admit(apply_overrides(tree, overrides))
+        if method is not None:
+            admit(tree)  # the file's own method is looked up too: its settings are left behind
         if method is not None:
             tree = _without_other_noise(tree, method)
             tree = {**tree, "method": _another_method(tree.get("method", {}), method)}
@@ -59,6 +70,31 @@ def experiment_from(
         tree = {**tree, "data": {**tree["data"], "data_dir": str(expanded(data_dir, "--data-dir").resolve())}}
     name = file.stem if file is not None else ""
     return Experiment.from_tree(apply_overrides(tree, overrides), base, name)
+
+
+class Announcing:
+    """Says which foreign code is about to run, once; not what somebody has just typed as an override."""
+
+    def __init__(self, overrides: Sequence[str] = ()) -> None:
+        from uldp.experiment.foreign import SECTIONS, foreign_code
+
+        names = {f"{section}.name" for section in SECTIONS}
+        typed = apply_overrides({}, [one for one in overrides if assigned_key(one) in names])
+        self._said: set[ForeignCode] = set(foreign_code(typed))
+
+    def __call__(self, tree: Any) -> None:
+        from uldp.experiment.foreign import foreign_code
+
+        new = [one for one in foreign_code(tree) if one not in self._said]
+        self._said.update(new)
+        if new:
+            typer.echo(f"this experiment runs code that is not uldp's: {', '.join(map(str, new))}", err=True)
+
+
+def experiment_of(directory: RunDirectory) -> Experiment:
+    """The experiment of a run, which may be somebody else's."""
+    Announcing()(directory.read_json("experiment.json"))
+    return directory.experiment()
 
 
 def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uldp.cli.output import Json, print_json, print_table, reporting
+from uldp.cli.source import experiment_of
 from uldp.errors import RunError
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def _read(path: Path) -> _Run:
     from uldp.runs.people import Population
 
     directory = RunDirectory.open(path)
-    experiment = directory.experiment()
+    experiment = experiment_of(directory)
     entries = directory.ledger_entries()
     rounds = len({entry.round for entry in entries})
     _check_whole(directory, rounds)

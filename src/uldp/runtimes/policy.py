@@ -6,6 +6,7 @@
     delta = 1e-6
     allowed_aggregations = ["masked", "paillier"]
     allowed_methods = ["uldp-avg", "uldp-avg-w"]
+    allowed_code = []                     # package.module:Name that experiments may run here; without it any
     allow_counts = false                  # whether record counts may be shown in the clear, which no epsilon covers
     allow_metrics = true                  # tell sums over hold-out people, which no noise covers and no epsilon counts
     against = ["world", "server", "silos"]
@@ -34,6 +35,7 @@ from typing import Any, Final
 from uldp.aggregation import AGGREGATIONS
 from uldp.errors import BudgetExhausted, ConfigError, RunError, concerning, did_you_mean
 from uldp.experiment.config import Experiment
+from uldp.experiment.foreign import ForeignCode, foreign_code, named
 from uldp.experiment.sections import read_section
 from uldp.methods.base import Observer
 from uldp.privacy.accountants import account, check_delta
@@ -59,6 +61,8 @@ class Policy:
     delta: float = 1e-5
     allowed_aggregations: tuple[str, ...] | None = None
     allowed_methods: tuple[str, ...] | None = None
+    allowed_code: tuple[str, ...] | None = None
+    """Models and methods that are not ours and may be imported for an experiment."""
     allow_counts: bool | None = None
     """Whether experiments may show record counts in the clear; if it is not said: only where nothing is capped."""
     allow_metrics: bool = False
@@ -122,7 +126,11 @@ class Policy:
         cap = "no cap" if self.max_epsilon is None else f"epsilon {self.max_epsilon:g} at delta {self.delta:g}"
         limits = [
             f"{what} {', '.join(allowed) or 'none'}"
-            for what, allowed in (("aggregations", self.allowed_aggregations), ("methods", self.allowed_methods))
+            for what, allowed in (
+                ("aggregations", self.allowed_aggregations),
+                ("methods", self.allowed_methods),
+                ("foreign code", self.allowed_code),
+            )
             if allowed is not None
         ]
         counts = "record counts may be shown" if self.shows_counts else "record counts may not be shown"
@@ -136,14 +144,8 @@ class Policy:
 
     def check(self, experiment: Experiment, plan: Plan, void: str = "") -> None:
         """Refuse an experiment that goes against the policy already by itself."""
-        for key, name in (("aggregations", plan.aggregation.name), ("methods", experiment.method_name)):
-            allowed = getattr(self, f"allowed_{key}")
-            if allowed is not None and name not in allowed:
-                raise ConfigError(
-                    f"this silo's owner allows {', '.join(allowed) or 'none'}, the experiment has {name}",
-                    place=f"policy.allowed_{key}",
-                    value=name,
-                )
+        self._check_allowed("aggregations", plan.aggregation.name)
+        self.check_names({"method": {"name": experiment.method_name}, "model": {"name": experiment.model.name}})
         if plan.shows_counts and not self.shows_counts:
             raise ConfigError(
                 "the experiment shows record counts in the clear, which no epsilon covers; take aggregation.name = "
@@ -160,6 +162,26 @@ class Policy:
                     place="policy.max_epsilon",
                     value=self.max_epsilon,
                 )
+
+    def check_names(self, tree: Any) -> None:
+        """Refuse an experiment's tree by what it names, before any of it is imported."""
+        if method := named(tree, "method"):
+            self._check_allowed("methods", method)
+        for code in foreign_code(tree):
+            self._check_allowed("code", code.name)
+
+    def lists(self, code: Sequence[ForeignCode]) -> bool:
+        """Whether the owner has named all of it."""
+        return all(one.name in (self.allowed_code or ()) for one in code)
+
+    def _check_allowed(self, key: str, name: str) -> None:
+        allowed = getattr(self, f"allowed_{key}")
+        if allowed is not None and name not in allowed:
+            raise ConfigError(
+                f"this silo's owner allows {', '.join(allowed) or 'none'}, the experiment has {name}",
+                place=f"policy.allowed_{key}",
+                value=name,
+            )
 
 
 def shown_by_a_round(plan: Plan, void: str = "") -> dict[str, Event]:

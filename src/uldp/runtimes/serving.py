@@ -15,15 +15,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from uldp.errors import BudgetExhausted, ConfigError, MessageRefused, RunError
+from uldp.errors import BudgetExhausted, ConfigError, MessageRefused, RunError, located, stopping_clearly
 from uldp.experiment.parties import PreparedServer
 from uldp.privacy.ledger import Ledger
 from uldp.runs.directory import RunDirectory
-from uldp.runtimes.recording import OnRound, RecordedRun
+from uldp.runtimes.recording import OnRound, RecordedRun, Result
 from uldp.sessions.server import ServerSession
 from uldp.vectors import Vector
 
 ON_MISSING: Final = ("wait", "exclude", "stop")
+GOODBYE_SECONDS: Final = 30.0
+"""How long goodbyes are waited for at most. The result is written before."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,10 @@ class Serving(RecordedRun):
         """What the present exchange is for, and how many rounds are done."""
         return self._server.stage, self._server.round
 
+    def go(self) -> Result:
+        with stopping_clearly("server"):  # collecting, saving, advancing: the last checkpoint stays
+            return super().go()
+
     def _make_parties(self, x: Vector, ledger: Ledger) -> None:
         self._server = ServerSession(self._prepared.plan, x, ledger, self._secrets)
 
@@ -151,7 +157,7 @@ class Serving(RecordedRun):
             now = self._clock.now()
             # Since when nobody is missing but who stayed away before.
             alone = None if trouble.keys() - self._away else now if alone is None else alone
-            late = now - began >= self._patience.seconds
+            late = now - began >= self._waits
             if alone is not None and self._server.in_round:
                 least = max(self._patience.again, alone - began)
                 late |= now - alone >= least and now - began >= 1.5 * self._longest
@@ -162,6 +168,11 @@ class Serving(RecordedRun):
                 began, alone = self._clock.now(), None
             before = trouble
             self._clock.sleep(self._patience.pause)
+
+    @property
+    def _waits(self) -> float:
+        """The patience with silos in the present exchange."""
+        return min(self._patience.seconds, GOODBYE_SECONDS) if self._server.finishing else self._patience.seconds
 
     def _collect_again(self, error: MessageRefused) -> None:
         """The answers do not fit together: ask everybody once more. A sum does not show whose part is wrong."""
@@ -179,7 +190,7 @@ class Serving(RecordedRun):
 
     def _attempt(self, requests: Mapping[str, bytes]) -> dict[str, Failed]:
         """Carry the requests, take what comes back; who did not answer, and why."""
-        timeout = min(self._patience.attempt, self._patience.again) if self._away else self._patience.attempt
+        timeout = min(self._patience.attempt, self._patience.again if self._away else self._waits)
         answers = self._carrier.exchange(requests, timeout)
         trouble: dict[str, Failed] = {}
         for name in requests:
@@ -191,6 +202,8 @@ class Serving(RecordedRun):
                     continue
                 except MessageRefused as error:
                     answer = Failed(str(error), refused=True)
+                except Exception as error:  # taking an answer changes nothing unless it succeeds: it is this silo's
+                    answer = Failed(f"its answer cannot be taken ({located(error)})", refused=True)
             trouble[name] = answer
         return trouble
 
@@ -198,7 +211,7 @@ class Serving(RecordedRun):
         """What happens when patience ends."""
         why = "; ".join(f"{name}: {failed.reason.removeprefix(f'silo {name}: ')}" for name, failed in trouble.items())
         if self._server.finishing:
-            # All is trained and charged: a goodbye that is missing changes nothing.
+            # All is written: a goodbye that is missing changes nothing.
             self._server.exclude(trouble)
             return
         if self._server.measuring:

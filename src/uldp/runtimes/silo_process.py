@@ -179,6 +179,9 @@ class SiloProcess:
         try:
             with torch_threads(self._prepared.experiment.run.threads):
                 reply = self._session.reply(request)
+            self._state.save(self._session.save())
+            if self._session.closed:
+                self._state.forget_secrets()
         except MessageRefused as error:
             return self._refused(self._named(error))
         except BudgetExhausted as error:
@@ -194,12 +197,6 @@ class SiloProcess:
         except Exception:
             LOG.exception("silo %s", self.name)
             return self._refused(f"silo {self.name}: failed; its own log says why")
-        try:
-            self._state.save(self._session.save())
-            if self._session.closed:
-                self._state.forget_secrets()
-        except RunError as error:
-            return self._unwritten(error)
         return {"kind": "reply"}, reply
 
     def _unwritten(self, error: RunError) -> tuple[dict[str, Any], bytes]:

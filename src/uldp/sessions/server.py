@@ -52,6 +52,13 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     metrics: dict[str, float] = {}
 
 
+def _decoded(state: bytes) -> _Saved:
+    try:
+        return msgspec.msgpack.decode(state, type=_Saved)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"the server's saved state is unreadable: {error}", place="checkpoint") from error
+
+
 @dataclass(frozen=True)
 class _Turn:
     """One exchange with all silos: the question, the answer's type, and the phase after it."""
@@ -120,17 +127,23 @@ class ServerSession:
 
     def requests(self) -> dict[str, bytes]:
         """What to send to whom now; empty when the experiment is over, or when collected answers wait to be used."""
-        if self._sum is not None:
+        if not self._asks():
             return {}
-        if self._turn is None:
-            question = self._next_question()
-            if question is None:
-                return {}
+        waiting = [name for name in self._audience if name not in self._answers]
+        return {name: m.encode(self._plan.digest, name, self._question_for(name)) for name in waiting}
+
+    def _asks(self) -> bool:
+        """Whether there is something to ask now. The question is made once."""
+        if self._turn is None and self._sum is None and (question := self._next_question()) is not None:
             answer, after = turn(self._plan.turns, self._phase, question, "server")
             self._turn = _Turn(question, answer, after)
             self._answers = {}
-        waiting = [name for name in self._audience if name not in self._answers]
-        return {name: m.encode(self._plan.digest, name, self._question_for(name)) for name in waiting}
+        return self._turn is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to be done but goodbyes."""
+        return self._sum is None and (not self._asks() or self.finishing)
 
     @property
     def _audience(self) -> list[str]:
@@ -386,8 +399,14 @@ class ServerSession:
         # P(word < floor(q 2^64)) is q up to 2^-64, and never above it.
         return words < np.uint64(min(math.floor(self._plan.method.sample_rate * 2.0**64), 2**64 - 1))
 
+    @property
+    def _most_saturated(self) -> int:
+        """How many coordinates a silo can have cut off: all of its rows'. A method with a guarantee never says."""
+        facts, method = self._plan.facts, self._plan.method
+        return 0 if method.unit is not None else method.terms(facts) * facts.dimension
+
     def _check_answer(self, name: str, body: m.Body) -> None:
-        facts = self._plan.facts
+        facts, method = self._plan.facts, self._plan.method
         match body:
             case m.Welcome(roster=roster):  # the rest was checked when it was decoded
                 for other, answer in self._answers.items():
@@ -413,11 +432,12 @@ class ServerSession:
                 if body.present != self._present():
                     raise MessageRefused("answered for an attempt with other silos", place=f"silo {name}")
                 self._side.check_vector(name, vector)
-                if saturated < 0:
-                    raise MessageRefused("a negative number of saturated coordinates", place=f"silo {name}")
-                most = self._plan.method.largest_remark
-                if not 0 <= remark <= most:
-                    raise MessageRefused(f"a remark from 0 to {most}, not {remark}", place=f"silo {name}", value=remark)
+                limits = {"saturated": (saturated, self._most_saturated), "remark": (remark, method.largest_remark)}
+                for field, (value, most) in limits.items():
+                    if not 0 <= value <= most:
+                        raise MessageRefused(
+                            f"{field} lies between 0 and {most}, not {value}", place=f"silo {name}", value=value
+                        )
             case m.Metrics(round_, sums):
                 if round_ != self._round:
                     raise MessageRefused(f"measured after round {round_}, not {self._round}", place=f"silo {name}")
@@ -431,8 +451,11 @@ class ServerSession:
             raise RunError(f"no answer yet from {', '.join(missing) or 'anybody'}", place="server")
 
     def save(self) -> bytes:
-        """The session's state between two exchanges, or with a collected total that was not used yet."""
-        if self._turn is not None:
+        """The session's state between two exchanges, or with a collected total that was not used yet.
+
+        With goodbyes under way it is that of before: they are asked for again.
+        """
+        if self._turn is not None and not self.finishing:
             raise RunError("a session is saved between exchanges, not within one", place="server")
         memory = {name: m.pack(vector) for name, vector in self._state.memory.items()}
         told = None if self._told is None else m.pack(self._told)
@@ -457,13 +480,13 @@ class ServerSession:
         """Continue from what :meth:`save` gave."""
         facts = self._plan.facts
         try:
-            saved = msgspec.msgpack.decode(state, type=_Saved)
+            saved = _decoded(state)
             phase = Phase(saved.phase)
             x = m.unpack_floats(saved.x, facts.dimension, "checkpoint")
             memory = {name: np.frombuffer(data, dtype="<f8").astype(np.float64) for name, data in saved.memory.items()}
             if phase is not Phase.CLOSED:
                 self._restore_setup(saved.setup)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, MessageRefused) as error:
+        except (ValueError, MessageRefused) as error:
             raise RunError(f"the server's saved state is unreadable: {error}", place="checkpoint") from error
         self._state = State(x, memory)
         if saved.told is not None:
@@ -474,6 +497,11 @@ class ServerSession:
         self._phase, self._round, self.saturated = phase, saved.round, saved.saturated
         self._chosen, self._absent, self._heard = saved.chosen, set(saved.absent), saved.heard
         self._metrics = saved.metrics
+
+    @staticmethod
+    def is_closed(state: bytes) -> bool:
+        """Whether :meth:`save` gave ``state`` after all goodbyes that there will be."""
+        return _decoded(state).phase == Phase.CLOSED.value
 
     def _restore_setup(self, answers: list[dict[str, bytes]]) -> None:
         """Tell the aggregation's machine again what it was told."""

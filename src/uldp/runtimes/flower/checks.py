@@ -19,8 +19,9 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
-from uldp.errors import UldpError
+from uldp.errors import ConfigError, UldpError
 from uldp.experiment.config import Experiment
+from uldp.experiment.foreign import foreign_code
 from uldp.experiment.parties import check_deployable, prepare_server, prepare_silo
 from uldp.protocol.messages import AskKey
 from uldp.runs.files import private_folder
@@ -77,7 +78,7 @@ def examine(
     experiment: Experiment, server: ServerSide | None, silos: Sequence[SiloSide], *, rehearsal: bool
 ) -> list[Finding]:
     """Everything that can be said about this machine's part."""
-    found = [*_machine(), *_experiment(experiment, rehearsal)]
+    found = [*machine_findings(), *_experiment(experiment, rehearsal)]
     if server is not None:
         found += _server(experiment, server)
     for silo in silos:
@@ -93,7 +94,45 @@ def _tried(what: str, look: Callable[[], str]) -> Finding:
         return Finding(what, False, str(error))
 
 
-def _machine() -> Iterator[Finding]:
+class ForeignCodeRefused(ConfigError):
+    """An experiment names code that is not to be run here."""
+
+
+class CodeGate:
+    """Lets foreign code run if it was told so, or if the owners of all silos have named it; never against a policy."""
+
+    def __init__(self, policies: Sequence[Policy], *, told: bool) -> None:
+        self._policies = policies
+        self._told = told
+        self.findings: list[Finding] = []
+
+    def __call__(self, tree: Any) -> None:
+        if not foreign_code(tree):
+            return
+        self.findings = [self._finding(tree)]
+        if not self.findings[0].well:
+            raise ForeignCodeRefused(self.findings[0].said, place="code")
+
+    def _finding(self, tree: Any) -> Finding:
+        code = foreign_code(tree)
+        listed = ", ".join(map(str, code))
+        try:
+            for policy in self._policies:
+                policy.check_names(tree)
+        except ConfigError as error:
+            return Finding("code", False, f"{error}; it was not run, and what depends on it was not checked")
+        if self._told or (self._policies and all(policy.lists(code) for policy in self._policies)):
+            return Finding("code", True, f"runs {listed}, which is not uldp's")
+        return Finding(
+            "code",
+            False,
+            f"the experiment runs {listed}, which is not uldp's; it was not run, and what depends on it was not "
+            "checked. Read that code, then add --run-code, or name it in policy.allowed_code",
+        )
+
+
+def machine_findings() -> Iterator[Finding]:
+    """Of the machine alone."""
     from uldp.runs.directory import versions
 
     def flower() -> str:

@@ -36,6 +36,7 @@ from uldp.runtimes.recording import OnRound, Result
 from uldp.runtimes.serving import Failed, Patience, Serving
 from uldp.runtimes.silo_process import SiloProcess
 from uldp.runtimes.temporary import TemporaryFolder
+from uldp.sessions.server import ServerSession
 
 Say = Callable[[str], None]
 ALONE_SECONDS: Final = 60.0
@@ -52,8 +53,8 @@ AGAIN_SECONDS: Final = 5.0
 """How long a node that has ended stays down."""
 REACH_SECONDS: Final = 20.0
 """How often a silo looks whether the server can be reached."""
-GOODBYE_SECONDS: Final = 20.0
-"""How long Flower gets to carry a silo's last answer."""
+GOODBYE_SECONDS: Final = 30.0
+"""How long Flower gets at most to carry a silo's last answer."""
 
 NOT_LET_IN: Final = "Exit Code: 305"
 """What Flower's log says about a node key that is not registered, and about one that is in use."""
@@ -189,7 +190,7 @@ def serve(
         hub = Hub(limit=prepared.plan.message_limit, on_exchange=lambda line: _note(directory, serving.stage, line))
         until.callback(hub.close)
         serving = Serving(prepared, directory, hub, patience=patience, on_round=on_round, on_trouble=trouble)
-        if directory.finished:
+        if _settled(directory):
             return serving.go()  # for show: nobody is asked anything
         check_installed()
         keys = node_keys(prepared, where.security)
@@ -201,6 +202,12 @@ def serve(
         until.enter_context(Watch(superlink, hub, keys, say).watching())
         hub.wait_for_a_run(START_SECONDS)
         return serving.go()
+
+
+def _settled(directory: RunDirectory) -> bool:
+    """Whether the result is written, and goodbyes were asked for."""
+    checkpoint = directory.load_checkpoint() if directory.finished else None
+    return directory.finished and (checkpoint is None or ServerSession.is_closed(checkpoint.server))
 
 
 def _note(directory: RunDirectory, stage: tuple[str, int], exchange: Exchange) -> None:
@@ -356,15 +363,23 @@ class Node:
 
     def _lived(self, node: SuperNode) -> float:
         """Wait until a node has ended, or is not needed any more; when it was last well."""
-        started, well = time.monotonic(), 0.0
+        started, well, delivered = time.monotonic(), 0.0, node.delivered
         while not node.ended and not self._ended.wait(0.5):
             self._look_out()
             if self._silo.closed:
-                self._ended.wait(GOODBYE_SECONDS)
+                self._await_delivery(node, delivered)
                 break
+            delivered = node.delivered
             if time.monotonic() - started > SETTLED_SECONDS:
                 well = time.monotonic()
         return well
+
+    def _await_delivery(self, node: SuperNode, before: int) -> None:
+        """Let the node bring the last answer to the server: it is the first delivery after ``before`` others."""
+        end = time.monotonic() + GOODBYE_SECONDS
+        while node.delivered <= before and not node.ended and time.monotonic() < end:
+            if self._ended.wait(0.1):
+                return
 
     def _look_out(self) -> None:
         """Say so when the server cannot be reached, and when it can again: Flower's node would be silent about it."""

@@ -23,6 +23,7 @@ from uldp.errors import ConfigError, RunError
 from uldp.runs.files import private_folder, replace_file, reported
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.child import Child
+from uldp.runtimes.flower.supernode import DELIVERED
 
 OFF: Final = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -310,6 +311,9 @@ class SuperNode:
     ) -> None:
         self._children: list[Child] = []
         self.port = free_port()
+        self._delivered = home.file(DELIVERED)
+        with reported(self._delivered):
+            self._delivered.unlink(missing_ok=True)
         shutil.rmtree(home.file(RUNTIME), ignore_errors=True)
         credentials.make_certificates(home.file(RUNTIME), ["127.0.0.1"], credentials.MOST_DAYS)
         (home.file(RUNTIME) / credentials.CA_KEY).unlink()  # it signs nothing else
@@ -324,6 +328,14 @@ class SuperNode:
         except BaseException:
             self.stop()
             raise
+
+    @property
+    def delivered(self) -> int:
+        """How many answers the server has taken from this node."""
+        try:
+            return self._delivered.stat().st_size
+        except OSError:  # none yet
+            return 0
 
     @property
     def ended(self) -> bool:

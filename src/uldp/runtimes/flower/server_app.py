@@ -15,15 +15,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from uldp.errors import RunError, UldpError, first_line
+from uldp.errors import RunError, UldpError, first_line, printable
 from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.flower.envelopes import MESSAGE_TYPE, packed, unpacked
+from uldp.runtimes.flower.sizes import MOST_BYTES, SIZES
 
 POLL: Final = 0.3
 """Seconds between two looks for answers."""
 GONE_SECONDS: Final = 5.0
 """How long this process may take to end when its server is gone."""
-MOST_BYTES: Final = 1 << 40
+MOST_NAME_BYTES: Final = 1 << 16
+"""The longest answer of a node that is asked for its name."""
 HUB: Final = "ULDP_HUB"
 """Where a SuperLink that we started finds its hub. A run that names another hub is not ours."""
 
@@ -134,35 +136,45 @@ class Carrying:
         return nodes[0] if len(nodes) == 1 else None  # of two with the same name neither is believed
 
     def _pull(self) -> None:
-        """Bring what was answered to the hub. An error comes from the SuperLink: it is known by what it replies to."""
-        for message in self.grid.pull_messages([*self.sent, *self.asked]):
-            identifier = message.metadata.reply_to_message_id
-            if identifier in self.asked:
-                self._named(self.asked.pop(identifier), message)
-                continue
-            request = self.sent.pop(identifier, None)
-            if request is None:
-                continue
-            if message.has_error():
-                self._failed(request, f"Flower says: {message.error.reason or message.error.code}")
-                continue
-            try:
-                words, body = unpacked(message.content)
-            except ValueError as error:
-                self._failed(request, str(error))
-                continue
-            if len(body) > request.limit:
-                self._tell(request, "refused", f"answers {len(body)} bytes, at most {request.limit} are taken".encode())
-                continue
-            kind = words["kind"] if words["kind"] in ("reply", "refused") else "failed"
-            self._tell(request, kind, body)
+        """Bring what was answered to the hub.
 
-    def _named(self, node: int, message: Any) -> None:
-        if not message.has_error():
-            try:
-                self.names[node] = unpacked(message.content)[0].get("silo", "")
-            except ValueError:
-                self.names[node] = ""
+        One message at a time. Whatever is wrong with one is its sender's garbage; of several at once Flower would lose
+        the others. And a message says itself what it replies to, while the SuperLink has checked whose it is: what was
+        asked for counts.
+        """
+        for identifier, node in list(self.asked.items()):
+            for words, _ in self._pulled(identifier, MOST_NAME_BYTES):
+                del self.asked[identifier]
+                if words["kind"] != "failed":  # then it is asked again
+                    self.names[node] = words.get("silo", "")
+        for identifier, request in list(self.sent.items()):
+            for words, body in self._pulled(identifier, request.limit):
+                del self.sent[identifier]
+                kind = words["kind"] if words["kind"] in ("reply", "refused") else "failed"
+                self._tell(request, kind, body)
+
+    def _pulled(self, identifier: str, limit: int) -> list[tuple[dict[str, str], bytes]]:
+        """The answer to one message, as its words and body; nothing if there is none yet."""
+        from httpx import HTTPError
+
+        try:
+            with SIZES.at_most(limit):
+                messages = list(self.grid.pull_messages([identifier]))
+            return [self._unpacked(message, limit) for message in messages[:1]]
+        except HTTPError:
+            raise  # the SuperLink, not a silo
+        except Exception as error:  # whatever Flower makes of bytes that anybody may have sent
+            return [({"kind": "refused"}, printable(f"sent garbage: {first_line(error)}").encode())]
+
+    @staticmethod
+    def _unpacked(message: Any, limit: int) -> tuple[dict[str, str], bytes]:
+        if message.has_error():
+            why = printable(f"Flower says: {message.error.reason or message.error.code}")
+            return {"kind": "failed"}, why.encode()
+        words, body = unpacked(message.content)
+        if len(body) > limit:
+            raise ValueError(f"{len(body)} bytes, at most {limit} are taken")
+        return words, body
 
     def _failed(self, request: Request, reason: str) -> None:
         self._tell(request, "failed", reason.encode())
@@ -206,14 +218,26 @@ def main() -> None:
     """In place of ``flwr-serverapp``: the same program, but the app is this one and not what came with a run."""
     from flwr.superlink.cli import flwr_serverapp
 
-    runtime: Any = importlib.import_module("flwr.superlink.runtime.run_serverapp")
-    ours = _instead()
+    _replace("flwr.superlink.runtime.run_serverapp", _instead())
+    keep_within_limits()
+    flwr_serverapp()
+
+
+def keep_within_limits() -> None:
+    """Let this process pull nothing that is longer than what was asked for."""
+    grid: Any = importlib.import_module("flwr.superlink.grid.http_grid")
+    kept: dict[str, Any] = {"pull_objects": SIZES.pulling, "inflate_object_from_contents": SIZES.inflating}
+    _replace(grid.__name__, {name: within(getattr(grid, name, None)) for name, within in kept.items()})
+
+
+def _replace(module: str, ours: dict[str, Any]) -> None:
+    """Put our functions in the place of Flower's."""
+    found: Any = importlib.import_module(module)
     for name in ours:  # another Flower than the pinned one would install and run what came with a run
-        if not hasattr(runtime, name):
+        if not hasattr(found, name):
             raise SystemExit(f"uldp: this version of Flower has no {name}; install uldp[flower]")
     for name, function in ours.items():
-        setattr(runtime, name, function)
-    flwr_serverapp()
+        setattr(found, name, function)
 
 
 def _instead() -> dict[str, Any]:

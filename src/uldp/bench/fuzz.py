@@ -1,0 +1,285 @@
+"""``uldp bench fuzz``: messages that nobody would send, against both sessions in every phase.
+
+An experiment of each kind is run once and written down: before every exchange the state of all parties, what was asked
+and what was answered. Then a session is brought to each of these places, again and again, and gets mutated messages
+(:mod:`uldp.bench.mutations`). Each of them must be refused, with an error that we declare and nothing changed; or be
+taken, and then whatever follows of it (adding up, charging, stepping, saving) must end well or in a declared error.
+After each series the genuine exchange must come out as if nothing had happened, byte for byte.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import warnings
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from uldp.bench.fuzz_cases import CASES, Case, Place
+from uldp.bench.machine import PeakMemory
+from uldp.bench.mutations import mutated
+from uldp.errors import ConfigError, MessageRefused, UldpError, first_line, located
+from uldp.protocol import messages as m
+from uldp.rng import Streams
+from uldp.runtimes.recording import torch_threads
+from uldp.sessions.silo import Watch
+
+Say = Callable[[str], None]
+SERIES: Final = 500
+"""Messages that a session gets at one place, at most."""
+SOME: Final = 20
+"""Messages of other cases that one is mixed with."""
+MOST_FINDINGS: Final = 20
+
+
+@dataclass
+class Counting(Watch):
+    """How often a silo was about to release something."""
+
+    begun: int = 0
+
+    def begins(self, round_: int, question: str) -> None:
+        self.begun += 1
+
+
+@dataclass
+class Outcomes:
+    """What became of the messages of one case."""
+
+    refused: int = 0
+    taken: int = 0
+    failed: int = 0
+    """What was computed of a message ended in a declared error."""
+    findings: list[str] = field(default_factory=list)
+
+    def find(self, what: str, message: bytes) -> None:
+        if len(self.findings) < MOST_FINDINGS:
+            self.findings.append(f"{what}: {message[:200].hex()}{'...' if len(message) > 200 else ''}")
+
+
+class Target(ABC):
+    """A party of a case at a place, and how a message is handed to it."""
+
+    def __init__(self, case: Case, place: Place, name: str) -> None:
+        self.case = case
+        self.place = place
+        self.name = name
+
+    @property
+    @abstractmethod
+    def due(self) -> bytes:
+        """The genuine message."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Bring the party to its place."""
+
+    @abstractmethod
+    def hand(self, message: bytes) -> None:
+        """Give it a message."""
+
+    @abstractmethod
+    def follow(self) -> None:
+        """After a message was taken: whatever comes of it."""
+
+    @abstractmethod
+    def state(self) -> tuple[object, ...]:
+        """What must not change when a message is refused; first what is saved, or asked."""
+
+    @abstractmethod
+    def genuine(self) -> bool:
+        """Whether the genuine exchange comes out as it should."""
+
+
+class AtServer(Target):
+    """A server that has asked; a silo answers."""
+
+    def reset(self) -> None:
+        self.session = self.case.server(self.place)
+
+    @property
+    def due(self) -> bytes:
+        return self.place.taken[self.name]
+
+    def hand(self, message: bytes) -> None:
+        self.session.receive(self.name, message)
+        self.taken = message
+
+    def follow(self) -> None:
+        session = self.session
+        if zlib.crc32(self.taken) % 2:
+            self._say_alike(msgspec.msgpack.decode(self.taken, type=m.Envelope).body)
+        self._take_the_others()
+        session.collect()
+        session.save()
+        session.charge()
+        session.advance()
+        again = self.case.server()
+        again.restore(session.save())
+        again.requests()
+
+    def _say_alike(self, body: m.Body) -> None:
+        """The other silos answer the same, as far as that is taken: what one may say, all may say."""
+        for name in self.session.requests():
+            with suppress(MessageRefused):
+                self.session.receive(name, m.encode(self.case.plan.digest, name, body))
+
+    def _take_the_others(self) -> None:
+        for name in self.session.requests():
+            self.session.receive(name, self.place.taken[name])
+
+    def state(self) -> tuple[object, ...]:
+        session = self.session
+        about = (session.model.tobytes(), session.ledger.entries, session.saturated, session.metrics, session.heard)
+        return session.requests(), session.round, session.absent, session.stage, *about
+
+    def genuine(self) -> bool:
+        self._take_the_others()
+        self.session.collect()
+        return self.session.save() == self.place.after
+
+
+class AtSilo(Target):
+    """A silo that is asked."""
+
+    def reset(self) -> None:
+        self.watch = Counting()
+        self.session = self.case.silo(self.name, self.watch, self.place)
+        self.answer = b""
+
+    @property
+    def due(self) -> bytes:
+        return self.place.requests[self.name]
+
+    def hand(self, message: bytes) -> None:
+        self.answer = self.session.reply(message)
+
+    def follow(self) -> None:
+        again = self.case.silo(self.name, Watch())
+        again.restore(self.session.save())
+        plan = self.case.plan
+        m.decode(self.answer, experiment=plan.digest, silo=self.name, limit=plan.message_limit)
+
+    def state(self) -> tuple[object, ...]:
+        return self.session.save(), self.session.left_out, self.watch.begun
+
+    def genuine(self) -> bool:
+        return self.session.reply(self.due) == self.place.replies[self.name]
+
+
+class AtShuffler(Target):
+    """A shuffler that gets a round's updates. It remembers nothing."""
+
+    @property
+    def due(self) -> bytes:
+        return self.place.replies[self.name]
+
+    def reset(self) -> None:
+        self.round = self.case.server(self.place).round + 1
+
+    def hand(self, message: bytes) -> None:
+        self.case.mixed({**self.place.replies, self.name: message}, self.round)
+
+    def follow(self) -> None:
+        pass
+
+    def state(self) -> tuple[object, ...]:
+        return ((),)
+
+    def genuine(self) -> bool:
+        return self.case.mixed(self.place.replies, self.round) == self.place.taken
+
+
+def run_fuzz(messages: int, seed: int = 0, cases: Sequence[str] = (), say: Say = lambda text: None) -> dict[str, Any]:
+    """Hand out so many messages, spread over all places of all cases, and count what became of them."""
+    if messages < 1:
+        raise ConfigError(f"at least 1, not {messages}", place="--messages", value=messages)
+    for name in cases:
+        if name not in CASES:
+            raise ConfigError(f"one of {', '.join(map(repr, CASES))}, not {name!r}", place="--case", value=name)
+    began = time.perf_counter()
+    with torch_threads(1), PeakMemory() as memory, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # models of 1e308 overflow, and shall
+        built = {name: Case(CASES[name]) for name in cases or CASES}
+        outcomes = {name: Outcomes() for name in built}
+        targets = [(name, target) for name, case in built.items() for target in _targets(case)]
+        elsewhere = [one for case in built.values() for one in case.messages]
+        rng = random.Random(Streams.from_seed(seed).child("fuzz").word())
+        before, size = PeakMemory.present_mb(), min(SERIES, -(-messages // len(targets)))
+        for done in range(0, messages, size):
+            name, target = targets[done // size % len(targets)]
+            pool = [*target.case.messages, *rng.sample(elsewhere, SOME)]
+            _series(target, min(size, messages - done), rng, pool, outcomes[name])
+            if done // size % 100 == 99:
+                say(f"{done + size:,} messages, {time.perf_counter() - began:.0f} s")
+    return {
+        "messages": messages,
+        "seed": seed,
+        "places": len(targets),
+        "cases": [{"name": name, **vars(outcome)} for name, outcome in outcomes.items()],
+        "peak_mb": memory.peak_mb,
+        "growth_mb": memory.peak_mb - before,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def _targets(case: Case) -> Iterator[Target]:
+    """Server and silos in turn, at every place."""
+    for number, place in enumerate(case.places):
+        names = list(place.requests)
+        yield AtServer(case, place, names[number % len(names)])
+        yield AtSilo(case, place, names[(number + 1) % len(names)])
+        if place.taken is not place.replies:
+            yield AtShuffler(case, place, names[number % len(names)])
+
+
+def _series(target: Target, count: int, rng: random.Random, pool: Sequence[bytes], outcomes: Outcomes) -> None:
+    """Messages for one party at one place, then the genuine exchange."""
+    target.reset()
+    before = target.state()
+    genuine = [target.due, *pool]
+    for _ in range(count):
+        message = mutated(rng, genuine)
+        if message == target.due:
+            message += b"\0"
+        if not _unchanged(target, message, before, outcomes):
+            target.reset()
+    try:
+        if not target.genuine():
+            outcomes.find("the genuine exchange comes out otherwise", target.due)
+    except Exception as error:
+        outcomes.find(f"the genuine exchange fails ({first_line(error)})", target.due)
+
+
+def _unchanged(target: Target, message: bytes, before: tuple[object, ...], outcomes: Outcomes) -> bool:
+    """Hand over a message; whether the session stands where it stood."""
+    try:
+        target.hand(message)
+    except MessageRefused:
+        outcomes.refused += 1
+        if target.state() != before:
+            outcomes.find("refused, and the state is another", message)
+            return False
+        return True
+    except UldpError:  # while it was computed: a model that diverges, say
+        outcomes.failed += 1
+        if target.state()[0] != before[0]:
+            outcomes.find("failed, and the state is another", message)
+        return False
+    except Exception as error:
+        outcomes.find(located(error), message)
+        return False
+    outcomes.taken += 1
+    try:
+        target.follow()
+    except UldpError:
+        outcomes.failed += 1
+    except Exception as error:
+        outcomes.find(f"taken, then {located(error)}", message)
+    return False

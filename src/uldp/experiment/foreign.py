@@ -1,0 +1,45 @@
+"""Code that an experiment names and that is not ours: ``package.module:Name`` as a method or a model.
+
+Whoever loads the experiment imports the module, and so runs it. A file may come from somebody else: what it would run
+is known from its tree, before anything is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SECTIONS = ("method", "model")
+
+
+@dataclass(frozen=True)
+class ForeignCode:
+    """One such name, and the setting that it stands in."""
+
+    setting: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.setting} = {self.name!r}"
+
+
+Admit = Callable[[Any], None]
+"""Is shown an experiment's tree before anything that it names is imported, and raises to refuse it."""
+
+
+def foreign_code(tree: Any) -> tuple[ForeignCode, ...]:
+    """What the experiment of this tree would run.
+
+    >>> [str(code) for code in foreign_code({"method": {"name": "uldp-avg"}, "model": {"name": "ward.nets:small"}})]
+    ["model.name = 'ward.nets:small'"]
+    """
+    names = {section: named(tree, section) for section in SECTIONS}
+    return tuple(ForeignCode(f"{section}.name", name) for section, name in names.items() if ":" in name)
+
+
+def named(tree: Any, section: str) -> str:
+    """The name in a section; empty where there is none. Whatever is wrong with a tree is said where it is read."""
+    inside = tree.get(section) if isinstance(tree, Mapping) else None
+    name = inside.get("name") if isinstance(inside, Mapping) else None
+    return name if isinstance(name, str) else ""

@@ -1,0 +1,181 @@
+"""Code that an experiment file names: said before it runs, not run by `doctor` unless told, forbidden by a policy."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from uldp.cli.app import app
+from uldp.errors import ConfigError
+from uldp.experiment.config import Experiment
+from uldp.experiment.foreign import foreign_code
+from uldp.experiment.parties import prepare_server
+from uldp.runs.directory import RunDirectory
+from uldp.runtimes.policy import Policy
+
+MODULE = """
+import pathlib
+pathlib.Path({marker!r}).write_text("ran")
+{then}
+from uldp.learners.models import build_model
+from uldp.methods.uldp_avg import UldpAvg as Method
+
+def factory(shape, task):
+    return build_model("logistic", shape, task)
+"""
+FILE = """
+[data]
+dataset = "synthetic"
+users = 8
+silos = 3
+options = {{ records = 90 }}
+[model]
+name = "{model}"
+[method]
+name = "{method}"
+rounds = 2
+[privacy]
+noise_multiplier = 5.0
+[run]
+threads = 1
+"""
+SAID = "runs code that is not uldp's: "
+
+
+class Received:
+    """A file from elsewhere, and whether what it names has run."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.marker = folder, folder / "marker"
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.chdir(folder)
+        self._patch = monkeypatch
+
+    def write(self, section, then=""):
+        self._patch.delitem(sys.modules, "from_elsewhere", raising=False)
+        (self.folder / "from_elsewhere.py").write_text(MODULE.format(marker=str(self.marker), then=then))
+        names = {"model": "logistic", "method": "uldp-avg"}
+        names[section] = "from_elsewhere:factory" if section == "model" else "from_elsewhere:Method"
+        (self.folder / "e.toml").write_text(FILE.format(**names))
+        return f"{section}.name = '{names[section]}'"
+
+    @property
+    def ran(self):
+        return self.marker.exists()
+
+    def invoke(self, *arguments):
+        return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.fixture
+def received(tmp_path, monkeypatch):
+    yield Received(tmp_path, monkeypatch)
+    sys.modules.pop("from_elsewhere", None)
+
+
+SECTIONS = pytest.mark.parametrize("section", ["model", "method"])
+
+
+@SECTIONS
+def test_doctor_names_foreign_code_and_does_not_run_it(received, section):
+    named = received.write(section)
+    done = received.invoke("doctor", "e.toml", "--rehearse", "--json")
+    assert done.exit_code == 2 and not received.ran
+    [code] = [one for one in json.loads(done.stdout)["findings"] if one["what"] == "code"]
+    assert not code["ok"] and named in code["said"] and "--run-code" in code["said"]
+    done = received.invoke("doctor", "e.toml", "--rehearse", "--run-code", "--json")
+    [code] = [one for one in json.loads(done.stdout)["findings"] if one["what"] == "code"]
+    assert code["ok"] and named in code["said"] and received.ran
+
+
+@SECTIONS
+@pytest.mark.parametrize("how", ["listed", "forbidden", "other methods"])
+def test_doctor_runs_what_the_owner_has_named_and_never_what_the_owner_forbids(received, section, how):
+    named = received.write(section)
+    name = named.split("'")[1]
+    lines = {"listed": f'["{name}"]', "forbidden": "[]", "other methods": f'["{name}"]\nallowed_methods = ["uldp-avg"]'}
+    (received.folder / "p.toml").write_text(f"allowed_code = {lines[how]}\n")
+    told = [] if how == "listed" else ["--run-code"]
+    silo = ("--silo", "silo-1", "--state", received.folder / "state", "--policy", received.folder / "p.toml")
+    done = received.invoke("doctor", "e.toml", "--rehearse", *silo, *told, "--json")
+    [code] = [one for one in json.loads(done.stdout)["findings"] if one["what"] == "code"]
+    allowed = how == "listed" or (how == "other methods" and section == "model")
+    assert code["ok"] == received.ran == allowed
+    if not allowed:
+        assert done.exit_code == 2 and "policy.allowed_" in code["said"]
+
+
+@SECTIONS
+@pytest.mark.parametrize("policy", ["allowed_code = []", 'allowed_code = ["another:one"]', 'allowed_methods = ["x"]'])
+def test_join_refuses_what_the_policy_does_not_allow_before_it_imports_anything(received, section, policy):
+    received.write(section)
+    state = received.folder / "state"
+    state.mkdir(mode=0o700)
+    (state / "policy.toml").write_text(policy + "\n")
+    arguments = ("--silo", "silo-1", "--superlink", "127.0.0.1:9", "--insecure", "--rehearse", "--state", state)
+    done = received.invoke("join", "e.toml", *arguments)
+    assert done.exit_code == 2 and "policy.allowed_" in done.stderr
+    assert not received.ran
+
+
+@SECTIONS
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run e.toml",
+        "plan e.toml",
+        "plan e.toml --method uldp-sgd",
+        "compare e.toml --methods uldp-avg,uldp-sgd",
+        "serve e.toml --insecure --rehearse",
+        "join e.toml --silo silo-1 --superlink 127.0.0.1:9 --insecure --rehearse",
+        "rehearse e.toml",
+    ],
+)
+def test_every_command_that_reads_a_file_says_what_it_runs_before_it_does(received, section, command):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
+    named = received.write(section, then='raise RuntimeError("it has run")')
+    done = received.invoke(*command.split())
+    assert done.exit_code == 2 and received.ran
+    assert done.stderr.index(SAID + named) < done.stderr.index("it has run")
+    assert done.stderr.count(SAID) == 1
+
+
+def test_what_was_just_typed_is_not_announced(received):
+    received.write("model")
+    named = "--set", "model.name=from_elsewhere:factory", "--set", "method.name=uldp-sgd"
+    done = received.invoke("plan", "e.toml", *named)
+    assert done.exit_code == 0 and received.ran and SAID not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["resume R", "serve --resume R --insecure --rehearse", "total R", "export R"])
+def test_commands_that_read_a_run_of_somebody_else_say_it_too(received, command):
+    received.write("method")
+    directory = RunDirectory.create(received.folder / "R", Experiment.from_file(received.folder / "e.toml"))
+    directory.save_model(np.zeros(3), None)
+    received.marker.unlink()
+    named = received.write("method", then='raise RuntimeError("it has run")')
+    done = received.invoke(*command.split())
+    assert done.exit_code == 2 and received.ran
+    assert done.stderr.index(SAID + named) < done.stderr.index("it has run")
+
+
+@pytest.mark.parametrize("tree", [None, [], {}, {"method": 3}, {"model": {"name": 7}}, {"method": {"name": "a"}}])
+def test_whatever_is_wrong_with_a_tree_is_said_where_it_is_read(tree):
+    assert foreign_code(tree) == ()
+
+
+def test_a_policy_without_the_key_allows_any_code_and_a_silo_s_process_checks_it_too(received):
+    tree = {"method": {"name": "a:B"}, "model": {"name": "c:d"}}
+    Policy().check_names(tree)
+    Policy(allowed_code=("a:B", "c:d")).check_names(tree)
+    with pytest.raises(
+        ConfigError, match=r"policy\.allowed_code: this silo's owner allows a:B, the experiment has c:d"
+    ):
+        Policy(allowed_code=("a:B",)).check_names(tree)
+    assert "foreign code none" in str(Policy(allowed_code=()))
+    received.write("model")
+    experiment = Experiment.from_file(received.folder / "e.toml")
+    with pytest.raises(ConfigError, match=r"policy\.allowed_code"):
+        Policy(allowed_code=()).check(experiment, prepare_server(experiment, rehearsal=True).plan)
