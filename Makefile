@@ -72,6 +72,10 @@ bench: $(STAMP) ## Measure the trainer and the private weighting against simple 
 	$(BIN)/uldp bench train
 	$(BIN)/uldp bench protocol
 
+.PHONY: nasty
+nasty: $(FLOWER) ## Put hundreds of nasty inputs to every command; each must be refused in one sentence
+	$(BIN)/python tests/cli/nasty.py
+
 .PHONY: clean
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

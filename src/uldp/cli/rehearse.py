@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uldp.cli.federation import politely_ended, say
-from uldp.cli.output import Json, Set, print_json, print_table, reporting
+from uldp.cli.output import NOTHING_STARTED, Json, Set, print_json, print_table, reporting, stopped_with
 from uldp.cli.source import DataDirOption, DatasetOption, File, MethodOption, experiment_from
 from uldp.errors import RunError
 
@@ -36,10 +36,11 @@ def rehearse(
     folder = out or RunDirectory.next_free(Path("runs"), "rehearsal")
     RunDirectory.check_free(folder)
     found: dict[str, Rehearsed] = {}
+    with stopped_with(NOTHING_STARTED):
+        chosen = [[*overrides, f"aggregation.name={name}"] for name in aggregation] or [overrides]
+        experiments = [experiment_from(file, dataset, method, each, data_dir=data_dir) for each in chosen]
     with politely_ended():
-        for name in aggregation or [""]:
-            chosen = [*overrides, f"aggregation.name={name}"] if name else overrides
-            experiment = experiment_from(file, dataset, method, chosen, data_dir=data_dir)
+        for experiment in experiments:
             found[experiment.aggregation.name] = rehearse_one(experiment, folder / experiment.aggregation.name, say)
     if as_json:
         print_json({name: one.to_json() for name, one in found.items()})

@@ -19,6 +19,7 @@ from fractions import Fraction
 from typing import ClassVar, Final
 
 from uldp.data.federation import IntArray
+from uldp.limits import MAX_ROUNDS
 from uldp.methods.base import Facts, Method, Observer, State, require, require_limit
 from uldp.methods.release import check_share, continuous_multiplier
 from uldp.methods.weights import (
@@ -66,7 +67,7 @@ class UserSum(Method):
         require(self.weighting in known, "weighting", self.weighting, f"one of {', '.join(known)}")
         require(self.max_records >= 1, "max_records", self.max_records, "at least 1")
         require(1 <= self.ghost <= LARGEST_GHOST, "ghost", self.ghost, f"from 1 to {LARGEST_GHOST}")
-        require(self.max_participations >= 0, "max_participations", self.max_participations, "0 (no limit) or more")
+        self._check_counts(0, MAX_ROUNDS, "max_participations")
         require(
             self.max_participations == 0 or self.sample_rate < 1,
             "max_participations",
