@@ -76,6 +76,10 @@ bench: $(STAMP) ## Measure the trainer and the private weighting against simple 
 fuzz: $(STAMP) ## Send a million mutated messages to server and silos, in every phase
 	$(BIN)/uldp bench fuzz --messages 1000000 --seed 0
 
+.PHONY: nasty
+nasty: $(FLOWER) ## Put hundreds of nasty inputs to every command; each must be refused in one sentence
+	$(BIN)/python tests/cli/nasty.py
+
 .PHONY: clean
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -17,8 +17,9 @@ from __future__ import annotations
 import difflib
 import math
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date, time
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +65,12 @@ def located(error: BaseException) -> str:
 
 MOST_FOREIGN: Final = 400
 """Characters of another party's text that are shown."""
+MAX_MESSAGE: Final = 1000
+"""Characters of any message: whatever was given to us, an error is one sentence on one line."""
+MAX_SHOWN: Final = 80
+"""Characters of a value in a message."""
+MAX_LISTED: Final = 4
+"""Entries of a list in a message."""
 
 
 def printable(text: str, most: int = MOST_FOREIGN) -> str:
@@ -76,22 +83,57 @@ def printable(text: str, most: int = MOST_FOREIGN) -> str:
     return shown if len(text) <= most else f"{shown}..."
 
 
+def shown(value: object) -> str:
+    """A setting for an error message: plain values as Python writes them, but not without end.
+
+    Of anything else the type and the shape: a data frame in the wrong place must not print somebody's records.
+
+    >>> shown("ward"), shown([1, 2.5]), shown(list("abcdef")), shown([[1, 2], {"a": 1}])
+    ("'ward'", '[1, 2.5]', "['a', 'b', 'c', 'd', ... 6 in all]", '[a list of 2, a dict of 1]')
+    >>> import numpy as np
+    >>> shown(np.zeros((3, 4))), shown(10**5000)
+    ('a ndarray of shape (3, 4)', 'a whole number of 5001 digits')
+    """
+    if isinstance(value, list | tuple):
+        listed = [_shown_entry(entry) for entry in value[:MAX_LISTED]]
+        more = [f"... {len(value)} in all"] if len(value) > MAX_LISTED else []
+        return f"[{', '.join([*listed, *more])}]"
+    return _shown_entry(value)
+
+
+def _shown_entry(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > 4 * MAX_SHOWN:
+        return f"a whole number of {math.floor(math.log10(abs(value))) + 1} digits"
+    if isinstance(value, str | bytes):
+        text = repr(value[: MAX_SHOWN + 1])
+        return text if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]!r}... ({len(value)} characters)"
+    if value is None or isinstance(value, bool | int | float | date | time):
+        return repr(value)
+    kind = type(value).__name__
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        return f"a {kind} of {len(value)}"
+    shape = getattr(value, "shape", None)
+    return f"a {kind} of shape {shape}" if isinstance(shape, tuple) else f"a {kind}"
+
+
 class UldpError(Exception):
     """Base class of all errors raised on purpose by this package."""
 
     exit_code = 1
 
     def __init__(self, message: str, *, place: str = "", value: Any = None) -> None:
-        self.message = message
-        self.place = place
+        self.message = printable(message, MAX_MESSAGE)
+        self.place = printable(place)
         self.value = value
-        super().__init__(f"{place}: {message}" if place else message)
+        super().__init__(f"{self.place}: {self.message}" if place else self.message)
 
     def to_json(self) -> dict[str, Any]:
         """The error as the JSON document that every command prints with ``--json``."""
         value = self.value
-        if not isinstance(value, str | int | float | bool | None):
-            value = repr(value)
+        if isinstance(value, str):
+            value = printable(value)
+        elif not isinstance(value, int | float | bool | None) or (isinstance(value, int) and abs(value) >> 63):
+            value = shown(value)
         elif isinstance(value, float) and not math.isfinite(value):
             value = repr(float(value))  # JSON has no nan and no inf
         return {"error": {"place": self.place, "value": value, "message": self.message}}
@@ -167,3 +209,22 @@ def stopping_clearly(place: str) -> Iterator[None]:
         raise RunError(
             f"stopped by an error that nobody foresaw ({located(error)}); please report it", place=place
         ) from error
+
+
+@contextmanager
+def own_code(kind: type[UldpError], what: str, place: str) -> Iterator[None]:
+    """Whatever code of somebody's own raises inside is an error of ours; Ctrl-C stays what it is.
+
+    ``sys.exit(0)`` too: it would end a command as if all had been done.
+
+    >>> with own_code(ModelError, "'nets:make' failed", "model.name"):
+    ...     raise SystemExit(0)
+    Traceback (most recent call last):
+    uldp.errors.ModelError: model.name: 'nets:make' failed (SystemExit: 0)
+    """
+    try:
+        yield
+    except (UldpError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise kind(f"{what} ({first_line(error)})", place=place) from error

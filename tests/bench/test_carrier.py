@@ -19,7 +19,7 @@ def test_every_way_is_measured_twice_in_mirrored_order(monkeypatch):
 
 def test_no_exchange_is_no_measurement(monkeypatch):
     monkeypatch.setattr(carrier.p, "check_installed", lambda: None)
-    with pytest.raises(ConfigError, match="--exchanges: at least 1, not 0"):
+    with pytest.raises(ConfigError, match="--exchanges: a whole number from 1 to 1,000, not 0"):
         carrier.run_cases(0)
 
 

@@ -107,7 +107,7 @@ def test_the_base_case_is_good(folder):
         ("data.test=gone.csv", ["gone.csv"]),
         ("data.users=2", ["2", "3"]),
         ("data.users=1", ["data.users", "1"]),
-        ("data.users=1000000000000", ["data.users", "at most 10000000"]),
+        ("data.users=1000000000000", ["data.users", "to 10,000,000"]),
         ("data.allocation=zipf", ["data.allocation", "zipf"]),
         ("data.dataset=digits", ["data"]),
         ("data.schema.columns.id.kind=number", ["id"]),

@@ -105,7 +105,7 @@ def test_the_demo_has_the_option_that_it_suggests(tmp_path, monkeypatch):
 
 def test_numbers_that_do_not_fit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused("plan", *SMALL, "--set", "data.users=1000000000000", says="data.users: at most 10000000")
+    refused("plan", *SMALL, "--set", "data.users=1000000000000", says="data.users: a whole number from 2 to 10,000,000")
     refused("plan", *SMALL, "--set", "data.options.data_dir=3", says="data.options: unknown key 'data_dir'")
     result = runner.invoke(app, ["plan", *SMALL, "--set", "data.options.user_exponent=inf", "--json"])
     assert json.loads(result.stdout)["error"]["value"] == "inf"

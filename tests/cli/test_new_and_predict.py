@@ -48,8 +48,8 @@ def drafted(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--silo", "a.csv", "--people", "1"], "--people: at least 2, not 1"),
-        (["--silo", "a.csv", "--people", "-3"], "--people: at least 2, not -3"),
+        (["--silo", "a.csv", "--people", "1"], "--people: a whole number from 2 to 1,000,000, not 1"),
+        (["--silo", "a.csv", "--people", "-3"], "--people: a whole number from 2 to 1,000,000, not -3"),
         (["--silo", "a.csv", "--label", "id"], "--label: 'id' is the user column"),
         (["--silo", "a.csv", "--test", "gone.csv"], "--test: no file 'gone.csv'"),
         (["--silo", "a.csv", "--test", "nolabel.csv"], "nolabel.csv: no column 'y'"),

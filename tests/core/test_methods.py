@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.guarantees.adversary import OwnCoordinates, federation_of
-from tests.support import TinyLearner, build, drive, make_sessions, noiseless_total, small_federation
+from tests.support import TinyLearner, build, drive, make_sessions, noiseless_total, small_federation, step
 
 from uldp.data.federation import SiloData
 from uldp.errors import ConfigError, DataError, MessageRefused

@@ -124,9 +124,9 @@ def test_breast_cancer_ranges_are_those_of_the_published_description():
         ({"name": "digits", "test_fracton": 0.1}, "Did you mean 'test_fraction'?"),
         ({"name": "synthetic", "records": 10**15}, "data.options.records: 1000000000000000 records of 20 features"),
         ({"name": "synthetic", "features": 10**9}, "are more than 100000000 numbers"),
-        ({"name": "digits", "users": 10**12}, "data.users: at most 10000000, not 1000000000000"),
-        ({"name": "digits", "users": 1}, "data.users: a whole number from 2 up, not 1"),
-        ({"name": "digits", "silos": 0}, "data.silos: a whole number from 1 up, not 0"),
+        ({"name": "digits", "users": 10**12}, "data.users: a whole number from 2 to 10,000,000, not 1000000000000"),
+        ({"name": "digits", "users": 1}, "data.users: a whole number from 2 to 10,000,000, not 1"),
+        ({"name": "digits", "silos": 0}, "data.silos: a whole number from 1 to 10,000, not 0"),
         ({"name": "digits", "allocation": "as-is"}, "data.allocation: 'as-is' needs data that says"),
     ],
 )

@@ -108,14 +108,14 @@ def test_caveats():
     [
         (
             {"age": ["50", "101"]},
-            "1 outside the agreed range [0, 100] in column 'age' (first: '101' in row 2)",
+            "1 outside the agreed range [0, 100] in column 'age' (first: row 2)",
         ),
-        ({"ward": ["x", "7"]}, "2 not among the agreed categories in column 'ward' (first: 'x' in row 1)"),
+        ({"ward": ["x", "7"]}, "2 not among the agreed categories in column 'ward' (first: row 1)"),
         ({"age": ["", "50"]}, "1 missing in column 'age' (first: row 1); set missing ="),
         ({"ward": ["1", "NA"]}, "1 missing in column 'ward' (first: row 2); set missing ="),
-        ({"age": ["old", "5"]}, "1 not a finite number in column 'age' (first: 'old' in row 1); correct"),
-        ({"age": ["5", "inf"]}, "1 not a finite number in column 'age' (first: 'inf' in row 2); correct"),
-        ({"age": [5.0, np.inf]}, "1 not a finite number in column 'age' (first: inf in row 2); correct"),
+        ({"age": ["old", "5"]}, "1 not a finite number in column 'age' (first: row 1); correct"),
+        ({"age": ["5", "inf"]}, "1 not a finite number in column 'age' (first: row 2); correct"),
+        ({"age": [5.0, np.inf]}, "1 not a finite number in column 'age' (first: row 2); correct"),
         ({"age": [5.0, np.nan]}, "1 missing in column 'age'"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_bad_feature_is_counted_and_placed(changes, text):
 def test_every_column_with_values_outside_is_named():
     with pytest.raises(DataError) as error:
         schema().features(table(age=["-1", "999"], ward=["x", "1"]), "a.csv")
-    assert "2 outside the agreed range [0, 100] in column 'age' (first: '-1' in row 1), 1 not" in str(error.value)
+    assert "2 outside the agreed range [0, 100] in column 'age' (first: row 1), 1 not" in str(error.value)
     assert 'or set data.schema.outside = "clip"' in str(error.value)
     assert error.value.value == 3
 
@@ -143,16 +143,16 @@ def test_a_missing_column_is_named_with_those_that_are_there():
 @pytest.mark.parametrize(
     ("made", "values", "text"),
     [
-        (number_label, ["yes", "20"], "1 not a finite number in column 'out' (first: 'yes' in row 1)"),
+        (number_label, ["yes", "20"], "1 not a finite number in column 'out' (first: row 1)"),
         (
             number_label,
             ["9", "20"],
-            "1 outside the agreed range [10, 30] in column 'out' (first: '9' in row 1)",
+            "1 outside the agreed range [10, 30] in column 'out' (first: row 1)",
         ),
         (
             schema,
             ["maybe", "yes"],
-            "1 not among the agreed classes in column 'out' (first: 'maybe' in row 1)",
+            "1 not among the agreed classes in column 'out' (first: row 1)",
         ),
         (schema, ["no", ""], "1 missing in column 'out' (first: row 2); every row needs its label"),
     ],
@@ -170,8 +170,8 @@ def test_clip_counts_what_it_changes():
     assert features[:, 0].tolist() == [-1, 1]
     assert features[0, 2:5].tolist() == [0, 0, 0]
     assert clip.notes(frame, "a.csv") == (
-        "a.csv: clipped 2 outside the agreed range [0, 100] in column 'age' (first: '-5' in row 1)",
-        "a.csv: clipped 1 not among the agreed categories in column 'ward' (first: 'x' in row 1)",
+        "a.csv: clipped 2 outside the agreed range [0, 100] in column 'age' (first: row 1)",
+        "a.csv: clipped 1 not among the agreed categories in column 'ward' (first: row 1)",
     )
 
 

@@ -293,7 +293,7 @@ def broken(tmp_path, name):
         ("missing id", "bad.csv: 1 rows have no user id in column 'pid' (first: row 5)"),
         ("no names", "2 columns have no name; name them or take them out"),
         ("one stray quote", "a cell spans lines (row 1): is a quote mark unbalanced?"),
-        ("backslash quote", "a cell spans lines (row 1): is a quote mark unbalanced?"),
+        ("backslash quote", "row 1 cannot be read (',' expected after '\"'): is a quote mark unbalanced?"),
         ("quote in the header", "a cell spans lines (header row 1): is a quote mark unbalanced?"),
         ("not utf-8", "it is not UTF-8 text; save it as UTF-8"),
         ("utf-16", "it is not UTF-8 text; save it as UTF-8"),

@@ -72,15 +72,15 @@ def test_describe_refuses(small, tmp_path):
     done = call("describe", "heart-disease", "--silos", 3, "--data-dir", small)
     assert (done.exit_code, "heart-disease has 4 silos of its own, not 3" in done.stderr) == (2, True)
     done = call("describe", "digits", "--out", tmp_path / "a.nonsense")
-    assert (done.exit_code, "--out: cannot write the picture" in done.stderr) == (2, True)
+    assert (done.exit_code, "--out: '.nonsense' is no kind of picture" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--users", 10**11), "data.users: at most 10000000, not 100000000000"),
-        (("--silos", 10**9), "data.silos: at most 250000 with 200 users, not 1000000000"),
-        (("--users", 10**7, "--silos", 50), "data.silos: at most 5 with 10000000 users, not 50"),
+        (("--users", 10**11), "data.users: a whole number from 2 to 10,000,000, not 100000000000"),
+        (("--silos", 10**9), "data.silos: a whole number from 1 to 10,000, not 1000000000"),
+        (("--users", 10**7, "--silos", 50), "data.silos: at most 5 with 10,000,000 users, not 50"),
         (("--out", f"{'x' * 300}.png"), "--out: cannot write the picture"),
     ],
 )

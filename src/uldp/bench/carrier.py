@@ -22,7 +22,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from uldp.errors import ConfigError, RunError, UldpError
+from uldp.errors import RunError, UldpError
+from uldp.limits import MAX_EXCHANGES, check_whole
 from uldp.runs.files import replace_file
 from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.flower import credentials
@@ -41,8 +42,7 @@ PATIENCE: Final = 180.0
 def run_cases(exchanges: int = 6, ways: tuple[str, ...] = WAYS, say: Say = lambda text: None) -> list[Case]:
     """Every way twice; ours is the one that stays."""
     p.check_installed()
-    if exchanges < 1:
-        raise ConfigError(f"at least 1, not {exchanges}", place="--exchanges", value=exchanges)
+    check_whole(exchanges, 1, MAX_EXCHANGES, "--exchanges")
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     loads: dict[str, list[float]] = {way: [] for way in ways}
     for way in (*ways, *reversed(ways)):

@@ -51,6 +51,7 @@ from uldp.bench.protocol_run import (
 from uldp.bench.published import Published, full_run, load_phe, sampled_run
 from uldp.crypto.masks import add_masks
 from uldp.errors import ConfigError
+from uldp.limits import MAX_THREADS, check_whole
 from uldp.protocol import messages as m
 from uldp.rng import Secrets
 
@@ -286,8 +287,7 @@ def run_cases(
 ) -> list[Case]:
     """Measure the named cases (all by default). ``quick``: a small key, and by default the smallest case."""
     load_phe()
-    if workers < 1:
-        raise ConfigError(f"at least 1, not {workers}", place="--workers", value=workers)
+    check_whole(workers, 1, MAX_THREADS, "--workers")
     cases = Bench(quick, workers, say).cases()
     for name in names or ():
         if name not in cases:

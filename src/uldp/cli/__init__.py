@@ -7,8 +7,12 @@ def main() -> None:
     """The entry point ``uldp``."""
     import sys
 
-    from uldp.cli.app import app
+    try:
+        from uldp.cli.app import app
 
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` does: a method or model of one's own may lie in the current folder
-    app()
+        if "" not in sys.path:
+            sys.path.insert(0, "")  # as `python -m` does: a method or model of one's own may lie in the current folder
+        app()
+    except KeyboardInterrupt:  # while modules are loaded
+        print("stopped; nothing was started.", file=sys.stderr)
+        raise SystemExit(130) from None

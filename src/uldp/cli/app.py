@@ -26,8 +26,10 @@ from uldp.cli.rehearse import rehearse
 from uldp.cli.run import resume, run
 from uldp.cli.serve import serve
 from uldp.cli.total import total
+from uldp.cli.usage import OneSentence
 
 app = typer.Typer(
+    cls=OneSentence,
     help="Train one model across silos so that no person can be singled out, wherever their records sit.",
     no_args_is_help=True,
     add_completion=False,

@@ -10,6 +10,7 @@ import typer
 
 from uldp.cli.output import Json, naming, print_json, print_table, reporting
 from uldp.errors import ConfigError, did_you_mean
+from uldp.limits import MAX_CURVE, MAX_SEED, check_whole
 
 if TYPE_CHECKING:
     from uldp.attacks.estimators import Adversary
@@ -93,6 +94,7 @@ def inference(
     from uldp.attacks.inference import Scene
     from uldp.reports.figures import check_picture
 
+    check_whole(seed, 0, MAX_SEED, "--seed")
     offset = 0.3 * radius if weight is None else weight - center
     scene = Scene(
         clients=clients, rounds=rounds, offset=offset, spread=spread, tolerance=tolerance, trials=trials
@@ -124,6 +126,8 @@ def _listed(given: Sequence[str]) -> list[str]:
 def _numbers(given: Sequence[str]) -> list[float]:
     if not given:
         raise ConfigError("give at least one number, such as 3", place="--epsilon")
+    if len(given) > MAX_CURVE:
+        raise ConfigError(f"at most {MAX_CURVE:,} numbers, not {len(given):,}", place="--epsilon", value=len(given))
     numbers = []
     for text in given:
         try:

@@ -11,6 +11,7 @@ import typer
 
 from uldp.cli.output import Json, print_json, print_table, reporting
 from uldp.errors import ConfigError
+from uldp.limits import MAX_SILOS, check_whole
 
 if TYPE_CHECKING:
     from uldp.methods.base import Facts, Method, Observer
@@ -137,8 +138,7 @@ class _Question:
                 raise ConfigError(f"one of {', '.join(known)}, not {value!r}", place=option, value=value)
         numbers = {"--silos": (self.silos, 1), "--colluding": (self.colluding, 1), "--dropped": (self.dropped, 0)}
         for option, (number, least) in numbers.items():
-            if number < least:
-                raise ConfigError(f"at least {least}, not {number}", place=option, value=number)
+            check_whole(number, least, MAX_SILOS, option)
         away = self.dropped + (self.colluding if self.adversary == "silo" else 0)
         if away > self.silos:
             raise ConfigError(f"{away} silos of {self.silos} drop out or pool", place="--silos", value=self.silos)
@@ -253,6 +253,8 @@ def _about_subjects(method: str) -> bool:
 
 def _silos(silos: int | None, spanning: int | None, table: bool = False) -> int:
     """|S|: as given, or as many as a subject is said to be in (a table goes to ten)."""
+    if spanning is not None:
+        check_whole(spanning, 0, MAX_SILOS, "--spanning")
     if silos is not None and spanning is not None and spanning > silos:
         raise ConfigError(f"at most the number of silos ({silos}), not {spanning}", place="--spanning", value=spanning)
     return silos if silos is not None else max(SPANNED[-1] if table else 5, spanning or 1)
@@ -308,6 +310,10 @@ def epsilon(
     )  # fmt: skip
     if out is not None and not table:
         raise ConfigError("goes with --table", place="--out", value=str(out))
+    if out is not None:
+        from uldp.reports.figures import check_picture
+
+        check_picture(out)
     if (noise_multiplier is None) == (claimed is None):
         raise ConfigError("give one of --noise-multiplier and --claimed", place="command line")
     if noise_multiplier is None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uldp.cli.output import Json, print_json, print_table, reporting
+
+if TYPE_CHECKING:
+    from uldp.methods.registry import Named
 
 
 @reporting
@@ -21,7 +24,7 @@ def methods(as_json: Json = False) -> None:
                     "summary": named.summary,
                     "protects": named.protects,
                     "paper": named.method.paper,
-                    "settings": {f.name: _default(f) for f in fields(named.method) if f.name != "noise_multiplier"},
+                    "settings": _settings(named),
                 }
                 for name, named in METHODS.items()
             ]
@@ -34,8 +37,12 @@ def methods(as_json: Json = False) -> None:
     print_table(("method", "protects", "what it does"), rows)
 
 
-def _default(field: Any) -> Any:
-    return None if field.default is MISSING else field.default
+def _settings(named: Named) -> dict[str, Any]:
+    """What stands in ``[method]`` if nobody says anything; a name may mean other values than its method's."""
+    from uldp.experiment.config import HIDDEN
+
+    known = {field.name: field.default for field in fields(named.method) if field.name not in HIDDEN}
+    return {**{key: None if value is MISSING else value for key, value in known.items()}, **named.fixed}
 
 
 @reporting

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uldp.cli.output import Json, Set, metric_names, print_json, print_table, progress, reporting, warn
+from uldp.cli.output import (
+    NOTHING_STARTED,
+    Json,
+    Set,
+    metric_names,
+    print_json,
+    print_table,
+    progress,
+    reporting,
+    stopped_with,
+    warn,
+)
 from uldp.cli.run import warnings_after, warnings_before
 from uldp.cli.source import (
     Announcing,
@@ -24,6 +35,7 @@ from uldp.cli.source import (
     fitting,
 )
 from uldp.errors import ConfigError, concerning
+from uldp.limits import MAX_REPEATS, check_whole
 
 if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
@@ -54,18 +66,20 @@ def compare(
     from uldp.runtimes.compare import compare as compare_runs
 
     names, experiments, admit = _names(methods, repeats, overrides), {}, Announcing(overrides)
-    for name in names:
-        with concerning(f"method {name}"):
-            base = experiment_from(file, dataset, name, fitting(overrides, name, names), preset, data_dir, admit)
-            experiments[name] = [base.with_seed(base.run.seed + repeat) for repeat in range(repeats)]
+    with stopped_with(NOTHING_STARTED):
+        for name in names:
+            with concerning(f"method {name}"):
+                base = experiment_from(file, dataset, name, fitting(overrides, name, names), preset, data_dir, admit)
+                experiments[name] = [base.with_seed(base.run.seed + repeat) for repeat in range(repeats)]
     label = dataset or (file.stem if file else "tables")
     folder = RunDirectory(out or RunDirectory.next_free(Path("runs"), f"compare-{label}"))
     try:
         comparison = compare_runs(experiments, folder, _watching())
     except KeyboardInterrupt:
+        if not folder.path.exists():
+            raise KeyboardInterrupt(NOTHING_STARTED) from None
         again = f"Go on with the same command and --out {quote(str(folder.path))}"
-        typer.echo(f"stopped; nothing is lost. {again}", err=True)
-        raise typer.Exit(130) from None
+        raise KeyboardInterrupt(f"stopped; nothing is lost. {again}") from None
     compared, total = comparison.methods, comparison.total
     for method in compared:
         for experiment, result in zip(experiments[method.method], method.results, strict=True):
@@ -103,8 +117,7 @@ def _names(methods: str, repeats: int, overrides: list[str]) -> list[str]:
         section, _, key = assigned_key(assignment).partition(".")
         if section == "method" and key != "name" and key not in known:
             check_keys({key: None}, known, "method")
-    if repeats < 1:
-        raise ConfigError(f"at least 1, not {repeats}", place="--repeats", value=repeats)
+    check_whole(repeats, 1, MAX_REPEATS, "--repeats")
     if any(assigned_key(assignment) == "method.name" for assignment in overrides):
         raise ConfigError("name the methods in --methods, not by method.name", place="--set", value="method.name")
     return names

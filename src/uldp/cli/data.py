@@ -85,12 +85,17 @@ def describe(
 ) -> None:
     """Print a card of a data set and draw how its records lie over users and silos."""
     from uldp.data.builtin import dataset, load_builtin
+    from uldp.limits import MAX_SEED, check_whole
+    from uldp.reports.figures import check_picture
     from uldp.rng import Streams
 
     info = dataset(name).info
+    picture = out or Path(f"{name}-users.png")
+    check_picture(picture)
+    check_whole(seed, 0, MAX_SEED, "--seed")
     federation = load_builtin(name, users, silos, allocation, Streams.from_seed(seed), data_dir)
     card = _card(info, federation, allocation or info.allocation, seed)
-    card["picture"] = str(_draw(card, federation, out or Path(f"{name}-users.png")))
+    card["picture"] = str(_draw(card, federation, picture))
     if as_json:
         print_json(card)
     else:

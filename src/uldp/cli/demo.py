@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from uldp.cli.output import Json, Set, metric_names, print_json, print_table, progress, reporting
+from uldp.cli.output import (
+    NOTHING_STARTED,
+    Json,
+    Set,
+    metric_names,
+    print_json,
+    print_table,
+    progress,
+    reporting,
+    stopped_with,
+)
 from uldp.cli.source import DataDirOption, experiment_from
 
 METHODS = ("default", "uldp-avg-w", "uldp-avg", "uldp-sgd")
@@ -35,8 +45,9 @@ def demo(
     folder = out or RunDirectory.next_free(Path("runs"), "demo")
     RunDirectory.check_free(folder)
     results = []
-    for method in METHODS:
-        prepared = prepare(experiment_from(None, dataset, method, overrides, data_dir=data_dir))
+    with stopped_with(NOTHING_STARTED):
+        every = [prepare(experiment_from(None, dataset, method, overrides, data_dir=data_dir)) for method in METHODS]
+    for method, prepared in zip(METHODS, every, strict=True):
         with progress(method, prepared.plan.method.rounds) as show:
             results.append(run(prepared, RunDirectory.create(folder / method, prepared.experiment), show))
     metrics = metric_names(results[0].metrics)

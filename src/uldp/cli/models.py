@@ -41,7 +41,7 @@ def predict(
         _check_target(out)
     x = directory.load_model()
     schema = _schema(directory)
-    frame = read_table(table, "table")
+    frame = read_table(table, "table", schema.column_names())
     features = schema.features(frame, str(table))
     learner = _learner(directory, schema, x)
     predicted = _predictions(learner, schema, x, features)

@@ -70,9 +70,12 @@ def new(
 ) -> None:
     """Draft an experiment file: for a built-in data set, or with a schema for your own tables."""
     from uldp.data.builtin import dataset as find_dataset
-    from uldp.errors import ConfigError
+    from uldp.errors import ConfigError, shown
 
-    target = Path(name if name.endswith(".toml") else f"{name}.toml")
+    stem = name.removesuffix(".toml")
+    if not stem.strip() or stem.endswith(("/", ".")):
+        raise ConfigError(f"a name for the file, not {shown(name)}", place="NAME", value=name)
+    target = Path(f"{stem}.toml")
     if os.path.exists(target):
         raise ConfigError("exists already; choose another name", place=str(target), value=str(target))
     if silo:
@@ -84,8 +87,8 @@ def new(
     steps = (0.05, 0.1) if silo and '[data.schema.label]\nkind = "number"' in data else (0.5, 1.0)
     settings = {"local_lr": steps[0], "clip": steps[1], "global_lr": 4.0 * PLACES * len(silo) if silo else 10.0}
     method = _METHOD.format(**settings)
-    shown = target.name if target.name.isprintable() else "FILE"
-    head = f"# An experiment of uldp. Show what it costs: uldp plan {quote(shown)}. Train: uldp run {quote(shown)}"
+    file = target.name if target.name.isprintable() else "FILE"
+    head = f"# An experiment of uldp. Show what it costs: uldp plan {quote(file)}. Train: uldp run {quote(file)}"
     text = f"{head}\n\n{data}{method}"
     try:
         target.write_bytes(text.encode())
@@ -115,18 +118,14 @@ def _tables(
     from uldp.data.draft import draft_silos, toml_value
     from uldp.data.files import read_table
     from uldp.errors import ConfigError
+    from uldp.limits import MAX_USERS, check_whole
 
     for option, value in (("--user", user), ("--label", label), ("--people", people)):
         if value is None:
             raise ConfigError("is needed with --silo", place=option)
     if user == label:
         raise ConfigError(f"{label!r} is the user column and cannot be predicted", place="--label", value=label)
-    if people is not None and people < 2:
-        raise ConfigError(
-            f"at least 2, not {people}: user-level privacy hides one person among others",
-            place="--people",
-            value=people,
-        )
+    check_whole(people, 2, MAX_USERS // PLACES, "--people")
     draft = draft_silos(
         {str(path): read_table(path, "--silo") for path in silos},
         str(user),

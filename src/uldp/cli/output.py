@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from uldp.errors import ConfigError, UldpError
+from uldp.errors import ConfigError, InputError, UldpError, first_line
 
 if TYPE_CHECKING:
     from uldp.runtimes.recording import RoundReport
 
 P = ParamSpec("P")
+
+NOTHING_STARTED = "stopped; nothing was started."
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 Set = Annotated[
@@ -35,20 +37,62 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            command(*args, **kwargs)
+            with _beyond_this_machine(), _own_code_that_leaves():
+                command(*args, **kwargs)
         except UldpError as error:
-            if kwargs.get("as_json"):
-                print_json(error.to_json())
-            typer.echo(f"error: {error}", err=True)
+            report(error, as_json=bool(kwargs.get("as_json")))
             raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt:
-            typer.echo("stopped.", err=True)
+        except KeyboardInterrupt as stopped:
+            typer.echo(str(stopped) or "stopped.", err=True)
             raise typer.Exit(130) from None
         except BrokenPipeError:  # the reader of our output has gone, as in `uldp methods | head`
             sys.stderr.close()
             raise typer.Exit(1) from None
 
     return wrapped
+
+
+def report(error: UldpError, *, as_json: bool) -> None:
+    """An error for people, and as a document for programs."""
+    if as_json:
+        print_json(error.to_json())
+    typer.echo(f"error: {error}", err=True)
+
+
+@contextmanager
+def stopped_with(text: str) -> Iterator[None]:
+    """What Ctrl-C says inside, unless somebody deeper said it already."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        raise KeyboardInterrupt(str(stopped) or text) from None
+
+
+@contextmanager
+def _beyond_this_machine() -> Iterator[None]:
+    """Memory that is not there is a matter of what was asked for."""
+    try:
+        yield
+    except (MemoryError, OSError, RuntimeError) as error:
+        if isinstance(error, RecursionError):
+            raise InputError("something that was given is nested too deep") from error
+        lacking = isinstance(error, MemoryError) or "allocate memory" in str(error).lower()  # PyTorch, fork
+        if not lacking:
+            raise
+        raise InputError(
+            "not enough memory for this; take fewer users, silos, records or parameters, or a machine with more"
+        ) from error
+
+
+@contextmanager
+def _own_code_that_leaves() -> Iterator[None]:
+    """A model or method of somebody's own may call ``sys.exit(0)`` at any time: nothing was done then."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise InputError(f"code of the experiment's own ended the command ({first_line(error)})") from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uldp.cli.federation import politely_ended, say
-from uldp.cli.output import Json, Set, print_json, print_table, reporting
+from uldp.cli.output import NOTHING_STARTED, Json, Set, print_json, print_table, reporting, stopped_with
 from uldp.cli.source import Announcing, DataDirOption, DatasetOption, File, MethodOption, experiment_from
 from uldp.errors import RunError
 
@@ -37,10 +37,11 @@ def rehearse(
     RunDirectory.check_free(folder)
     found: dict[str, Rehearsed] = {}
     admit = Announcing(overrides)
+    with stopped_with(NOTHING_STARTED):
+        chosen = [[*overrides, f"aggregation.name={name}"] for name in aggregation] or [overrides]
+        experiments = [experiment_from(file, dataset, method, each, data_dir=data_dir, admit=admit) for each in chosen]
     with politely_ended():
-        for name in aggregation or [""]:
-            chosen = [*overrides, f"aggregation.name={name}"] if name else overrides
-            experiment = experiment_from(file, dataset, method, chosen, data_dir=data_dir, admit=admit)
+        for experiment in experiments:
             found[experiment.aggregation.name] = rehearse_one(experiment, folder / experiment.aggregation.name, say)
     if as_json:
         print_json({name: one.to_json() for name, one in found.items()})

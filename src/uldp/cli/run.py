@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from uldp.cli.output import Json, Set, print_json, print_table, progress, reporting, warn
+from uldp.cli.output import (
+    NOTHING_STARTED,
+    Json,
+    Set,
+    print_json,
+    print_table,
+    progress,
+    reporting,
+    stopped_with,
+    warn,
+)
 from uldp.cli.source import (
     DataDirOption,
     DatasetOption,
@@ -61,13 +71,14 @@ def run(
     from uldp.experiment.build import prepare
     from uldp.runs.directory import RunDirectory
 
-    experiment = experiment_from(file, dataset, method, overrides, preset, data_dir)
-    if out is not None:
-        RunDirectory.check_free(out)
-    _check_runtime(runtime, experiment)
-    prepared = prepare(experiment)
-    name = f"{prepared.federation.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
-    directory = RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), experiment)
+    with stopped_with(NOTHING_STARTED):
+        experiment = experiment_from(file, dataset, method, overrides, preset, data_dir)
+        if out is not None:
+            RunDirectory.check_free(out)
+        _check_runtime(runtime, experiment)
+        prepared = prepare(experiment)
+        name = f"{prepared.federation.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
+        directory = RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), experiment)
     _train(prepared, directory, runtime, transcript, as_json)
 
 
@@ -125,11 +136,11 @@ def _train(prepared: Prepared, directory: RunDirectory, runtime: str, transcript
             record = TranscriptFiles(directory, prepared.plan.silos) if transcript else None
             result = run_local(prepared, directory, show, record, silos)
     except KeyboardInterrupt:
+        if not directory.begun:
+            raise KeyboardInterrupt(NOTHING_STARTED) from None
         again = ("" if runtime == "local" else f" --runtime {runtime}") + (" --transcript" if transcript else "")
-        typer.echo(
-            f"stopped; nothing is lost. Continue with: uldp resume {quote(str(directory.path))}{again}", err=True
-        )
-        raise typer.Exit(130) from None
+        text = f"stopped; nothing is lost. Continue with: uldp resume {quote(str(directory.path))}{again}"
+        raise KeyboardInterrupt(text) from None
     for text in warnings_after(result, prepared.plan.method.rounds):
         warn(text)
     if as_json:

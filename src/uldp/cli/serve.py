@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uldp.cli.federation import Insecure, Rehearse, politely_ended, say
-from uldp.cli.output import Json, Set, metric_names, naming, print_json, reporting, warn
+from uldp.cli.output import (
+    NOTHING_STARTED,
+    Json,
+    Set,
+    metric_names,
+    naming,
+    print_json,
+    reporting,
+    stopped_with,
+    warn,
+)
 from uldp.cli.source import File, experiment_of
 from uldp.errors import ConfigError, RunError
 
@@ -67,7 +77,8 @@ def serve(
         assert file is not None
         if out is not None:
             RunDirectory.check_free(out)
-        prepared, directory = _new(file, out, overrides, rehearse, where)
+        with stopped_with(NOTHING_STARTED):
+            prepared, directory = _new(file, out, overrides, rehearse, where)
     _serve(prepared, directory, where, waiting, as_json)
 
 

@@ -235,7 +235,10 @@ def _check_whole(directory: RunDirectory, rounds: int) -> None:
     """Refuse a ledger that holds less than was trained."""
     trained = len(directory.metrics())
     if directory.finished:
-        trained = max(trained, int(directory.read_json("result.json").get("rounds", 0)))
+        rounds_said = directory.read_json("result.json").get("rounds", 0)
+        if not isinstance(rounds_said, int):
+            raise RunError("is damaged: rounds is no whole number", place=str(directory.path / "result.json"))
+        trained = max(trained, rounds_said)
     if rounds < trained:
         raise RunError(
             f"holds {rounds} of {trained} rounds; restore it: without it nobody knows what was spent",

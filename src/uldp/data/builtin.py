@@ -20,7 +20,7 @@ from uldp.data.sets import (
     tcga_brca,
 )
 from uldp.data.sets.base import Dataset
-from uldp.errors import ConfigError, did_you_mean
+from uldp.errors import ConfigError, did_you_mean, shown
 from uldp.rng import Streams
 
 NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -82,8 +82,8 @@ def load_builtin(
     for key, value in options.items():
         _check_option(chosen, key, value)
     info = chosen.info
-    users = info.users if users is None else _at_least("users", users, 2)
-    silos = info.silos if silos is None else _at_least("silos", silos, 1)
+    users = info.users if users is None else users
+    silos = info.silos if silos is None else silos
     check_size(users, silos)
     return chosen.load(
         users,
@@ -93,12 +93,6 @@ def load_builtin(
         {**chosen.options, **options},
         data_dir,
     )
-
-
-def _at_least(key: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"a whole number from {least} up, not {value!r}", place=f"data.{key}", value=value)
-    return value
 
 
 def _check_option(chosen: Dataset, key: str, value: Any) -> None:
@@ -112,6 +106,6 @@ def _check_option(chosen: Dataset, key: str, value: Any) -> None:
         )
     if isinstance(known[key], bool):
         if not isinstance(value, bool):
-            raise ConfigError(f"true or false, not {value!r}", place=place, value=value)
+            raise ConfigError(f"true or false, not {shown(value)}", place=place, value=value)
     elif isinstance(known[key], int | float) and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ConfigError(f"a number, not {value!r}", place=place, value=value)
+        raise ConfigError(f"a number, not {shown(value)}", place=place, value=value)

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from uldp.data import values
 from uldp.data.federation import LabelArray, Task
 from uldp.data.values import MISSING, UNKNOWN, Value
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, shown
+from uldp.limits import MAX_FEATURES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,10 +30,9 @@ OUTSIDE: Final = "outside"
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with some cells of one column: how many, and the first of them.
+    """What is wrong with some cells of one column: how many, and in which row the first of them is.
 
-    The text names a value of somebody's record. That is fine here: it is shown where the table lies, to those
-    who hold the table anyway, and never leaves the silo.
+    The text names no value: it may end in a log, and who holds the table can look.
     """
 
     kind: str
@@ -46,10 +46,7 @@ def find(kind: str, column: pd.Series, wrong: Mask, expected: str) -> list[Findi
     count = int(wrong.sum())
     if not count:
         return []
-    row = int(np.argmax(wrong))
-    cell = column.iloc[row]
-    what = "" if kind == ABSENT else f"{cell.item() if isinstance(cell, np.generic) else cell!r} in "
-    text = f"{count} {expected} in column {column.name!r} (first: {what}row {row + 1})"
+    text = f"{count} {expected} in column {column.name!r} (first: row {int(np.argmax(wrong)) + 1})"
     return [Finding(kind, str(column.name), count, text)]
 
 
@@ -77,7 +74,7 @@ class NumberColumn:
         missing = tree.get("missing")
         if missing is not None and not (_is_number(missing) and low <= missing <= high):
             raise ConfigError(
-                f"a number within the range [{low:g}, {high:g}], not {missing!r}",
+                f"a number within the range [{low:g}, {high:g}], not {shown(missing)}",
                 place=f"{place}.missing",
                 value=missing,
             )
@@ -117,7 +114,7 @@ class CategoryColumn:
         missing = tree.get("missing")
         if missing is not None and values.canonical(missing) not in _index(categories):
             raise ConfigError(
-                f"{missing!r} is not among the categories; name one of them or add it",
+                f"{shown(missing)} is not among the categories; name one of them or add it",
                 place=f"{place}.missing",
                 value=missing,
             )
@@ -194,7 +191,7 @@ def label_from_dict(name: str, tree: Any, place: str) -> Label:
 def check_keys(tree: Any, known: Collection[str], place: str) -> None:
     """Refuse anything but a table with only ``known`` keys."""
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"a table with the keys {', '.join(known)}, not {tree!r}", place=place, value=tree)
+        raise ConfigError(f"a table with the keys {', '.join(known)}, not {shown(tree)}", place=place, value=tree)
     for key in tree:
         if key not in known:
             raise ConfigError(f"unknown key {key!r}. Known keys: {', '.join(known)}", place=place, value=key)
@@ -232,7 +229,7 @@ def _kind(tree: Any, known: tuple[str, str], place: str) -> str:
     kind = tree.get("kind") if isinstance(tree, Mapping) else None
     if kind not in known:
         raise ConfigError(
-            f'kind = "{known[0]}" or kind = "{known[1]}" is needed, not {kind!r}', place=place, value=kind
+            f'kind = "{known[0]}" or kind = "{known[1]}" is needed, not {shown(kind)}', place=place, value=kind
         )
     return str(kind)
 
@@ -247,10 +244,10 @@ def _range(tree: Tree, place: str) -> tuple[float, float]:
             value=limits,
         )
     if not (isinstance(limits, list | tuple) and len(limits) == 2 and all(map(_is_number, limits))):
-        raise ConfigError(f"two finite numbers [lowest, highest], not {limits!r}", place=place, value=limits)
+        raise ConfigError(f"two finite numbers [lowest, highest], not {shown(limits)}", place=place, value=limits)
     low, high = float(limits[0]), float(limits[1])
     if not (low < high and math.isfinite(high - low)):
-        raise ConfigError(f"the lowest value comes first, not {limits!r}", place=place, value=limits)
+        raise ConfigError(f"the lowest value comes first, not {shown(limits)}", place=place, value=limits)
     return low, high
 
 
@@ -264,7 +261,9 @@ def _value_list(tree: Tree, key: str, place: str) -> tuple[Value, ...]:
             value=listed,
         )
     if not isinstance(listed, list | tuple) or not all(isinstance(value, Value) for value in listed):
-        raise ConfigError(f"a list of texts, numbers or true/false, not {listed!r}", place=place, value=listed)
+        raise ConfigError(f"a list of texts, numbers or true/false, not {shown(listed)}", place=place, value=listed)
+    if len(listed) > MAX_FEATURES:
+        raise ConfigError(f"at most {MAX_FEATURES:,} {key}, not {len(listed):,}", place=place, value=len(listed))
     if len(_index(tuple(listed))) < len(listed):
-        raise ConfigError(f"two entries mean the same in {listed!r}", place=place, value=listed)
+        raise ConfigError(f"two entries mean the same in {shown(listed)}", place=place, value=listed)
     return tuple(listed)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from uldp.errors import ConfigError, DataError
+from uldp.limits import MAX_PAIRS, MAX_SILOS, MAX_USERS, check_whole
 
 if TYPE_CHECKING:
     from uldp.data.people import People
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 LabelArray = npt.NDArray[np.int64] | npt.NDArray[np.float32]
-
-MOST_USERS: Final = 10_000_000
-MOST_PAIRS: Final = 50_000_000  # of a user and a silo: one count each, and every party holds some of them
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,8 @@ class Federation:
 
 def check_size(users: int, silos: int) -> None:
     """Refuse more users or silos than fit into memory, before anything is made for them."""
-    for key, value, most in (("users", users, MOST_USERS), ("silos", silos, MOST_PAIRS // max(users, 2))):
-        if value > most:
-            among = f" with {users} users" if key == "silos" else ""
-            raise ConfigError(f"at most {most}{among}, not {value}", place=f"data.{key}", value=value)
+    check_whole(users, 2, MAX_USERS, "data.users")
+    check_whole(silos, 1, MAX_SILOS, "data.silos")
+    if users * silos > MAX_PAIRS:
+        most = MAX_PAIRS // users
+        raise ConfigError(f"at most {most:,} with {users:,} users, not {silos:,}", place="data.silos", value=silos)

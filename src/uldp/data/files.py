@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
+import csv
+import gzip
 import zlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from uldp.errors import DataError
+from uldp.limits import MAX_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TABLE_ENDINGS: Final = (".csv", ".csv.gz", ".parquet")
+HEADER: Final = "header"
+"""The attribute of a table that names all of its columns, also those that were not read."""
 
 
 def table_stem(path: Path) -> str:
@@ -23,8 +29,16 @@ def table_stem(path: Path) -> str:
     return path.stem
 
 
-def read_table(path: Path | str, place: str) -> pd.DataFrame:
-    """The table in a file. CSV cells stay text: a type inferred from all rows is any row's to change."""
+def column_names(frame: pd.DataFrame) -> list[str]:
+    """The columns of the file that a table was read from, for errors."""
+    return list(map(str, frame.attrs.get(HEADER, frame.columns)))
+
+
+def read_table(path: Path | str, place: str, columns: Collection[str] | None = None) -> pd.DataFrame:
+    """The table in a file, or those of ``columns`` that it has.
+
+    CSV cells stay text: a type inferred from all rows is any row's to change.
+    """
     from pyarrow import ArrowException
 
     path = Path(path)
@@ -38,45 +52,80 @@ def read_table(path: Path | str, place: str) -> pd.DataFrame:
         if not path.is_file():
             hint = "; paths are relative to the experiment file" if place.startswith("data") else ""
             raise DataError(f"no file {str(path)!r}{hint}", place=place, value=str(path))
-        return _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+        return _read_parquet(path, columns) if path.suffix.lower() == ".parquet" else _read_csv(path, columns)
     except UnicodeDecodeError:
         reason = "it is not UTF-8 text; save it as UTF-8"
     # The errors of pandas are subclasses of these.
-    except (OSError, EOFError, zlib.error, ValueError, NotImplementedError, ArrowException, Warning) as error:
+    except (OSError, EOFError, zlib.error, ValueError, NotImplementedError, ArrowException) as error:
         reason = " ".join(str(error).split())
     raise DataError(f"cannot read {str(path)!r}: {reason}", place=place, value=str(path))
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def _read_csv(path: Path, wanted: Collection[str] | None) -> pd.DataFrame:
+    """Cell by cell, without a guess: ``csv`` keeps only the columns that are wanted, so that others cost no time."""
     import pandas as pd
 
-    with warnings.catch_warnings():
-        # A row with more fields than the header would otherwise lose them with a mere warning.
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-        _check_one_line_each(header, "header row")
-        names = [str(name).strip() for name in header.iloc[0]]
+    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as text:
+        records = _records(text)
+        names = [name.strip() for name in next(records, [])]
         _check_names(names)
-        frame = pd.read_csv(
-            path, header=0, names=names, index_col=False, dtype=str, na_filter=False, encoding="utf-8-sig"
-        )
-    _check_one_line_each(frame, "row")
+        places = _places(names, wanted)
+        cells: list[list[str]] = [[] for _ in places]
+        for row, record in enumerate(records, start=1):
+            if len(record) > len(names):  # cells would move to other columns, or be lost
+                raise ValueError(f"row {row} has {len(record)} cells, the header has {len(names)}")
+            record += [""] * (len(names) - len(record))
+            for column, place in zip(cells, places, strict=True):
+                column.append(record[place])
+    frame = pd.DataFrame({names[place]: column for place, column in zip(places, cells, strict=True)}, dtype="str")
+    frame.attrs[HEADER] = names
     return frame
 
 
-def _check_one_line_each(frame: pd.DataFrame, what: str) -> None:
-    """An unbalanced quote mark makes one person's cell swallow other people's rows, and always a line break."""
-    for name in frame.columns:
-        broken = frame[name].str.contains("[\r\n]", regex=True).to_numpy(dtype=bool)
-        if broken.any():
-            raise ValueError(
-                f"a cell spans lines ({what} {int(broken.argmax()) + 1}): is a quote mark unbalanced? Every record must"
-                ' be one line, so mend the quotes (a quote mark inside a cell is written "") or take the line break out'
-            )
+def _records(text: Iterable[str]) -> Iterator[list[str]]:
+    """The records of a CSV file without empty lines, the header first.
+
+    An unbalanced quote mark makes one person's cell swallow other people's rows, and always a line break.
+    """
+    reader, row = csv.reader(text, strict=True), 0
+    while True:
+        before = reader.line_num
+        try:
+            record = next(reader)
+        except StopIteration:
+            if not row:
+                raise ValueError("it is empty") from None
+            return
+        except csv.Error as error:
+            raise ValueError(f"{_row(row)} cannot be read ({error}): is a quote mark unbalanced? {_QUOTES}") from None
+        if reader.line_num > before + 1:
+            raise ValueError(f"a cell spans lines ({_row(row)}): is a quote mark unbalanced? {_QUOTES}")
+        if len(record) > 1 or (record and record[0].strip()):
+            yield record
+            row += 1
+
+
+_QUOTES: Final = (
+    'Every record must be one line, so mend the quotes (a quote mark inside a cell is written "") or take the line '
+    "break out"
+)
+
+
+def _row(number: int) -> str:
+    return f"row {number}" if number else "header row 1"
+
+
+def _places(names: list[str], wanted: Collection[str] | None) -> list[int]:
+    """Which columns to read."""
+    if wanted is not None:
+        return [place for place, name in enumerate(names) if name in wanted]
+    if len(names) > MAX_COLUMNS:
+        raise ValueError(f"it has {len(names):,} columns, at most {MAX_COLUMNS:,} can be looked through; take some out")
+    return list(range(len(names)))
 
 
 def _check_names(names: list[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice == [""]:
         raise ValueError(f"{names.count('')} columns have no name; name them or take them out")
     if twice:
@@ -85,20 +134,22 @@ def _check_names(names: list[str]) -> None:
         raise ValueError("its fields are not separated by commas")
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
+def _read_parquet(path: Path, wanted: Collection[str] | None) -> pd.DataFrame:
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        table = file.read()
+        names = [str(name) for name in file.schema_arrow.names]
+        table = file.read([names[place] for place in _places(names, wanted)])
     plain = [field.with_type(_plain_type(field.type)) for field in table.schema]
     table = table.cast(pa.schema(plain, metadata=table.schema.metadata))
     # Arrow types keep whole numbers whole where values are missing; plain pandas would turn them into floats.
     frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)
     frame = frame if frame.index.names == [None] else frame.reset_index()
     frame.columns = [str(name) for name in frame.columns]
-    _check_names(list(frame.columns))
+    _check_names(names)
+    frame.attrs[HEADER] = names
     return frame
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from uldp.data import values
 from uldp.data.federation import IntArray
+from uldp.data.files import column_names
 from uldp.errors import DataError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class UserIds:
 def normalised_ids(frame: pd.DataFrame, user: str, place: str) -> UserIds:
     """The ids in column ``user`` of a table; ``place`` names the table in errors."""
     if user not in frame.columns:
-        there = ", ".join(map(str, frame.columns))
+        there = ", ".join(column_names(frame))
         raise DataError(f"no user column {user!r}; the table has: {there}", place=place, value=user)
     return read_ids(frame[user], f"column {user!r}", place)
 

@@ -44,8 +44,10 @@ from uldp.data.columns import (
     label_from_dict,
 )
 from uldp.data.federation import FloatArray, LabelArray, Task
+from uldp.data.files import column_names
 from uldp.data.standardise import Statistics
-from uldp.errors import ConfigError, DataError
+from uldp.errors import ConfigError, DataError, shown
+from uldp.limits import MAX_FEATURES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,6 +133,10 @@ class Schema:
     def void(self) -> str:
         """Why no guarantee holds for data under this schema; empty where one does."""
         return STANDARDISE_CAVEAT if self.standardise == "silo" else ""
+
+    def column_names(self) -> frozenset[str]:
+        """The columns of a table that matter, the label's among them."""
+        return frozenset({self.label.name, *(column.name for column in self.columns)})
 
     def feature_names(self) -> tuple[str, ...]:
         return tuple(name for column in self.columns for name in column.feature_names())
@@ -218,20 +224,24 @@ def _columns(tree: Tree, label: str, user: str | None, place: str) -> tuple[Colu
             raise ConfigError(
                 f"{name!r} is {what} and cannot be a feature; remove it", place=f"{place}.columns", value=name
             )
+    if len(columns) > MAX_FEATURES:
+        raise ConfigError(
+            f"at most {MAX_FEATURES:,} columns, not {len(columns):,}", place=f"{place}.columns", value=len(columns)
+        )
     return tuple(column_from_dict(name, part, f"{place}.columns.{name}") for name, part in columns.items())
 
 
 def _choice(tree: Tree, key: str, known: tuple[str, ...], place: str) -> str:
     value = tree.get(key, known[0])
     if value not in known:
-        raise ConfigError(f"one of {', '.join(known)}, not {value!r}", place=f"{place}.{key}", value=value)
+        raise ConfigError(f"one of {', '.join(known)}, not {shown(value)}", place=f"{place}.{key}", value=value)
     return str(value)
 
 
 def _need_columns(frame: pd.DataFrame, names: list[str], place: str) -> None:
     absent = [repr(name) for name in names if name not in frame.columns]
     if absent:
-        there = ", ".join(map(str, frame.columns))
+        there = ", ".join(column_names(frame))
         plural = "s" if len(absent) > 1 else ""
         raise DataError(
             f"no column{plural} {', '.join(absent)}; the table has: {there}",

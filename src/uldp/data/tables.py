@@ -64,7 +64,7 @@ def load_tables(
     fraction = checked_fraction(test_fraction)
     schema = replace(schema, statistics=None)  # those of this data are taken below, if any
     # Read the test file first: a wrong path shows before minutes are spent on the silos.
-    test_frame = None if test is None else _rows(read_table(test, "data.test"), str(test))
+    test_frame = None if test is None else _rows(read_table(test, "data.test", schema.column_names()), str(test))
     named = silo_files(files)
     silos = [
         load_silo(silo, path, schema, index, streams, user=user, test_fraction=fraction) for silo, path in named.items()
@@ -111,7 +111,7 @@ def load_silo(
     ``named`` is where the file was named, for errors.
     """
     place = str(path)
-    frame = _rows(read_table(path, named), place)
+    frame = _rows(read_table(path, named, schema.column_names() | {user}), place)
     _check_not_feature(schema, user)
     ids = normalised_ids(frame, user, place)
     users = index.indices(ids.rows, place)
@@ -129,7 +129,7 @@ def load_silo(
 
 def load_test(path: Path | str, schema: Schema) -> Records:
     """The records of a test file: all of the data that a server of a real federation may hold."""
-    return _test_records(schema, [(_rows(read_table(path, "data.test"), str(path)), str(path))])
+    return _test_records(schema, [(_rows(read_table(path, "data.test", schema.column_names()), str(path)), str(path))])
 
 
 def silo_files(files: Files) -> dict[str, Path]:
@@ -167,7 +167,7 @@ def _rows(frame: pd.DataFrame, place: str) -> pd.DataFrame:
 
 
 def _check_not_feature(schema: Schema, user: str) -> None:
-    if user in {column.name for column in schema.columns} | {schema.label.name}:
+    if user in schema.column_names():
         raise ConfigError(
             f"{user!r} is the user id and cannot be a feature or the label; remove it",
             place="data.schema",

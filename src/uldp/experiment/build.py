@@ -16,6 +16,7 @@ from uldp.data.holdout import with_holdout
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
 from uldp.learners.base import Learner
+from uldp.limits import MAX_PAIRED_SILOS, MAX_UPDATES
 from uldp.methods.base import Facts, Method, Observer
 from uldp.privacy.accountants import Composition, Epsilon, account, account_replaced
 from uldp.privacy.calibrate import calibrate
@@ -23,7 +24,7 @@ from uldp.privacy.events import Event, LocalReports
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.shuffle import shuffled_run
 from uldp.privacy.statement import Exposure, Statement
-from uldp.protocol.messages import pack
+from uldp.protocol.messages import AskKey, pack
 from uldp.rng import Secrets, Streams
 from uldp.sessions.holdout import LEAST_PEOPLE
 from uldp.sessions.plan import Plan
@@ -257,6 +258,7 @@ def agreed_plan(
     """What all parties of an experiment agree on. ``totals`` matter to methods that read the data only."""
     aggregation = experiment.aggregation.build(experiment.run.threads)
     facts = Facts(users, len(silos), learner.dimension, aggregation.dither)
+    _check_products(facts, paired=AskKey in aggregation.route(experiment.method).setup)
     method = noised_method(experiment, totals, facts).for_model(learner.layer_sizes)
     if experiment.run.evaluate_silos and not learner.measures:
         raise ConfigError(
@@ -279,6 +281,24 @@ def agreed_plan(
         outputs=first_outputs(learner, feature_shape, Streams.from_seed(experiment.run.seed)),
         measures=learner.measures if experiment.run.evaluate_silos else (),
     )
+
+
+def _check_products(facts: Facts, *, paired: bool) -> None:
+    """Refuse more numbers than a server could take in a round, and more keys than silos could agree on."""
+    if paired and facts.silos > MAX_PAIRED_SILOS:
+        raise ConfigError(
+            f"at most {MAX_PAIRED_SILOS:,} where every two silos agree on a key, not {facts.silos:,}; take "
+            "aggregation.name = 'plain'",
+            place="data.silos",
+            value=facts.silos,
+        )
+    if facts.dimension * facts.silos > MAX_UPDATES:
+        most = MAX_UPDATES // facts.silos
+        raise ConfigError(
+            f"at most {most:,} parameters with {facts.silos:,} silos, not {facts.dimension:,}",
+            place="model",
+            value=facts.dimension,
+        )
 
 
 def first_outputs(learner: Learner, feature_shape: tuple[int, ...], streams: Streams) -> bytes:

@@ -10,19 +10,21 @@ import hashlib
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from uldp.aggregation import Aggregation, lookup_aggregation
-from uldp.errors import ConfigError
+from uldp.data.federation import check_size
+from uldp.errors import ConfigError, own_code, shown
 from uldp.experiment.sections import Tree, check_keys, read_section, with_override, write_section
+from uldp.limits import MAX_MEMORY_MB, MAX_SEED, MAX_SILOS, MAX_THREADS, check_whole
 from uldp.methods.base import Method
 from uldp.methods.registry import lookup
 from uldp.privacy.accountants import check_delta
 from uldp.protocol.messages import PROTOCOL_VERSION
+from uldp.trees import check_tree, toml_tree
 
 SECRETS = ("simulated", "os")
 DTYPES = ("float32", "float64")
@@ -75,8 +77,8 @@ class DataConfig:
             )
         if self.population is not None and not self.population.strip():
             raise ConfigError("a name for the people whose records these are, or nothing", place="data.population")
-        if isinstance(self.silos, int) and self.silos < 1:
-            raise ConfigError(f"at least 1, not {self.silos}", place="data.silos", value=self.silos)
+        number = len(self.silos) or 1 if isinstance(self.silos, tuple) else self.silos
+        check_size(2 if self.users is None else self.users, 1 if number is None else number)
         tables_only = ("user", "label", "test", "test_fraction", "roster", "id_key", "schema")
         given = [key for key in tables_only if getattr(self, key)]
         if self.dataset is not None and given:
@@ -157,13 +159,15 @@ class AggregationConfig:
 
     def __post_init__(self) -> None:
         self.build(workers=1)
-        if self.min_silos is not None and self.min_silos < 1:
-            raise ConfigError(f"at least 1, not {self.min_silos}", place="aggregation.min_silos", value=self.min_silos)
+        if self.min_silos is not None:
+            check_whole(self.min_silos, 1, MAX_SILOS, "aggregation.min_silos")
         for silo, public in self.identities.items():
             place = f"aggregation.identities.{silo}"
             if not isinstance(public, str) or not re.fullmatch("[0-9a-f]{64}", public):
                 raise ConfigError(
-                    f"an Ed25519 public key as 64 hexadecimal digits, not {public!r}", place=place, value=repr(public)
+                    f"an Ed25519 public key as 64 hexadecimal digits, not {shown(public)}",
+                    place=place,
+                    value=shown(public),
                 )
             if list(self.identities.values()).count(public) > 1:
                 raise ConfigError("another silo has the same key", place=place, value=public)
@@ -195,9 +199,9 @@ class DeploymentConfig:
             place = f"deployment.nodes.{silo}"
             if not isinstance(public, str) or not re.fullmatch("ecdsa-sha2-nistp384 [A-Za-z0-9+/]+={0,2}", public):
                 raise ConfigError(
-                    f"an ECDSA P-384 public key as `uldp keys silo` prints it, not {public!r}",
+                    f"an ECDSA P-384 public key as `uldp keys silo` prints it, not {shown(public)}",
                     place=place,
-                    value=repr(public),
+                    value=shown(public),
                 )
             if list(self.nodes.values()).count(public) > 1:
                 raise ConfigError("another silo has the same key", place=place, value=public)
@@ -216,10 +220,8 @@ class RunConfig:
     evaluate_silos: bool = False
 
     def __post_init__(self) -> None:
-        for key, least, most in (("seed", 0, 2**63), ("threads", 1, 1024), ("memory_mb", 1, 2**24)):
-            value = getattr(self, key)
-            if not least <= value <= most:
-                raise ConfigError(f"from {least} to {most}, not {value}", place=f"run.{key}", value=value)
+        for key, least, most in (("seed", 0, MAX_SEED), ("threads", 1, MAX_THREADS), ("memory_mb", 1, MAX_MEMORY_MB)):
+            check_whole(getattr(self, key), least, most, f"run.{key}")
         for key, known in (("dtype", DTYPES), ("secrets", SECRETS)):
             if getattr(self, key) not in known:
                 value = getattr(self, key)
@@ -256,6 +258,10 @@ class Experiment:
     def from_tree(cls, tree: Mapping[str, Any], base: Path | str = ".", name: str = "") -> Experiment:
         """The experiment of a tree as it stands in an experiment file."""
         sections = ("data", "model", "method", "privacy", "aggregation", "run", "deployment")
+        try:
+            check_tree(tree)
+        except ValueError as error:
+            raise ConfigError(str(error), place="experiment") from error
         check_keys(tree, sections, "experiment")
         for section in ("data", "method"):
             if section not in tree:
@@ -332,14 +338,14 @@ def without_moved_keys(tree: Tree) -> Tree:
 def read_toml(path: Path | str) -> Tree:
     """The tree of a TOML file."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return toml_tree(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(
             "no such experiment file; `uldp new NAME` drafts one", place=str(path), value=str(path)
         ) from error
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", place=str(path)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also of what is no UTF-8
         raise ConfigError(f"is not valid TOML: {error}", place=str(path)) from error
 
 
@@ -358,19 +364,20 @@ def _read_method(tree: Any) -> tuple[str, Method]:
     for key, value in named.fixed.items():
         if fields.get(key, value) != value:
             raise ConfigError(
-                f"{tree['name']} means {key} = {value!r}, not {fields[key]!r}",
+                f"{tree['name']} means {key} = {value!r}, not {shown(fields[key])}",
                 place=f"method.{key}",
                 value=fields[key],
             )
-    return tree["name"], read_section(named.method, {**fields, **named.fixed}, "method", hidden=HIDDEN)
+    with own_code(ConfigError, f"{tree['name']!r} failed", "method"):
+        return tree["name"], read_section(named.method, {**fields, **named.fixed}, "method", hidden=HIDDEN)
 
 
 def _read_model(tree: Any) -> ModelConfig:
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"a section with keys, not {tree!r}", place="model", value=repr(tree))
+        raise ConfigError(f"a section with keys, not {shown(tree)}", place="model", value=shown(tree))
     name = tree.get("name", "auto")
     if not isinstance(name, str):
-        raise ConfigError(f"text, not {name!r}", place="model.name", value=repr(name))
+        raise ConfigError(f"text, not {shown(name)}", place="model.name", value=shown(name))
     return ModelConfig(name=name, options={key: value for key, value in tree.items() if key != "name"})
 
 

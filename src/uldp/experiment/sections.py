@@ -10,7 +10,8 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from uldp.errors import ConfigError, did_you_mean
+from uldp.errors import ConfigError, did_you_mean, shown
+from uldp.trees import MAX_DEPTH, toml_tree
 
 T = TypeVar("T")
 Tree = dict[str, Any]
@@ -19,7 +20,7 @@ Tree = dict[str, Any]
 def read_section(cls: type[T], tree: Any, place: str, *, hidden: Collection[str] = ()) -> T:
     """An instance of the dataclass ``cls`` from ``tree``; unknown keys are errors that name the known ones."""
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"a section with keys, not {tree!r}", place=place, value=repr(tree))
+        raise ConfigError(f"a section with keys, not {shown(tree)}", place=place, value=shown(tree))
     hints = typing.get_type_hints(cls)
     known = [f.name for f in dataclasses.fields(cls) if f.name not in hidden]  # type: ignore[arg-type]
     check_keys(tree, known, place)
@@ -31,7 +32,7 @@ def check_keys(tree: Mapping[str, Any], known: Collection[str], place: str) -> N
     for key in tree:
         if key not in known:
             raise ConfigError(
-                f"unknown key {key!r}. Known keys: {', '.join(sorted(known))}{did_you_mean(key, known)}",
+                f"unknown key {shown(key)}. Known keys: {', '.join(sorted(known))}{did_you_mean(key, known)}",
                 place=place,
                 value=key,
             )
@@ -56,6 +57,8 @@ def with_override(tree: Tree, assignment: str) -> Tree:
     parts = [part.strip() for part in path.split(".")]
     if not equals or len(parts) < 2 or not all(parts):
         raise ConfigError("write section.key=value, for instance method.clip=0.2", place="--set", value=assignment)
+    if len(parts) > MAX_DEPTH:
+        raise ConfigError(f"nested more than {MAX_DEPTH} deep", place="--set", value=assignment)
     if drops(assignment):
         below = tree.get(parts[0], {})
         kept = {key: value for key, value in below.items() if key != parts[1]} if isinstance(below, dict) else below
@@ -73,9 +76,11 @@ def drops(assignment: str) -> bool:
 def parse_value(text: str) -> Any:
     """``text`` as a TOML value; what is not TOML is text."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return toml_tree(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    except ValueError as error:
+        raise ConfigError(f"{shown(text)}: {error}", place="--set", value=text) from error
 
 
 def _set(tree: Tree, path: list[str], value: Any) -> Tree:
@@ -107,7 +112,7 @@ def _convert(value: Any, hint: Any, place: str) -> Any:
         if option is type(None) and value is None:
             return None
     wanted = " or ".join(_NAMES.get(option, "a list") for option in options if option is not type(None))
-    raise ConfigError(f"{wanted}, not {value!r}", place=place, value=repr(value))
+    raise ConfigError(f"{wanted}, not {shown(value)}", place=place, value=shown(value))
 
 
 _NAMES: dict[Any, str] = {

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from uldp.data.federation import IntArray, Records, SiloData
 from uldp.errors import ConfigError
+from uldp.limits import MAX_BATCH, MAX_LOCAL_EPOCHS, check_whole
 from uldp.rng import Streams
 
 Vector = npt.NDArray[np.float64]
@@ -30,14 +31,10 @@ class LocalTraining:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise ConfigError(f"at least 1, not {self.epochs}", place="method.local_epochs", value=self.epochs)
+        check_whole(self.epochs, 1, MAX_LOCAL_EPOCHS, "method.local_epochs")
         if not 0 < self.lr < float("inf"):
             raise ConfigError(f"a positive number, not {self.lr}", place="method.local_lr", value=self.lr)
-        if not 1 <= self.batch_size <= 2**31:
-            raise ConfigError(
-                f"from 1 to 2^31, not {self.batch_size}", place="method.batch_size", value=self.batch_size
-            )
+        check_whole(self.batch_size, 1, MAX_BATCH, "method.batch_size")
         if self.optimizer not in OPTIMIZERS:
             raise ConfigError(
                 f"unknown optimizer {self.optimizer!r}. Known: {', '.join(OPTIMIZERS)}",

@@ -9,8 +9,9 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from uldp.errors import ModelError, first_line
+from uldp.errors import ModelError, first_line, own_code
 from uldp.learners.seeding import seed_cpu
+from uldp.limits import MAX_PARAMETERS
 
 Shape = tuple[int, ...]
 
@@ -19,6 +20,7 @@ def check_model(module: nn.Module, feature_shape: Shape | None = None) -> None:
     """Refuse a model that cannot be trained user by user: see the messages."""
     for name, layer in module.named_modules():
         _check_layer(name, layer)
+    check_parameters(module)
     if not any(p.requires_grad for p in module.parameters()):
         raise ModelError("the model has no trainable parameters", place="model")
     for name, parameter in module.named_parameters():
@@ -28,6 +30,13 @@ def check_model(module: nn.Module, feature_shape: Shape | None = None) -> None:
             raise ModelError(f"parameter {name!r} is {parameter.dtype}, not a real number", place="model")
     if feature_shape is not None:
         _check_behaviour(module, feature_shape)
+
+
+def check_parameters(module: nn.Module) -> None:
+    """Refuse a model that is too large to be sent around."""
+    count = sum(0 if isinstance(p, nn.parameter.UninitializedParameter) else p.numel() for p in module.parameters())
+    if count > MAX_PARAMETERS:
+        raise ModelError(f"at most {MAX_PARAMETERS:,} parameters, not {count:,}", place="model", value=count)
 
 
 def _check_layer(name: str, layer: nn.Module) -> None:
@@ -143,14 +152,9 @@ def _seeded_try(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def _try(model: nn.Module, inputs: Tensor) -> Tensor:
-    try:
+    shape = tuple(inputs.shape[1:])
+    with own_code(ModelError, f"the model cannot be applied to {len(inputs)} record(s) of shape {shape}", "model"):
         outputs = model(inputs)
-    except Exception as error:
-        raise ModelError(
-            f"the model cannot be applied to {len(inputs)} record(s) of shape {tuple(inputs.shape[1:])} "
-            f"({first_line(error)})",
-            place="model",
-        ) from error
     if not isinstance(outputs, Tensor):
         raise ModelError(f"the model returns {type(outputs).__name__}, not a tensor", place="model")
     return outputs

@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from uldp.data.federation import Task
-from uldp.errors import ConfigError, ModelError, first_line
-from uldp.learners.checks import Shape, check_model
+from uldp.errors import ConfigError, ModelError, own_code, shown
+from uldp.learners.checks import Shape, check_model, check_parameters
 from uldp.learners.seeding import seed_cpu
+from uldp.limits import MAX_LAYERS, MAX_PARAMETERS, check_whole
 from uldp.rng import Streams
 
 Factory = Callable[..., nn.Module]
@@ -64,7 +65,7 @@ def build_model(
     else:
         known = ", ".join(["auto", *sorted(ZOO)])
         raise ConfigError(
-            f'unknown model {name!r}. Known models: {known}, or "package.module:factory"',
+            f'unknown model {shown(name)}. Known models: {known}, or "package.module:factory"',
             place="model.name",
             value=name,
         )
@@ -72,6 +73,9 @@ def build_model(
     def recipe() -> nn.Module:
         return _call(name, factory, shape, task, arguments)
 
+    if name in ZOO:
+        with torch.device("meta"):  # layers without numbers: too large a model is refused before it takes memory
+            check_parameters(recipe())
     module = seeded(recipe, streams or Streams.from_seed(0))
     check_model(module, shape)
     _RECIPES[module] = recipe
@@ -101,14 +105,8 @@ def _automatic(shape: Shape, task: Task) -> str:
 
 def _import_factory(name: str) -> Factory:
     path, _, attribute = name.partition(":")
-    try:
+    with own_code(ConfigError, f"{name!r}: module {path!r} cannot be imported", "model.name"):
         found: Any = importlib.import_module(path)
-    except Exception as error:
-        raise ConfigError(
-            f"{name!r}: module {path!r} cannot be imported ({first_line(error)})",
-            place="model.name",
-            value=name,
-        ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise ConfigError(f"{name!r}: module {path!r} has no {attribute!r}", place="model.name", value=name)
@@ -131,15 +129,8 @@ def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call(name: str, factory: Factory, shape: Shape, task: Task, arguments: Mapping[str, Any]) -> nn.Module:
-    try:
+    with own_code(ModelError, f"{name!r} failed for features of shape {shape}", "model.name"):
         module = factory(shape, task, **arguments)
-    except (ConfigError, ModelError):
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"{name!r} failed for features of shape {shape} ({first_line(error)})",
-            place="model.name",
-        ) from error
     if not isinstance(module, nn.Module):
         raise ModelError(f"{name!r} returned {type(module).__name__}, not an nn.Module", place="model.name")
     return module
@@ -156,23 +147,29 @@ def _outputs(task: Task, single: bool = False) -> int:
 
 def _rate(value: Any, option: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ConfigError(f"a number from 0 to below 1, not {value!r}", place=f"model.options.{option}", value=value)
+        raise ConfigError(
+            f"a number from 0 to below 1, not {shown(value)}", place=f"model.options.{option}", value=value
+        )
     return float(value)
 
 
 def _sizes(value: Any, option: str) -> list[int]:
     values = [value] if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(values, list | tuple) or not all(type(size) is int and size >= 1 for size in values):
+    if not isinstance(values, list | tuple):
         raise ConfigError(
-            f"a list of positive whole numbers, not {value!r}", place=f"model.options.{option}", value=value
+            f"a list of positive whole numbers, not {shown(value)}", place=f"model.options.{option}", value=value
         )
-    return list(values)
+    if len(values) > MAX_LAYERS:
+        raise ConfigError(
+            f"at most {MAX_LAYERS} layers, not {len(values)}", place=f"model.options.{option}", value=len(values)
+        )
+    return [check_whole(size, 1, MAX_PARAMETERS, f"model.options.{option}") for size in values]
 
 
 def _choice(value: Any, option: str, known: Sequence[str]) -> str:
     if value not in known:
         raise ConfigError(
-            f"unknown value {value!r}. Known: {', '.join(known)}",
+            f"unknown value {shown(value)}. Known: {', '.join(known)}",
             place=f"model.options.{option}",
             value=value,
         )
@@ -301,7 +298,7 @@ def creditcard(shape: Shape, task: Task, *, width: Any = 30, dropout: Any = 0.5)
     rate = _rate(dropout, "dropout")
     sizes = _sizes(width, "width")
     if len(sizes) != 1:
-        raise ConfigError(f"one whole number, not {width!r}", place="model.options.width", value=width)
+        raise ConfigError(f"one whole number, not {shown(width)}", place="model.options.width", value=width)
     stack: list[nn.Module] = []
     inputs = prod(shape)
     for block in range(5):
@@ -340,7 +337,7 @@ def vgg_cifar(shape: Shape, task: Task, *, groups: Any = 8, dropout: Any = 0.0) 
     """
     _images("vgg-cifar", shape, 4)
     if type(groups) is not int or groups not in (1, 2, 4, 8, 16, 32):
-        raise ConfigError(f"1, 2, 4, 8, 16 or 32, not {groups!r}", place="model.options.groups", value=groups)
+        raise ConfigError(f"1, 2, 4, 8, 16 or 32, not {shown(groups)}", place="model.options.groups", value=groups)
     rate = _rate(dropout, "dropout")
     return nn.Sequential(
         *_convolutions(shape[0], (32, 32), padding=1, groups=groups),

@@ -16,8 +16,9 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 
 from uldp.data.federation import IntArray, SiloData
-from uldp.errors import ConfigError, MessageRefused
+from uldp.errors import ConfigError, MessageRefused, shown
 from uldp.learners.base import Learner
+from uldp.limits import MAX_ROUNDS, check_whole
 from uldp.privacy.events import Event, NonPrivate
 from uldp.privacy.ledger import merge
 from uldp.rng import Secrets, Streams
@@ -101,7 +102,7 @@ class Method(ABC):
     """The silos' shares of the noise are so large that the guarantee holds though this many are missing or known."""
 
     def __post_init__(self) -> None:
-        require(self.rounds >= 1, "rounds", self.rounds, "at least 1")
+        self._check_counts(1, MAX_ROUNDS, "rounds")
         require(
             0 <= self.noise_multiplier < math.inf,
             "noise_multiplier",
@@ -111,6 +112,11 @@ class Method(ABC):
         )
         require(SMALLEST_RATE <= self.sample_rate <= 1, "sample_rate", self.sample_rate, f"from {SMALLEST_RATE:g} to 1")
         require(self.compensate >= 0, "compensate", self.compensate, "0 or more", "privacy")
+
+    def _check_counts(self, least: int, most: int, *keys: str) -> None:
+        """Refuse whole numbers among the settings that are out of bounds."""
+        for key in keys:
+            check_whole(getattr(self, key), least, most, f"method.{key}")
 
     @property
     def needs_counts(self) -> bool:
@@ -289,7 +295,7 @@ class Method(ABC):
 def require(holds: bool, key: str, value: Any, wanted: str, section: str = "method") -> None:
     """One clear sentence for a setting that does not hold."""
     if not holds:
-        raise ConfigError(f"{wanted}, not {value!r}", place=f"{section}.{key}", value=value)
+        raise ConfigError(f"{wanted}, not {shown(value)}", place=f"{section}.{key}", value=value)
 
 
 def require_limit(key: str, value: float) -> None:

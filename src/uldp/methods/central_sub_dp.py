@@ -29,6 +29,7 @@ from typing import ClassVar
 
 from uldp.data.federation import IntArray, SiloData
 from uldp.learners.base import Learner
+from uldp.limits import MAX_ITEMS
 from uldp.methods.base import Contribution, Facts, Observer, State, require
 from uldp.methods.subjects import SubjectLevel, fixed_batch, largest_group, refuse_without_claim, some_of_each
 from uldp.methods.user_sum import UserSum
@@ -53,8 +54,7 @@ class CentralSubDp(SubjectLevel, UserSum):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("items", "batch_size"):
-            require(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
+        self._check_counts(1, MAX_ITEMS, "items", "batch_size")
         for key, plain in (("sample_rate", 1), ("weighting", "none")):
             value = getattr(self, key)
             require(not self.published or value == plain, key, value, f"{plain!r} with mode = 'published'")

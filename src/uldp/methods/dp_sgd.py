@@ -28,6 +28,7 @@ import numpy as np
 
 from uldp.data.federation import SiloData
 from uldp.learners.base import Learner
+from uldp.limits import MAX_LOCAL_STEPS
 from uldp.mechanisms.gaussian import sample_gaussian
 from uldp.methods.base import SMALLEST_RATE, Contribution, Facts, Observer, require, require_limit
 from uldp.methods.silo_mean import SiloMean
@@ -59,7 +60,7 @@ class DpSgd(SiloMean):
             require_limit(key, getattr(self, key))
         for key in ("local_lr", "batch_size"):
             require(0 < getattr(self, key) < math.inf, key, getattr(self, key), "a positive number")
-        require(self.local_steps >= 1, "local_steps", self.local_steps, "at least 1")
+        self._check_counts(1, MAX_LOCAL_STEPS, "local_steps")
         require(SMALLEST_RATE <= self.record_rate <= 1, "record_rate", self.record_rate, f"from {SMALLEST_RATE:g} to 1")
         require(
             self.noise_multiplier == 0 or self.noise_multiplier >= SMALLEST_NOISE,

@@ -34,6 +34,7 @@ import numpy as np
 
 from uldp.data.federation import IntArray, SiloData
 from uldp.learners.base import Learner
+from uldp.limits import MAX_ITEMS
 from uldp.mechanisms.gaussian import sample_gaussian
 from uldp.methods.base import Contribution, Facts, State, require
 from uldp.methods.dp_sgd import DpSgd, poisson_batch, step_noise
@@ -72,13 +73,13 @@ class LocalSubDp(SubjectLevel, DpSgd):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.sampling in SAMPLINGS, "sampling", self.sampling, f"one of {', '.join(SAMPLINGS)}")
-        require(self.items >= 1, "items", self.items, "at least 1")
+        self._check_counts(1, MAX_ITEMS, "items")
         sampled = self.sampling == "items"
         require(
-            self.max_items >= 1 if sampled else self.max_items == 0,
+            1 <= self.max_items <= MAX_ITEMS if sampled else self.max_items == 0,
             "max_items",
             self.max_items,
-            "at least 1, the public number of a subject's items that a silo keeps"
+            f"from 1 to {MAX_ITEMS:,}, the public number of a subject's items that a silo keeps"
             if sampled
             else "left out unless sampling = 'items'",
         )

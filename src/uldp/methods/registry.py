@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from uldp.errors import ConfigError, did_you_mean
+from uldp.errors import ConfigError, did_you_mean, own_code, shown
 from uldp.methods.base import Method
 from uldp.methods.central_sub_dp import CentralSubDp
 from uldp.methods.fedavg import FedAvg
@@ -73,21 +73,16 @@ def lookup(name: str) -> Named:
         return METHODS[name]
     if ":" not in name:
         raise ConfigError(
-            f"unknown method {name!r}. Known methods: {', '.join(METHODS)}; your own: 'package.module:Class'"
+            f"unknown method {shown(name)}. Known methods: {', '.join(METHODS)}; your own: 'package.module:Class'"
             + did_you_mean(name, METHODS),
             place="method.name",
             value=name,
         )
     module, _, attribute = name.partition(":")
-    try:
+    with own_code(
+        ConfigError, f"cannot import {name!r}; its folder must be the current one or on PYTHONPATH", "method.name"
+    ):
         found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever somebody's module raises
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ConfigError(
-            f"cannot import {name!r} ({reason}); its folder must be the current one or on PYTHONPATH",
-            place="method.name",
-            value=name,
-        ) from error
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise ConfigError(f"{name!r} is not a subclass of uldp.Method", place="method.name", value=name)
     if missing := ", ".join(sorted(found.__abstractmethods__)):

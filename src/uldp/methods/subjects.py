@@ -24,6 +24,7 @@ from uldp.data.federation import IntArray, SiloData
 from uldp.errors import ConfigError
 from uldp.learners.base import Learner
 from uldp.learners.noise import order_keys
+from uldp.limits import MAX_SILOS
 from uldp.methods.base import Facts, require
 from uldp.methods.picking import PicksSilos
 from uldp.privacy.statement import show_epsilon
@@ -58,7 +59,7 @@ class SubjectLevel(PicksSilos):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.mode in MODES, "mode", self.mode, f"one of {', '.join(MODES)}")
-        require(self.max_silos >= 0, "max_silos", self.max_silos, "0 (no limit) or more")
+        self._check_counts(0, MAX_SILOS, "max_silos")
         require(
             not self.published or self.noise_multiplier == 0,
             "noise_multiplier",

@@ -22,12 +22,12 @@ import numpy as np
 
 from uldp.data.federation import IntArray, SiloData
 from uldp.errors import ConfigError, MessageRefused
+from uldp.limits import MAX_ITEMS
 from uldp.methods.base import Facts, require
 from uldp.methods.dp_sgd import DpSgd
 from uldp.rng import Streams
 
 FROM_DATA: Final = ("median", "max")
-LARGEST_GROUP: Final = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +48,12 @@ class UldpGroup(DpSgd):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number = isinstance(self.group_size, int) and 1 <= self.group_size <= LARGEST_GROUP
+        number = isinstance(self.group_size, int) and 1 <= self.group_size <= MAX_ITEMS
         require(
             number or self.group_size in FROM_DATA,
             "group_size",
             self.group_size,
-            f"a whole number from 1 to {LARGEST_GROUP}, 'median' or 'max'",
+            f"a whole number from 1 to {MAX_ITEMS:,}, 'median' or 'max'",
         )
 
     @property

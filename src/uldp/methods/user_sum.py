@@ -19,6 +19,7 @@ from fractions import Fraction
 from typing import ClassVar, Final
 
 from uldp.data.federation import IntArray
+from uldp.limits import MAX_ROUNDS
 from uldp.methods.base import Facts, Method, Observer, State, require, require_limit
 from uldp.methods.release import check_share, continuous_multiplier
 from uldp.methods.weights import WEIGHTINGS, record_weights, uniform_weights
@@ -51,7 +52,7 @@ class UserSum(Method):
         require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
         known = self.weightings
         require(self.weighting in known, "weighting", self.weighting, f"one of {', '.join(known)}")
-        require(self.max_participations >= 0, "max_participations", self.max_participations, "0 (no limit) or more")
+        self._check_counts(0, MAX_ROUNDS, "max_participations")
         require(
             self.max_participations == 0 or self.sample_rate < 1,
             "max_participations",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, shown
 from uldp.runtimes.compare import Compared
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def compare_figure(compared: Sequence[Compared], metric: str, path: Path) -> Pat
 
 
 def check_picture(path: Path) -> None:
-    """Refuse an ending that is no picture, before anything is computed for it."""
+    """Refuse a place or an ending for which no picture can be written, before anything is computed for it."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     known = sorted(FigureCanvasBase.get_supported_filetypes())
@@ -69,6 +70,9 @@ def check_picture(path: Path) -> None:
         raise ConfigError(
             f"{path.suffix!r} is no kind of picture; use one of {', '.join(known)}", place="--out", value=str(path)
         )
+    above = next((folder for folder in path.parents if os.path.lexists(folder)), path)
+    if not above.is_dir():
+        raise ConfigError(f"{shown(str(above))} is no folder", place="--out", value=str(path))
 
 
 def save_picture(figure: Figure, path: Path) -> Path:

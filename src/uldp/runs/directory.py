@@ -19,28 +19,32 @@ the last file of a new directory: one without it was cut short while it was made
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from uldp.errors import RunError, first_line
+from uldp.errors import ConfigError, DataError, ModelError, RunError, first_line
 from uldp.experiment.config import Experiment, without_moved_keys
 from uldp.privacy.ledger import Entry
 from uldp.rng import Secrets
 from uldp.runs.files import append_line, locked, read_lines, replace_file, reported, seal, unsealed
+from uldp.trees import json_tree
 from uldp.vectors import Vector
 
 CARRIER: Final = "flower"
 """The folder in ``private`` of what carries messages between machines."""
 
 _MAGIC = b"uldp-checkpoint-1\n"
+_READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,6 +66,8 @@ class RunDirectory:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._held = False
+        self._new: tuple[Path, ...] = ()
+        """The folders that were made for this run, innermost first."""
 
     @classmethod
     def create(cls, path: Path | str, experiment: Experiment) -> RunDirectory:
@@ -122,7 +128,27 @@ class RunDirectory:
     def make(self) -> None:
         """The directory itself, if it is not there yet."""
         with reported(self.path):
+            new = tuple(folder for folder in (self.path, *self.path.parents) if not folder.exists())
             self.path.mkdir(parents=True, exist_ok=True)
+            self._new = new
+
+    @contextmanager
+    def discarded_unless_begun(self) -> Iterator[None]:
+        """A directory that was made for this run goes again if the run fails before its first checkpoint.
+
+        Or, if it would fail again, before it has released anything: what was asked for cannot be done here.
+        """
+        try:
+            yield
+        except BaseException as error:
+            hopeless = isinstance(error, ConfigError | DataError | ModelError | MemoryError)
+            last = self.path / "ledger.jsonl" if hopeless else self.checkpoint_file
+            if self._new and not last.exists():
+                shutil.rmtree(self.path, ignore_errors=True)
+                for folder in self._new[1:]:
+                    with suppress(OSError):  # somebody put something there
+                        folder.rmdir()
+            raise
 
     def has(self, name: str) -> bool:
         """Whether there is a file of this name."""
@@ -150,20 +176,32 @@ class RunDirectory:
         if self._held:
             yield
             return
-        taken = "another process is working on this run"
-        with locked(self._private / "lock", taken, str(self.path), self.path):
+        with self._lock():
             self._held = True
             try:
                 yield
             finally:
                 self._held = False
 
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        with ExitStack() as held:
+            try:
+                taken = "another process is working on this run"
+                held.enter_context(locked(self._private / "lock", taken, str(self.path), self.path))
+            except RunError as error:
+                # A finished run is only read, also from a disk that cannot be written.
+                unwritable = isinstance(error.__cause__, OSError) and error.__cause__.errno in _READ_ONLY
+                if not (unwritable and self.finished):
+                    raise
+            yield
+
     def experiment(self) -> Experiment:
         """The experiment that this run belongs to."""
         tree = self.read_json("experiment.json")
-        if not isinstance(tree, dict):
-            raise RunError("is damaged: it holds no settings", place=str(self.path / "experiment.json"))
         name, base = tree.pop("name", ""), tree.pop("base", ".")
+        if not isinstance(name, str) or not isinstance(base, str):
+            raise RunError("is damaged: name and base are text", place=str(self.path / "experiment.json"))
         return Experiment.from_tree(without_moved_keys(tree), base, name)
 
     def secrets(self, experiment: Experiment) -> Secrets:
@@ -250,12 +288,22 @@ class RunDirectory:
         return kept
 
     def save_model(self, x: Vector, schema: dict[str, Any] | None) -> None:
-        """The trained parameters, with what is needed to apply them to a table."""
+        """The trained parameters, with what is needed to apply them to a table. What is there already stays."""
+        if self.finished and self._holds(x, schema):
+            return
         archive = io.BytesIO()
         np.savez(archive, x=x)
         replace_file(self.path / "model.npz", archive.getvalue(), mode=0o644)
         if schema is not None:
             self.write_json("schema.json", schema)
+
+    def _holds(self, x: Vector, schema: dict[str, Any] | None) -> bool:
+        """Whether this model lies there already."""
+        try:
+            same = np.array_equal(self.load_model(), x)
+            return same and (schema is None or self.read_json("schema.json") == json.loads(json.dumps(schema)))
+        except RunError:
+            return False
 
     def load_model(self) -> Vector:
         file = self.path / "model.npz"
@@ -273,14 +321,17 @@ class RunDirectory:
     def write_text(self, name: str, text: str) -> None:
         replace_file(self.path / name, text.encode(), mode=0o644)
 
-    def read_json(self, name: str) -> Any:
+    def read_json(self, name: str) -> dict[str, Any]:
         file = self.path / name
         try:
-            return json.loads(file.read_text(encoding="utf-8"))
+            tree = json_tree(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise RunError(f"cannot be read: {error.strerror}", place=str(file)) from error
         except ValueError as error:
             raise RunError(f"is damaged: {error}", place=str(file)) from error
+        if not isinstance(tree, dict):
+            raise RunError("is damaged: it holds no settings", place=str(file))
+        return tree
 
     def append_private(self, name: str, tree: dict[str, Any]) -> None:
         """One more line of a file that is for the owner only."""

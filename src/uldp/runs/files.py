@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from uldp.errors import RunError, first_line
+from uldp.trees import json_tree
 
 _PARTIAL: Final = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 
@@ -122,7 +123,7 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
     # A crash can leave the last line half written; it was not acted upon yet. A whole one counts.
     for number, line in enumerate([*lines, last] if _whole(last) else lines, start=1):
         try:
-            tree = json.loads(line)
+            tree = json_tree(line)
         except ValueError as error:
             raise RunError(f"line {number} is damaged ({first_line(error)})", place=str(file)) from error
         if not isinstance(tree, dict) or not tree:
@@ -133,7 +134,7 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
 def _whole(line: bytes) -> bool:
     """Whether a line without its newline is all there."""
     try:
-        return isinstance(json.loads(line), dict)
+        return isinstance(json_tree(line), dict)
     except ValueError:
         return False
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 
@@ -98,7 +100,7 @@ def silo_session(prepared: Prepared, plan: Plan, secrets: Secrets, name: str) ->
 
 def run(
     experiment: Experiment | Prepared,
-    directory: RunDirectory | str | None = None,
+    directory: RunDirectory | Path | str | None = None,
     on_round: OnRound | None = None,
     record: Record | None = None,
     silos: Silos | None = None,
@@ -118,14 +120,15 @@ def run(
     1.06
     """
     prepared = experiment if isinstance(experiment, Prepared) else prepare(experiment)
-    if isinstance(directory, str):
+    if isinstance(directory, Path | str):
         directory = RunDirectory.create(directory, prepared.experiment)
-    return _LocalRun(prepared, directory, on_round, record, silos or SilosHere()).go()
+    with nullcontext() if directory is None else directory.discarded_unless_begun():
+        return _LocalRun(prepared, directory, on_round, record, silos or SilosHere()).go()
 
 
-def resume(directory: RunDirectory | str, on_round: OnRound | None = None) -> Result:
+def resume(directory: RunDirectory | Path | str, on_round: OnRound | None = None) -> Result:
     """Continue a run from its last checkpoint: the same rounds, the same noise, nothing charged twice."""
-    directory = RunDirectory.open(directory) if isinstance(directory, str) else directory
+    directory = RunDirectory.open(directory) if isinstance(directory, Path | str) else directory
     return run(prepare(directory.experiment()), directory, on_round)
 
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -44,6 +43,7 @@ from uldp.privacy.ledger import merge
 from uldp.runs.files import append_line, read_lines, replace_file
 from uldp.sessions.plan import Plan
 from uldp.sessions.silo import Watch
+from uldp.trees import toml_tree
 
 POLICY: Final = "policy.toml"
 KNOWN: Final = "policy.known"
@@ -90,10 +90,10 @@ class Policy:
     @classmethod
     def from_file(cls, path: Path | str) -> Policy:
         try:
-            tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            tree = toml_tree(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror}", place=str(path), value=str(path)) from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:  # also of what is no UTF-8
             raise ConfigError(f"is not valid TOML: {error}", place=str(path)) from error
         with concerning(str(path)):
             return read_section(cls, tree, "policy")

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from uldp.crypto.keys import SigningKey
-from uldp.errors import ConfigError, RunError
+from uldp.errors import ConfigError, RunError, shown
 from uldp.rng import Secrets
 from uldp.runs.files import kept_key, private_folder, replace_file, reported
 
@@ -36,6 +36,7 @@ SERVER_KEY: Final = "server.key"
 STATE_ID: Final = "state.id"
 """In the folder of the keys and in that of the state: they belong together."""
 MOST_DAYS: Final = 825
+MAX_NAME: Final = 253
 _PEM: Final = serialization.Encoding.PEM
 
 
@@ -64,7 +65,7 @@ def make_silo_keys(silo: str, folder: Path) -> PublicKeys:
 
     Keys that are there are never overwritten. Of a process that was killed in between one is left, and is used.
     """
-    if not silo or not silo.isprintable():
+    if not silo or not silo.isprintable() or len(silo) > MAX_NAME:
         raise ConfigError("a silo's name, as in the experiment", place="NAME", value=silo)
     files = [folder / name for name in (IDENTITY, NODE_KEY, NODE_PUBLIC)]
     with reported(folder):
@@ -231,8 +232,8 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    if not host or not host.isascii() or any(sign in host for sign in " :/"):
-        raise ConfigError(f"a host name or an IP address, not {host!r}", place="--host", value=host)
+    if not host or len(host) > MAX_NAME or not host.isascii() or any(sign in host for sign in " :/"):
+        raise ConfigError(f"a host name or an IP address, not {shown(host)}", place="--host", value=host)
     return x509.DNSName(host)
 
 

@@ -1,0 +1,601 @@
+"""The table of nasty inputs: command lines, experiment files, tables and run directories that must be refused.
+
+``nasty.py`` runs them. A case is a command line in a folder with ``e.toml`` (EXPERIMENT), the tables ``a.csv``,
+``b.csv`` and ``t.csv`` (TABLE), a module ``foreign.py``, the finished run ``run`` and the silo's keys ``keys``; files
+that a case brings along replace these or join them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+MARK = "773141"
+"""Part of every cell of one person's record in the tables: it must never stand in a message."""
+
+EXPERIMENT = """
+[data]
+silos = ["a.csv", "b.csv"]
+user = "id"
+label = "y"
+users = 20
+test = "t.csv"
+[data.schema]
+outside = "error"
+[data.schema.label]
+kind = "class"
+classes = [0, 1]
+[data.schema.columns.age]
+kind = "number"
+range = [0, 1e6]
+[data.schema.columns.ward]
+kind = "category"
+categories = ["a", "b"]
+[method]
+name = "uldp-avg-w"
+rounds = 1
+local_epochs = 1
+[privacy]
+noise_multiplier = 5.0
+"""
+HEADER = "id,age,ward,y,note"
+TABLE = f"{HEADER}\nu1,30,a,0,x\nu2,40,b,1,x\nu{MARK},{MARK},a,1,n{MARK}\nu1,60,b,0,x\n"
+
+FOREIGN = """
+import sys
+from torch import nn
+
+def leaves(shape, task): sys.exit(0)
+def leaves_with_text(shape, task): sys.exit("bye")
+def generator_exit(shape, task): raise GeneratorExit
+def own_exit(shape, task): raise type("Own", (BaseException,), {})("two\\nlines")
+def memory(shape, task): raise MemoryError
+def recursion(shape, task): return recursion(shape, task)
+def huge(shape, task): return nn.Linear(shape[0], 10**6 * 10**6)
+def no_module(shape, task): return "a net"
+def lines(shape, task): raise ValueError("one\\ntwo\\nthree")
+
+class Leaves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(3, 1)
+    def forward(self, x):
+        sys.exit(0)
+def leaves_later(shape, task): return Leaves()
+
+from uldp.methods.uldp_avg import UldpAvg
+class LeavingMethod(UldpAvg):
+    def __post_init__(self): sys.exit(0)
+class NamelessMethod: pass
+"""
+
+WIDE = "".join(f",c{number}" for number in range(100_000))
+DEEP = 5000
+LONG = "9" * 5000
+HEX = "0x" + "f" * 5000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One command line, parts of the sentence it must be refused with, and files to put there first."""
+
+    arguments: tuple[str, ...]
+    says: tuple[str, ...] = ()
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    seconds: float = 20.0
+    """The time it may take. Most take a tenth of a second; preparing a run, and a slow machine, take more."""
+
+    def __str__(self) -> str:
+        shown = (part if len(part) < 60 else f"{part[:40]}... ({len(part)} characters)" for part in self.arguments)
+        return "uldp " + shlex.join(shown) + (f" with {', '.join(self.files)}" if self.files else "")
+
+
+def line(command: str, *says: str, **files: str | bytes) -> Case:
+    """A case from a command line as one would type it; in names of files ``__`` is a dot and ``___`` a slash."""
+    names = {name.replace("___", "/").replace("__", "."): content for name, content in files.items()}
+    return Case(tuple(shlex.split(command)), says, names)
+
+
+def setting(assignment: str, *says: str, command: str = "plan") -> Case:
+    """A case of one setting."""
+    return Case((command, "e.toml", "--set", assignment), says)
+
+
+def experiment(old: str, new: str, *says: str, command: str = "plan") -> Case:
+    """A case of an experiment file in which ``old`` is replaced."""
+    assert old in EXPERIMENT
+    return Case((command, "bad.toml"), says, {"bad.toml": EXPERIMENT.replace(old, new)})
+
+
+def rows(*lines: str, says: tuple[str, ...] = (), command: str = "run e.toml") -> Case:
+    """A case of a table with these lines below its header."""
+    return line(command, *says, a__csv="\n".join([HEADER, *lines]) + "\n")
+
+
+JOIN = "join e.toml --silo a --superlink 127.0.0.1:9 --keys keys"
+BUILTIN = "--dataset synthetic --set data.options.records=200"
+
+SIZES = [
+    setting("method.rounds=1000000000", "method.rounds", "1000000000"),
+    setting("method.rounds=1000000000", "method.rounds", command="run"),
+    setting("method.rounds=1000000000", "method.rounds", command="doctor"),
+    line(f"{JOIN} --set method.rounds={10**9}", "method.rounds"),
+    line(f"serve e.toml --insecure --rehearse --set method.rounds={10**9}", "method.rounds"),
+    line(f"rehearse e.toml --set method.rounds={10**9}", "method.rounds"),
+    line(f"compare e.toml --methods uldp-avg,uldp-sgd --set method.rounds={10**9}", "method.rounds"),
+    line(f"demo --set method.rounds={10**9}", "method.rounds"),
+    setting(f"method.rounds={10**25}", "method.rounds"),
+    setting("method.rounds=-1", "method.rounds"),
+    setting(f"method.rounds={LONG}"),
+    setting(f"method.rounds={HEX}"),
+    setting(f"method.local_epochs={10**9}", "method.local_epochs"),
+    setting(f"method.local_epochs={10**30}", "method.local_epochs"),
+    setting(f"method.batch_size={10**12}", "method.batch_size"),
+    setting(f"method.max_participations={10**30}", "method.max_participations"),
+    setting(f"method.ghost={10**20}", "method.ghost"),
+    setting(f"method.clip={10**400}"),
+    setting(f"method.clip={LONG}"),
+    setting(f"method.clip={HEX}"),
+    setting("method.clip=1e400", "method.clip"),
+    setting("method.global_lr=1e400", "method.global_lr"),
+    setting("method.local_lr=inf", "method.local_lr"),
+    setting(f"privacy.noise_multiplier={10**400}"),
+    setting("privacy.noise_multiplier=1e300", "privacy.noise_multiplier"),
+    setting(f"privacy.compensate={10**20}", "privacy.compensate"),
+    setting("privacy.delta=1e-400", "privacy.delta"),
+    setting(f"aggregation.min_silos={10**20}", "aggregation.min_silos"),
+    setting(f"aggregation.slots={10**20}", "aggregation.slots"),
+    line(f"plan e.toml --set aggregation.name=paillier --set aggregation.slots={10**20}", "aggregation.slots"),
+    line(f"plan e.toml --set aggregation.name=paillier --set aggregation.key_bits={10**12}", "aggregation.key_bits"),
+    setting(f"run.seed={10**30}", "run.seed"),
+    setting(f"run.threads={10**9}", "run.threads"),
+    setting(f"run.memory_mb={10**12}", "run.memory_mb"),
+    setting(f"data.users={10**12}", "data.users"),
+    setting(f"data.users={LONG}"),
+    line("plan e.toml --set model.name=mlp --set 'model.hidden=[" + ",".join(["4"] * 1000) + "]'", "hidden"),
+    line(f"plan e.toml --set model.name=mlp --set model.hidden=[{10**9}]", "hidden"),
+    line("plan e.toml --set model.name=mlp --set model.hidden=[100000,100000]", "parameters"),
+    line(f"plan e.toml --set model.name=mlp --set model.hidden=[{10**30}]", "hidden"),
+    line(f"plan e.toml --set model.name=mlp --set model.hidden=[{LONG}]"),
+    line("plan e.toml --set model.name=mlp --set model.hidden=[0]", "hidden"),
+    line("plan e.toml --set model.name=mlp --set model.dropout=1e400", "dropout"),
+    line(f"plan e.toml --set model.name=creditcard --set model.width={10**7}", "parameters"),
+    line(f"plan --dataset digits --set model.name=cnn --set model.channels=[{10**6},{10**6}]", "parameters"),
+    line("run e.toml --set model.name=foreign:huge", "model"),
+    line(f"plan {BUILTIN} --set data.users={10**12}", "data.users"),
+    line(f"plan {BUILTIN} --set data.silos={10**9}", "data.silos"),
+    line(f"plan {BUILTIN} --set data.silos={10**6} --set data.users=2", "data.silos"),
+    line(f"plan {BUILTIN} --set data.users={10**7} --set data.silos=50", "data.silos"),
+    line(f"plan {BUILTIN} --set data.users=20 --set data.silos=2000", "data.silos", "plain"),
+    # It takes a machine with more memory than the limit, and minutes until that shows.
+    replace(
+        line(f"run {BUILTIN} --set privacy.delta=1e-9 --set data.users={10**7} --set data.silos=5", "memory"),
+        seconds=400.0,
+    ),
+    line(f"run --dataset synthetic --set data.options.records={10**12}", "data.options.records"),
+    line(f"run --dataset synthetic --set data.options.features={10**12}", "data.options"),
+    line(f"run --dataset synthetic --set data.options.classes={10**12}", "data.options"),
+    line(f"run --dataset synthetic --set data.options.classes={10**4} --set data.options.features=1000"),
+    line(f"run --dataset synthetic --set data.options.records={LONG}"),
+    line("run --dataset synthetic --set data.options.test_fraction=1e400", "test_fraction"),
+    line("run --dataset synthetic --set data.options.user_exponent=1e400", "user_exponent"),
+    line(f"run --dataset synthetic --set data.options.user_exponent={10**400}"),
+    line(f"plan {BUILTIN} --method uldp-group-8 --set method.local_steps={10**12}", "method.local_steps"),
+    line(f"plan {BUILTIN} --method uldp-group --set method.group_size={10**12}", "method.group_size"),
+    line(f"plan {BUILTIN} --method local-sub-dp --set method.items={10**20}", "method.items"),
+    line(f"plan {BUILTIN} --method local-sub-dp --set method.max_silos={10**20}", "method.max_silos"),
+    line(
+        f"plan {BUILTIN} --method local-sub-dp --set method.sampling=items --set method.max_items={10**20}",
+        "method.max_items",
+    ),
+    line(f"plan {BUILTIN} --method central-sub-dp --set method.items={10**20}", "method.items"),
+    line(f"plan {BUILTIN} --method central-sub-dp --set method.batch_size={10**20}", "method.batch_size"),
+    line(f"plan {BUILTIN} --method srr-fl --set method.precision={10**9}", "method.precision"),
+    line(f"plan {BUILTIN} --method srr-fl --set method.groups={10**12}", "method.groups"),
+    line(f"plan {BUILTIN} --method srr-fl --set method.radius=1e300", "method"),
+    line(f"plan {BUILTIN} --method srr-fl --set 'method.radius=[{','.join(['1.0'] * 10**4)}]'", "method.radius"),
+]
+
+NESTED = [
+    setting(f"model.x={'[' * DEEP}{']' * DEEP}"),
+    setting(f"model.x={'{a=' * DEEP}1{'}' * DEEP}"),
+    setting(f"model.{'a.' * DEEP}b=1"),
+    setting(f"data.schema.{'a.' * DEEP}b=1"),
+    setting(f"{'a.' * DEEP}b=1"),
+    setting(f"model.x={'[' * 200}{']' * 200}"),
+    setting(f"data.options.x={'[' * 90}{']' * 90}"),
+    line("plan deep.toml", "deep.toml", deep__toml=f"[data]\nx = {'[' * DEEP}{']' * DEEP}\n"),
+    line("run deep.toml", "deep.toml", deep__toml=f"[data]\nx = {'{a=' * DEEP}1{'}' * DEEP}\n"),
+    line("plan deep.toml", "deep.toml", deep__toml=f"data.{'a.' * DEEP}b = 1\n"),
+    line("doctor deep.toml", "deep.toml", deep__toml=f"[data{'.a' * DEEP}]\nb = 1\n"),
+    line("plan long.toml", "long.toml", long__toml=EXPERIMENT.replace("rounds = 1", f"rounds = {LONG}")),
+    line("plan long.toml", long__toml=EXPERIMENT.replace("rounds = 1", f"rounds = {HEX}")),
+    line("plan long.toml", long__toml=EXPERIMENT.replace("users = 20", f"users = {HEX}")),
+    line("plan long.toml", long__toml=EXPERIMENT.replace("[0, 1e6]", f"[0, {HEX}]")),
+    line("plan long.toml", long__toml=EXPERIMENT.replace('["a", "b"]', f'["a", {HEX}]')),
+    line("resume run", "experiment.json", run___experiment__json="[" * DEEP + "]" * DEEP),
+    line("resume run", "experiment.json", run___experiment__json='{"a":' * DEEP + "1" + "}" * DEEP),
+    line("resume run", "experiment.json", run___experiment__json=f'{{"data": {LONG}}}'),
+    line("export run --out m.pt", "experiment.json", run___experiment__json="[" * 100_000),
+    line("predict run a.csv", "schema.json", run___schema__json="[" * DEEP + "]" * DEEP),
+    line("total run", "ledger.jsonl", run___ledger__jsonl="[" * DEEP + "]" * DEEP + "\n"),
+    line("total run", "ledger.jsonl", run___ledger__jsonl=f'{{"round": {LONG}}}\n'),
+    line("resume run", "metrics.jsonl", run___metrics__jsonl='{"a":' * DEEP + "1" + "}" * DEEP + "\n"),
+]
+
+CODE = [
+    setting("model.name=foreign:leaves", "model.name", "SystemExit", command="run"),
+    setting("model.name=foreign:leaves", "model.name", "SystemExit", command="plan"),
+    setting("model.name=foreign:leaves_with_text", "model.name", command="run"),
+    setting("model.name=foreign:generator_exit", "model.name", "GeneratorExit", command="run"),
+    setting("model.name=foreign:own_exit", "model.name", "two", command="run"),
+    setting("model.name=foreign:memory", "model.name", "MemoryError", command="run"),
+    setting("model.name=foreign:recursion", "model.name", "RecursionError", command="run"),
+    setting("model.name=foreign:no_module", "model.name", command="run"),
+    setting("model.name=foreign:lines", "model.name", "one", command="run"),
+    setting("model.name=foreign:leaves_later", "model", "SystemExit", command="run"),
+    setting("model.name=foreign:nothing", "model.name", command="run"),
+    setting("model.name=foreign:", "model.name", command="run"),
+    setting("model.name=:leaves", "model.name", command="run"),
+    setting("model.name=.foreign:leaves", "model.name", command="run"),
+    setting("method.name=foreign:LeavingMethod", "method", "SystemExit", command="run"),
+    setting("method.name=foreign:NamelessMethod", "method.name", command="run"),
+    setting("method.name=foreign:", "method.name", command="run"),
+    setting("method.name=:x", "method.name", command="run"),
+    line("run e.toml --set model.name=leaving:x", "model.name", "SystemExit", leaving__py="import sys; sys.exit(0)"),
+    line("run e.toml --set method.name=leaving:x", "method.name", "SystemExit", leaving__py="import sys; sys.exit(0)"),
+    line("plan e.toml --method leaving:x", "method.name", "SystemExit", leaving__py="raise SystemExit"),
+    line("compare e.toml --methods leaving:x,uldp-avg", "method.name", leaving__py="raise GeneratorExit"),
+    line("epsilon --method leaving:x --noise-multiplier 5 --rounds 5", "method.name", leaving__py="raise SystemExit"),
+    line("run e.toml --set model.name=leaving:x", "model.name", leaving__py="not python at all"),
+    line("run e.toml --set model.name=leaving:x", "model.name", leaving__py=b"\xff\xfe\x00"),
+]
+
+SETTINGS = [
+    setting("data=5", "--set"),
+    setting("data.silos=5", "data"),
+    setting("data.silos=[5, 6]", "data.silos"),
+    setting("data.silos=[]", "data.silos"),
+    setting("data.silos=['a.csv', 'nowhere.csv']", "nowhere.csv", command="run"),
+    setting("data.silos=['.', 'b.csv']", command="run"),
+    setting("data.silos=['e.toml', 'b.csv']", "e.toml", command="run"),
+    setting("data.silos=['/dev/zero', 'b.csv']", command="run"),
+    setting("data.silos=[\"a\\u0000.csv\", 'b.csv']", command="run"),
+    setting("data.user=''", "data.user", command="run"),
+    setting("data.user=y", "y", command="run"),
+    setting("data.label=id", "id", command="run"),
+    setting("data.users=2.5", "data.users"),
+    setting("data.users=true", "data.users"),
+    setting("data.users=-3", "data.users"),
+    setting("data.test_fraction=0.5", "data.test", command="run"),
+    setting("data.holdout=1", "data.holdout"),
+    setting("data.holdout=nan", "data.holdout"),
+    setting("data.roster=nobody.txt", "nobody.txt", command="run"),
+    setting("data.id_key=nokey", "nokey", command="run"),
+    setting("data.allocation=zipf", "data.allocation"),
+    setting("data.schema.columns.age.range=[5, 5]", "range"),
+    setting("data.schema.columns.age.range=[1e400, 0]", "range"),
+    setting("data.schema.columns.age.range=['a', 'b']", "range"),
+    setting("data.schema.columns.ward.categories=[]", "categories"),
+    setting("data.schema.columns.ward.categories=[['a']]", "categories"),
+    setting("data.schema.columns.ward.categories=[1, 1.0]", "categories"),
+    setting("data.schema.columns.ward.kind=colour", "kind"),
+    setting("data.schema.columns=[]", "columns"),
+    setting("data.schema.label.classes=[1]", "classes"),
+    setting("data.schema.outside=wild", "outside"),
+    setting("data.schema.statistics={mean=[1],deviation=[0]}", "statistics"),
+    setting("method.name=5", "method.name"),
+    setting("method.name=''", "method.name"),
+    setting("method.name=" + "x" * 10_000, "method.name"),
+    setting("model=5", "--set"),
+    setting("model.name=5", "model.name"),
+    setting("privacy=[]", "--set"),
+    setting("run.device=cuda:99", "run.device", command="run"),
+    setting("run.seed=1.5", "run.seed"),
+    setting("run.secrets=none", "run.secrets"),
+    setting("aggregation.identities={a='zz'}", "aggregation.identities"),
+    setting("deployment.nodes={a='zz'}", "deployment.nodes"),
+    setting("=5", "--set"),
+    setting("", "--set"),
+    setting("method.clip", "--set"),
+    setting("method..clip=1", "--set"),
+    setting("method.clip=\x1b[2J", "method.clip"),
+    setting("method.clip=one\ntwo", "method.clip"),
+    setting("model.name=" + "\n" * 50, "model.name"),
+    experiment("[data]", "[data", "bad.toml"),
+    experiment("[data]", "[data]\n[data]", "bad.toml"),
+    experiment("[data]", "\x00[data]", "bad.toml"),
+    experiment("users = 20", "users = 20\nusers = 21", "bad.toml"),
+    experiment("[privacy]", "[privacies]", "privacies"),
+    experiment('silos = ["a.csv", "b.csv"]', 'silos = ["a.csv", "b.csv"]\nsecret = "x"', "secret"),
+    experiment("noise_multiplier = 5.0", "", "exactly one", command="run"),
+    experiment("rounds = 1", "rounds = 1979-05-27", "method.rounds"),
+    line("plan bad.toml", "bad.toml", bad__toml=b"\xff\xfe[data]"),
+    line("plan bad.toml", "data", bad__toml=""),
+    line("plan gone.toml", "gone.toml"),
+    line("plan .", "cannot be read"),
+    line("plan ''"),
+    line("plan " + "x" * 5000 + ".toml"),
+    line("plan a.csv", "a.csv"),
+    line("run e.toml --out run", "run", "exists"),
+    line("run e.toml --out e.toml", "e.toml"),
+    line("run e.toml --out e.toml/x", "e.toml"),
+    line("run e.toml --out " + "y" * 5000),
+    line("run e.toml --runtime moon", "--runtime"),
+    line("run e.toml --dataset digits", "command line"),
+    line("run", "--dataset"),
+    line("run --dataset digitss", "digitss"),
+    line("run --dataset digits --preset mine", "--preset"),
+    line("run e.toml --preset paper", "--preset"),
+    line("run --dataset mnist --data-dir nowhere", "nowhere"),
+    line("run e.toml --set method.clip=-1 --json", "method.clip"),
+    line("plan e.toml --budget nan", "--budget"),
+    line("plan e.toml --budget -1", "--budget"),
+]
+
+PLAIN = ["u1,30,a,0,x", "u2,40,b,1,x"]
+TABLES = [
+    rows(*PLAIN, f"u3,-{MARK},a,0,x", says=("age", "row 3")),
+    rows(*PLAIN, f"u3,old{MARK},a,0,x", says=("age", "row 3")),
+    rows(*PLAIN, f"u3,3,ward{MARK},0,x", says=("ward", "row 3")),
+    rows(*PLAIN, f"u3,3,a,{MARK},x", says=("y", "row 3")),
+    rows(*PLAIN, f"u3,,a,0,{MARK}", says=("age", "missing")),
+    rows(*PLAIN, f",3,a,0,{MARK}", says=("id",)),
+    rows(*PLAIN, f"{MARK}e+11,3,a,0,x", says=("id",)),
+    rows(*PLAIN, f"u3,3,a,0,x,{MARK}", says=("a.csv",)),
+    rows(*PLAIN, f'u3,3,a,0,"{MARK}', says=("a.csv",)),
+    rows(*PLAIN, f'u3,3,a,0,"{MARK}\nu4,5,b,1,x"', "u5,3,a,0,x", says=("a.csv", "spans lines")),
+    rows(*PLAIN, f"u3,{LONG},a,0,x", says=("age",)),
+    rows(*PLAIN, f"u3,nan{MARK},a,0,x", says=("age",)),
+    rows(says=("a.csv", "no rows")),
+    rows("u1,30,a,0,x", "u1,31,b,1,x", command="run e.toml --set 'data.silos=[\"a.csv\"]'", says=("user",)),
+    line("run e.toml", "a.csv", a__csv=""),
+    line("run e.toml", "a.csv", a__csv=b"\xff\xfe\x00\x01"),
+    line("run e.toml", "a.csv", a__csv="id;age;ward;y\n1;2;3;4\n"),
+    line("run e.toml", "a.csv", "age", a__csv=f"id,age,age,y\n1,2,{MARK},4\n"),
+    line("run e.toml", "a.csv", "age", a__csv=f"id,ward,y\n{MARK},a,0\n"),
+    line('run e.toml --set \'data.silos=["a.csv.gz","b.csv"]\'', "a.csv.gz", a__csv__gz=b"\x1f\x8b no gzip"),
+    line('run e.toml --set \'data.silos=["a.parquet","b.csv"]\'', "a.parquet", a__parquet=b"PAR1 no parquet PAR1"),
+    line(
+        "run e.toml --set data.roster=r.txt --set data.users=4",
+        "a.csv",
+        r__txt=f"u1\nu2\nu{MARK}\nu9\n",
+        a__csv=f"{HEADER}\nu8{MARK},3,a,0,x\n",
+    ),
+    line("run e.toml --set data.roster=r.txt --set data.users=3", "r.txt", r__txt=f"u{MARK}\nU{MARK}\nu1\n"),
+    line("run e.toml --set data.id_key=k", "k", k=f"{MARK}"),
+    line("predict run bad.csv", "bad.csv", bad__csv=f"age,ward\nold{MARK},a\n"),
+    line("predict run bad.csv", "bad.csv", bad__csv=f"ward\nx{MARK}\n"),
+    line("predict run gone.csv", "gone.csv"),
+    line("predict run a.csv --out a.csv", "a.csv"),
+    line("predict run a.csv --out nowhere/p.csv", "nowhere"),
+    line("predict nowhere a.csv", "nowhere"),
+    line("new n --silo bad.csv --user id --label y --people 9", "bad.csv", bad__csv=f'id,y\n{MARK},"x\n'),
+    line(
+        "run e.toml",
+        "age",
+        a__csv=f"id,ward,y{WIDE}\n1,a,0{',1' * 100_000}\n",
+    ),
+]
+
+RUNS = [
+    line("resume nowhere", "nowhere"),
+    line("resume e.toml", "e.toml"),
+    line("resume .", "experiment.json"),
+    line("resume run --runtime moon", "--runtime"),
+    line("resume run", "experiment.json", run___experiment__json="{"),
+    line("resume run", "experiment.json", run___experiment__json="[]"),
+    line("resume run", run___experiment__json="{}"),
+    line("resume run", "experiment.json", run___experiment__json='{"base": 5}'),
+    line("resume run", "experiment.json", run___experiment__json='{"name": []}'),
+    line("resume run", "experiment.json", run___experiment__json=b"\xff\x00"),
+    line("resume run", "checkpoint", run___private___checkpoint__bin="x"),
+    line("resume run", "ledger", run___ledger__jsonl=""),
+    line("resume run", "ledger", run___ledger__jsonl="{\n{\n"),
+    line("resume run", "metrics", run___metrics__jsonl="x\ny\n"),
+    line("export nowhere", "nowhere"),
+    line("export run --out run/model.npz", "exists"),
+    line("export run --out nowhere/m.pt", "nowhere"),
+    line("export run --out m.pt", "model.npz", run___model__npz=b"PK\x03\x04 no archive"),
+    line("export run --out m.pt", "model.npz", run___model__npz=b""),
+    line("predict run a.csv", "model.npz", run___model__npz=b"x"),
+    line("predict run a.csv", "schema.json", run___schema__json="{"),
+    line("predict run a.csv", "schema.json", run___schema__json="[]"),
+    line("total", "FOLDERS"),
+    line("total nowhere", "nowhere"),
+    line("total e.toml"),
+    line("total run --delta 2", "delta"),
+    line("total run --delta nan", "delta"),
+    line("total run --delta -1", "delta"),
+    line("total run", "ledger.jsonl", run___ledger__jsonl=""),
+    line("total run", "ledger", run___ledger__jsonl='{"round": 1}\n'),
+    line("total run", run___ledger__jsonl='{"round": "x", "event": "gaussian", "content": 1}\n'),
+    line("total run", "result.json", run___result__json="[]"),
+    line("total run", "result.json", run___result__json='{"rounds": "many"}'),
+    line("total run", "statement.json", run___statement__json="[]"),
+]
+
+CALCULATORS = [
+    line(f"epsilon --noise-multiplier 5 --rounds {10**9}", "--rounds"),
+    line(f"epsilon --noise-multiplier 5 --rounds {10**25}", "--rounds"),
+    line(f"epsilon --noise-multiplier 5 --rounds {LONG}"),
+    line("epsilon --noise-multiplier 5 --rounds 0", "--rounds"),
+    line("epsilon --noise-multiplier 5 --rounds five", "--rounds"),
+    line("epsilon --noise-multiplier 5", "--rounds"),
+    line("epsilon --rounds 5", "--noise-multiplier"),
+    line("epsilon --noise-multiplier nan --rounds 5", "noise_multiplier"),
+    line("epsilon --noise-multiplier inf --rounds 5", "noise_multiplier"),
+    line("epsilon --noise-multiplier 1e-300 --rounds 5"),
+    line("epsilon --noise-multiplier 1e300 --rounds 5"),
+    line("epsilon --noise-multiplier 5 --rounds 5 --delta 1e-400", "delta"),
+    line("epsilon --noise-multiplier 5 --rounds 5 --sample-rate nan", "--sample-rate"),
+    line("epsilon --noise-multiplier 5 --rounds 5 --sample-rate 1e-300", "--sample-rate"),
+    line(f"epsilon --noise-multiplier 5 --rounds 5 --silos {10**20}", "--silos"),
+    line(f"epsilon --noise-multiplier 5 --rounds 5 --silos {LONG}"),
+    line("epsilon --noise-multiplier 5 --rounds 5 --silos 0", "--silos"),
+    line(f"epsilon --noise-multiplier 5 --rounds 5 --dropped {10**20}", "--dropped"),
+    line(f"epsilon --noise-multiplier 5 --rounds 5 --adversary silo --colluding {10**20}", "--colluding"),
+    line(f"epsilon --noise-multiplier 5 --rounds 5 --compensate {10**20}", "compensate"),
+    line("epsilon --noise-multiplier 5 --rounds 5 --accountant abacus", "abacus"),
+    line("epsilon --noise-multiplier 5 --rounds 5 --out x.png", "--out"),
+    line("epsilon --noise-multiplier 5 --rounds 5 --table --out e.toml/x.png", "e.toml"),
+    line("epsilon --noise-multiplier 5 --rounds 5 --table --out x.doc", ".doc"),
+    line(f"epsilon --method uldp-group-8 --noise-multiplier 5 --steps {10**12}", "--steps"),
+    line(f"epsilon --method uldp-group --noise-multiplier 5 --steps 5 --group-size {10**12}", "--group-size"),
+    line(f"epsilon --method local-sub-dp --noise-multiplier 5 --steps 5 --items {10**12}", "--items"),
+    line(f"epsilon --method local-sub-dp --noise-multiplier 5 --steps 5 --spanning {10**12}", "--spanning"),
+    line("epsilon --method local-sub-dp --claimed -1 --steps 5", "--claimed"),
+    line("sigma --epsilon 1e-300 --rounds 5", "noise"),
+    line("sigma --epsilon nan --rounds 5", "epsilon"),
+    line("sigma --epsilon inf --rounds 5", "epsilon"),
+    line("sigma --rounds 5", "--epsilon"),
+    line(f"sigma --epsilon 1 --rounds {10**9}", "--rounds"),
+    line(f"sigma --epsilon 1 --method uldp-group-8 --steps {10**12}", "--steps"),
+    line("sigma --epsilon 1 --rounds 5 --json --delta 7", "delta"),
+    line(f"local --epsilon-weight 1 --weights {10**12}", "--weights"),
+    line(f"local --epsilon-weight 1 --rounds {10**30}", "--rounds"),
+    line(f"local --epsilon-weight 1 --clients {10**12}", "--clients"),
+    line("local --epsilon-weight nan", "--epsilon-weight"),
+    line("local --epsilon-weight 1 --mechanism magic", "--mechanism"),
+    line("local --epsilon-weight 1 --delta 0", "--delta"),
+    line("local --weights 5", "--epsilon-weight"),
+]
+
+OTHERS = [
+    line("new ''", "NAME"),
+    line("new .toml", "NAME"),
+    line("new ' '", "NAME"),
+    line("new e", "e.toml", "exists"),
+    line("new nowhere/x", "nowhere"),
+    line("new " + "z" * 5000),
+    line("new x/", "NAME"),
+    line("new run/"),
+    line("new n --dataset marbles", "marbles"),
+    line("new n --silo a.csv --user id --label y --people 1", "--people"),
+    line(f"new n --silo a.csv --user id --label y --people {10**30}", "--people"),
+    line(f"new n --silo a.csv --user id --label y --people {LONG}"),
+    line("new n --silo a.csv --user nobody --label y --people 9", "nobody"),
+    line("new n --silo a.csv --user id --label id --people 9", "--label"),
+    line("new n --silo gone.csv --user id --label y --people 9", "gone.csv"),
+    line("new n --silo a.csv", "--user"),
+    line("methods extra", "extra"),
+    line("methods --jsn", "--jsn"),
+    line("datasets extra", "extra"),
+    line("datasets --colour", "--colour"),
+    line("demo --dataset marbles", "marbles"),
+    line("demo --out run", "run", "exists"),
+    line("demo --set method.clip=-1"),
+    line("demo --set method.local_epochs=0"),
+    line("demo --set method.clip=1e400"),
+    line("compare e.toml --methods ''", "--methods"),
+    line("compare e.toml --methods uldp-avg,uldp-avg", "--methods"),
+    line("compare e.toml --methods uldp-avgg", "uldp-avgg"),
+    line("compare e.toml --repeats 0", "--repeats"),
+    line(f"compare e.toml --repeats {10**9}", "--repeats"),
+    line(f"compare e.toml --repeats 3 --set run.seed={2**63}", "run.seed"),
+    line("compare e.toml --set method.name=uldp-avg", "method.name"),
+    line("compare e.toml --out run", "run"),
+    line("data describe marbles", "marbles"),
+    line(f"data describe digits --users {10**12}", "users"),
+    line(f"data describe digits --silos {10**12}", "silos"),
+    line("data describe digits --users 0", "users"),
+    line("data describe digits --seed -1", "seed"),
+    line(f"data describe digits --seed {LONG}"),
+    line("data describe digits --allocation pile", "allocation"),
+    line("data describe digits --out e.toml/x.png", "e.toml"),
+    line("data describe digits --out x.doc", ".doc"),
+    line("data describe mnist --data-dir nowhere", "nowhere"),
+    line("data check marbles", "marbles"),
+    line("data fetch marbles", "marbles"),
+    line("attack inference --clients 0", "--clients"),
+    line(f"attack inference --clients {10**12}", "--clients"),
+    line(f"attack inference --rounds {10**12}", "--clients"),
+    line(f"attack inference --trials {10**12}", "--trials"),
+    line("attack inference --epsilon x", "--epsilon"),
+    line("attack inference --epsilon nan", "--epsilon"),
+    line("attack inference --mechanism magic", "--mechanism"),
+    line("attack inference --adversary nobody", "--adversary"),
+    line(f"attack inference --groups {10**12}", "--groups"),
+    line(f"attack inference --precision {10**12}", "--precision"),
+    line("attack inference --radius 1e300", "radius"),
+    line("attack inference --center nan", "center"),
+    line("attack inference --weight 9", "--weight"),
+    line("attack inference --spread -1", "--spread"),
+    line("attack inference --seed -1", "seed"),
+    line("attack inference --out e.toml/x.png", "e.toml"),
+    line("attack inference --epsilon " + ",".join(str(1 + i / 1000) for i in range(5000)), "--epsilon"),
+    line("bench train --case nothing", "nothing"),
+    line("bench protocol --case nothing", "nothing"),
+    line("bench protocol --quick --workers 0", "--workers"),
+    line(f"bench protocol --quick --workers {10**9}", "--workers"),
+    line("bench srr --case nothing", "nothing"),
+    line("bench carrier --exchanges 0", "--exchanges"),
+    line(f"bench carrier --exchanges {10**12}", "--exchanges"),
+    line("bench nothing", "nothing"),
+    line("keys silo a --out keys", "keys"),
+    line("keys silo '' --out k2"),
+    line("keys silo 'a\nb' --out k2"),
+    line("keys silo " + "n" * 5000 + " --out k2"),
+    line("keys silo a --out e.toml/k", "e.toml"),
+    line("keys silo a", "--out"),
+    line("keys show a --keys nowhere", "nowhere"),
+    line("keys show a --keys run"),
+    line("keys certificates --out c --host h --days 0", "--days"),
+    line(f"keys certificates --out c --host h --days {10**12}", "--days"),
+    line("keys certificates --out c --host ''"),
+    line("keys certificates --out c --host " + "h" * 5000),
+    line("keys certificates --out c", "--host"),
+    line("doctor gone.toml", "gone.toml"),
+    line("doctor e.toml --address nowhere", "--address"),
+    line("doctor e.toml --address 127.0.0.1:99999999", "--address"),
+    line("doctor e.toml --superlink :::::", "--superlink"),
+    line("doctor e.toml --set method.clip=-1", "method.clip"),
+    line("doctor"),
+    line("serve"),
+    line("serve e.toml", "--certificates"),
+    line("serve gone.toml --insecure", "gone.toml"),
+    line("serve e.toml --insecure", "run.secrets"),
+    line("serve e.toml --insecure --rehearse --address nowhere", "--address"),
+    line("serve e.toml --insecure --rehearse --patience nan", "--patience"),
+    line("serve e.toml --insecure --rehearse --patience -1", "--patience"),
+    line("serve e.toml --insecure --rehearse --on-missing sulk", "--on-missing"),
+    line("serve e.toml --certificates nowhere --rehearse", "nowhere"),
+    line("serve --resume nowhere --insecure", "nowhere"),
+    line("serve e.toml --insecure --rehearse --out run", "run"),
+    line("serve e.toml --insecure --rehearse --set model.name=foreign:leaves", "SystemExit"),
+    line("join", "FILE"),
+    line("join e.toml --silo a --superlink 127.0.0.1:9", "--keys"),
+    line("join e.toml --silo a --superlink nowhere --keys keys", "--superlink"),
+    line("join e.toml --silo c --superlink 127.0.0.1:9 --keys keys --rehearse", "--silo"),
+    line(f"{JOIN}", "run.secrets"),
+    line("join gone.toml --silo a --superlink 127.0.0.1:9 --keys keys", "gone.toml"),
+    line(f"{JOIN} --rehearse --data gone.csv", "gone.csv"),
+    line(f"{JOIN} --rehearse --policy gone.toml", "gone.toml"),
+    line(
+        f"{JOIN} --policy p.toml",
+        "p.toml",
+        p__toml="x = " + "[" * DEEP,
+    ),
+    line(f"{JOIN} --policy p.toml", "p.toml", p__toml=f"x = {LONG}"),
+    line(f"{JOIN} --rehearse --holdout a.csv", "--holdout"),
+    line(
+        f"{JOIN} --rehearse --set model.name=foreign:leaves",
+        "SystemExit",
+    ),
+    line("leave nowhere", "nowhere"),
+    line("leave e.toml", "e.toml"),
+    line("leave run --experiment zzz", "run"),
+    line("leave", "STATE"),
+    line("rehearse", "command line"),
+    line("rehearse gone.toml", "gone.toml"),
+    line("rehearse e.toml --aggregation magic", "magic"),
+    line("rehearse e.toml --out run", "run"),
+    line("rehearse e.toml --method nobody", "nobody"),
+    line("nonsense", "nonsense"),
+    line("--nonsense", "--nonsense"),
+    line("run --set", "--set"),
+    line("run e.toml extra", "extra"),
+]
+
+CASES: tuple[Case, ...] = (*SIZES, *NESTED, *CODE, *SETTINGS, *TABLES, *RUNS, *CALCULATORS, *OTHERS)
