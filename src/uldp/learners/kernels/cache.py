@@ -20,6 +20,8 @@ from numba.core.registry import cpu_target
 from uldp.learners.kernels.jit import CHECKED
 
 FOLDER_VARIABLE: Final = "ULDP_CACHE_DIR"
+#: Files without compiled functions; all others count.
+_ORDINARY: Final = ("__init__.py", "cache.py", "program.py", "runner.py", "support.py")
 
 
 def _say(text: str) -> None:
@@ -34,6 +36,8 @@ def folder() -> Path:
     known = hashlib.sha256(repr((numba.__version__, llvmlite.__version__, CHECKED)).encode())
     known.update(repr(cpu_target.target_context.codegen().magic_tuple()).encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
+        if source.name in _ORDINARY:
+            continue
         known.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return Path(home) / f"kernels-{known.hexdigest()[:20]}"
 

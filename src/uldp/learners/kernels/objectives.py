@@ -26,6 +26,14 @@ LOGISTIC: Final = 1
 SQUARED: Final = 2
 COX: Final = 3
 
+#: By the names of ``uldp.learners.losses``.
+NUMBERS: Final = {
+    "cross-entropy": CROSS_ENTROPY,
+    "binary cross-entropy": LOGISTIC,
+    "squared error": SQUARED,
+    "Cox partial likelihood": COX,
+}
+
 
 @kernel
 def cross_entropy(ws, z, labels, g, m, n, weight):

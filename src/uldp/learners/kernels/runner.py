@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from uldp.errors import ModelError
 from uldp.learners.base import LocalTraining, Rows, Vector
@@ -74,10 +75,19 @@ class _Room(threading.local):
 
 
 class Runner:
-    """A program, the type it computes in, and the number of threads."""
+    """A program, the type it computes in, and the number of threads (torch's own by default).
 
-    def __init__(self, program: Program, dtype: npt.DTypeLike, threads: int) -> None:
-        self.program, self.dtype, self.threads = program, np.dtype(dtype), threads
+    ``allocate(size, dtype)`` makes the arrays that kernels work in: no result depends on what they hold.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        dtype: npt.DTypeLike,
+        threads: int | None = None,
+        allocate: Callable[[int, Any], npt.NDArray[Any]] = np.zeros,
+    ) -> None:
+        self.program, self.dtype, self._threads, self._allocate = program, np.dtype(dtype), threads, allocate
         self._room = _Room()
 
     def deltas(self, x: Vector, table: Table, groups: Groups, local: LocalTraining) -> Iterator[tuple[IntArray, Rows]]:
@@ -145,7 +155,7 @@ class Runner:
         return self._spread(block, range(0, len(groups.users), size))
 
     def _spread(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        threads = min(self.threads, len(items))
+        threads = min(self._threads or torch.get_num_threads(), len(items))
         return in_threads(work, items, threads) if threads > 1 else map(work, items)
 
     def _rows(self, count: int) -> npt.NDArray[Any]:
@@ -161,7 +171,7 @@ class Runner:
 
     def _workspace(self) -> npt.NDArray[Any]:
         if self._room.workspace is None:
-            self._room.workspace = np.zeros(int(self.program.header[at.WORKSPACE]) + LANES, dtype=self.dtype)
+            self._room.workspace = self._allocate(int(self.program.header[at.WORKSPACE]) + LANES, self.dtype)
         return self._room.workspace
 
     def _call(
@@ -181,9 +191,9 @@ class Runner:
         _compiled()(
             what,
             self._workspace(),
-            np.zeros(int(head[at.INTEGERS]) + 4 * most, dtype=np.int64),
-            np.zeros(2 * program.tile + 4 * most, dtype=np.uint64),
-            np.zeros(3 * most),
+            self._allocate(int(head[at.INTEGERS]) + 4 * most, np.int64),
+            self._allocate(2 * program.tile + 4 * most, np.uint64),
+            self._allocate(3 * most, np.float64),
             program.table,
             program.reals,
             head,
