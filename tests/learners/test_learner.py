@@ -13,7 +13,6 @@ from uldp.data.federation import Records, SiloData, Task
 from uldp.errors import ConfigError, ModelError
 from uldp.learners.base import LocalTraining
 from uldp.learners.models import build_model
-from uldp.learners.schedule import Batches, chunks
 from uldp.learners.torch import TorchLearner
 from uldp.rng import Streams
 
@@ -59,18 +58,18 @@ def test_a_row_does_not_change_by_a_bit_when_other_users_go(name, local):
         np.testing.assert_array_equal(collect(trainer.user_deltas(x, alone, local, STREAMS))[user], rows[user])
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "creditcard"])
-def test_chunks_and_threads_change_rounding_at_most(name):
+@pytest.mark.parametrize("name", ZOO)
+def test_threads_and_memory_do_not_change_a_bit(name):
     _, shape, task = learner(name)
-    data = make_silo([3, 1, 0, 9, 2, 6, 5, 1, 4, 11, 70, 2], shape, task)
+    data = make_silo([3, 1, 0, 9, 2, 6, 5, 1, 4, 11, 70, 2] * (1 if name.startswith("vgg") else 9), shape, task)
     results = []
-    for memory, threads in ((256, 1), (256, 3), (1, 2)):
+    for memory, threads in ((256, 1), (256, 3), (1, 2), (256, 4)):
         trainer, _, _ = learner(name, memory_mb=memory, threads=threads)
         x = trainer.initial(Streams.from_seed(3))
         results.append(collect(trainer.user_deltas(x, data, LOCAL, STREAMS)))
     for user, row in results[0].items():
-        np.testing.assert_array_equal(results[1][user], row)
-        np.testing.assert_allclose(results[2][user], row, rtol=1e-4, atol=1e-6)
+        for other in results[1:]:
+            np.testing.assert_array_equal(other[user], row)
 
 
 def test_other_streams_give_other_rows_only_where_something_is_random():
@@ -94,7 +93,7 @@ def test_torch_s_own_generator_and_threads_stay_as_they_are():
     assert torch.get_num_threads() == threads
 
 
-@pytest.mark.parametrize("path", ["rules", "func", "loop"])
+@pytest.mark.parametrize("path", ["kernels", "loop"])
 def test_one_users_nan_stays_with_that_user(path):
     trainer, shape, task = learner("logistic", path=path)
     data = make_silo([3, 4, 2, 9], shape, task)
@@ -110,7 +109,7 @@ def test_one_users_nan_stays_with_that_user(path):
         np.testing.assert_array_equal(rows[user], good[user])
 
 
-@pytest.mark.parametrize("path", ["rules", "func", "loop"])
+@pytest.mark.parametrize("path", ["kernels", "loop"])
 def test_a_silo_without_records_yields_nothing(path):
     trainer, shape, task = learner("linear", path=path)
     empty = make_silo([], shape, task)
@@ -234,37 +233,6 @@ def test_undefined_metrics_are_left_out():
     assert "loss" not in trainer.evaluate(np.full(trainer.dimension, np.nan), one_class)
 
 
-# --- the schedule ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 64])
-@pytest.mark.parametrize(("capacity", "ladder"), [(1, "fine"), (3, "middle"), (100, "coarse")])
-def test_every_record_is_seen_once_per_epoch(batch_size, capacity, ladder):
-    from uldp.learners.noise import Noise
-
-    counts = np.array([3, 1, 0, 9, 2, 6, 5, 1, 4, 11, 130])
-    users = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
-    seen = {}
-    for chunk in chunks(users, batch_size, ladder, lambda width: capacity):
-        assert len(chunk.users) >= 2 and list(chunk.counts) == sorted(chunk.counts, reverse=True)
-        batches = Batches(chunk, Noise(STREAMS, chunk.users))
-        for steps, active in chunk.phases(epochs=2):
-            blocks = [batches.block(range(step, min(step + 3, steps.stop)), active) for step in steps[::3]]
-            for rows, mask in (pair for block in blocks for pair in zip(*block, strict=True)):
-                assert rows.shape == (active, chunk.width)
-                for place in range(active):
-                    user = int(chunk.users[place])
-                    assert set(users[rows[place]]) == {user}, "padding repeats the user's own records"
-                    assert 1 <= mask[place].sum() <= batch_size
-                    seen.setdefault(user, []).extend(rows[place][mask[place]].tolist())
-    for user, count in enumerate(counts):
-        rows = seen.get(user, [])
-        own = sorted(np.flatnonzero(users == user).tolist())
-        assert sorted(rows[:count]) == own and sorted(rows[count:]) == own
-        if count > 20 and batch_size < count:
-            assert rows[:count] != rows[count:], "a new order in every epoch"
-
-
 # --- refusals -------------------------------------------------------------------------------------------------
 
 
@@ -281,12 +249,9 @@ def test_bad_arguments_are_refused():
 
 
 def test_a_forced_path_that_does_not_fit_is_refused():
-    dropout = TorchLearner(build_model("creditcard", (30,), TWO), TWO, path="func")
-    with pytest.raises(ModelError, match="cannot be vectorised"):
-        dropout.path((30,))
-    rules = TorchLearner(nn.Sequential(nn.Linear(3, 4), nn.Softplus(), nn.Linear(4, 2)), TWO, path="rules")
+    forced = TorchLearner(nn.Sequential(nn.Linear(3, 4), nn.Softplus(), nn.Linear(4, 2)), TWO, path="kernels")
     with pytest.raises(ModelError, match="Softplus"):
-        rules.path((3,))
+        forced.path((3,))
 
 
 def test_the_number_of_outputs_must_fit_the_task():

@@ -8,7 +8,6 @@ from torch import nn
 from uldp.data.federation import SiloData, Task
 from uldp.errors import ConfigError
 from uldp.learners.models import build_model
-from uldp.learners.records import GhostSums, RowSums
 from uldp.learners.torch import TorchLearner
 from uldp.rng import Streams
 
@@ -64,12 +63,12 @@ def test_the_sum_is_that_of_clipped_gradients_by_autograd(name, clip):
 
 
 def both_ways(module, data, task):
-    """The ghosts' sums, and rows' of a learner that is told to take the general path."""
-    ghost, rows = TorchLearner(module, task), TorchLearner(module, task, path="func")
+    """The kernels' sums, and those of a learner that is told to take the loop."""
+    ghost, rows = TorchLearner(module, task), TorchLearner(module, task, path="loop")
     return ghost, ghost.clipped_sums(data, 0.5), rows.clipped_sums(data, 0.5)
 
 
-def test_ghosts_and_rows_agree_on_a_model_without_randomness():
+def test_kernels_and_loop_agree():
     module = build_model("creditcard", (6,), Task(2), {"width": 8, "dropout": 0.0})
     learner, ghosts, rows = both_ways(module, silo(), Task(2))
     x = learner.initial(STREAMS)
@@ -104,7 +103,7 @@ def test_no_record_moves_the_sum_by_more_than_the_clip():
     assert max(moved) > 0.0099
 
 
-@pytest.mark.parametrize("path", ["auto", "func"])
+@pytest.mark.parametrize("path", ["auto", "loop"])
 def test_records_that_overflow_count_as_nothing(path):
     module = build_model("mlp", (6,), Task(0), {"hidden": [4]})
     learner = TorchLearner(module, Task(0), path=path)
@@ -120,28 +119,13 @@ def test_records_that_overflow_count_as_nothing(path):
     assert found == pytest.approx(sums(x, np.array([2, 9]), 0, STREAMS), abs=1e-6)
 
 
-def test_which_way_is_taken_and_chunks_do_not_matter(monkeypatch):
-    used = []
-
-    def spying(kind):
-        original = kind.__init__
-
-        def noted(self, *args):
-            used.append(kind.__name__)
-            original(self, *args)
-
-        return noted
-
-    for kind in (GhostSums, RowSums):
-        monkeypatch.setattr(kind, "__init__", spying(kind))
-    data, module = silo(records=300), build_model("mlp", (6,), Task(2), {"hidden": [64]})
-    large, small = TorchLearner(module, Task(2)), TorchLearner(module, Task(2), memory_mb=1)
-    x, chosen = large.initial(STREAMS), np.arange(300)
-    one, many = (learner.clipped_sums(data, 0.5)(x, chosen, 0, STREAMS) for learner in (large, small))
-    assert one == pytest.approx(many, abs=1e-4)
-    images = TorchLearner(build_model("cnn", (1, 12, 12), Task(3)), Task(3))
-    images.clipped_sums(silo(shape=(1, 12, 12), classes=3), 0.5)
-    assert used == ["GhostSums", "GhostSums", "RowSums"]
+@pytest.mark.parametrize("threads", [2, 4])
+def test_threads_do_not_change_a_bit_of_the_sum(threads):
+    data, module = silo(records=900), build_model("mlp", (6,), Task(2), {"hidden": [64], "dropout": 0.3})
+    one, several = TorchLearner(module, Task(2), threads=1), TorchLearner(module, Task(2), threads=threads)
+    x, chosen = one.initial(STREAMS), np.arange(900)
+    sums = [learner.clipped_sums(data, 0.5)(x, chosen, 0, STREAMS) for learner in (one, several)]
+    np.testing.assert_array_equal(*sums)
 
 
 def test_a_loss_that_compares_records_is_refused():

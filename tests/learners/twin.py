@@ -10,7 +10,7 @@ from torch import nn
 
 from uldp.data.federation import SiloData, Task
 from uldp.learners.base import LocalTraining
-from uldp.learners.nets import Address, address_dropout
+from uldp.learners.loop import Address, address_dropout
 from uldp.learners.noise import Noise
 from uldp.rng import Streams
 

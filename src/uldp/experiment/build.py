@@ -236,7 +236,7 @@ def prepare(experiment: Experiment) -> Prepared:
             place="run.evaluate_silos",
         )
     learner = build_learner(experiment, federation.feature_shape, federation.task)
-    federation = replace(federation, caveats=(*federation.caveats, *rounding(learner, federation.feature_shape)))
+    federation = replace(federation, caveats=(*federation.caveats, *rounding(learner)))
     counts = federation.counts()
     silos = tuple(silo.name for silo in federation.silos)
     shape = federation.feature_shape
@@ -319,18 +319,9 @@ def _identities(experiment: Experiment, silos: tuple[str, ...]) -> tuple[bytes, 
     return tuple(bytes.fromhex(given[silo]) for silo in silos) if given else ()
 
 
-def rounding(learner: TorchLearner, feature_shape: tuple[int, ...]) -> tuple[str, ...]:
-    """A caveat where a user's row may change in its last bits with who else is there."""
-    from uldp.learners.stable import rows_are_stable
-
-    path = learner.path(feature_shape)
-    if path == "loop" or (path == "rules" and rows_are_stable()):
-        return ()
-    why = "the model has layers without batched rules" if path == "func" else "this machine's matrix kernels do so"
-    return (
-        f"Rows of users may round differently with who else is there ({why}), so the bound on the sum holds up to "
-        "float rounding, not exactly.",
-    )
+def rounding(learner: TorchLearner) -> tuple[str, ...]:
+    """A caveat where a user's row may change in its last bits."""
+    return (learner.caveat,) if learner.caveat else ()
 
 
 def void_of(method: Method, federation: Described) -> str:

@@ -112,7 +112,7 @@ def prepare_server(experiment: Experiment, *, rehearsal: bool = False) -> Prepar
     else:
         about, test = _tables(experiment), _test_file(experiment)
     learner = build_learner(experiment, about.feature_shape, about.task)
-    about = replace(about, caveats=(*about.caveats, *rounding(learner, about.feature_shape)))
+    about = replace(about, caveats=(*about.caveats, *rounding(learner)))
     return PreparedServer(experiment, about, learner, _plan(experiment, about, learner), test)
 
 

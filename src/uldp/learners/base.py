@@ -63,8 +63,8 @@ class ClippedSums(Protocol):
 class Learner(Protocol):
     """Trains a model that is given as one flat vector of parameters.
 
-    Randomness is addressed by user, epoch, step and layer below ``streams``: how users are grouped into chunks
-    changes rounding only. A user's row depends on that user's records, on x and on ``streams``, on nothing else.
+    Randomness is addressed by user, epoch, step and layer below ``streams``. A user's row depends on that user's
+    records, on x and on ``streams``, on nothing else, bit by bit.
     """
 
     @property
@@ -79,7 +79,7 @@ class Learner(Protocol):
     def user_deltas(
         self, x: Vector, data: SiloData, local: LocalTraining, streams: Streams
     ) -> Iterator[tuple[IntArray, Rows]]:
-        """For every user with records: (users, rows x_su - x), in chunks; each user occurs once."""
+        """For every user with records: (users, rows x_su - x), in blocks; each user occurs once."""
         ...
 
     def user_gradients(self, x: Vector, data: SiloData, streams: Streams) -> Iterator[tuple[IntArray, Rows]]:

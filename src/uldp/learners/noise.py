@@ -88,6 +88,10 @@ class Noise:
         alone._order = self._order[user : user + 1]
         return alone
 
+    def keys(self) -> Words:
+        """(users, 2): each user's keys of dropout and of the order of records."""
+        return np.stack([self._dropout, self._order], axis=1)
+
     def dropout(
         self, rate: float, place: Place, shape: tuple[int, int, int], dtype: Any = np.float32
     ) -> npt.NDArray[Any]:

@@ -1,0 +1,13 @@
+"""Compiled kernels that train one user at a time.
+
+``program`` turns a model into a table of operations on one flat workspace; ``interpreter`` is the one compiled
+function that runs it. The other modules hold the kernels: each is small, and its docstring is its formula.
+
+*Why results are the same bits everywhere.* Every sum is taken in an order that follows from the shapes alone, every
+fused multiply-add is written out (``simd.fma``), and exp, log, tanh and erf are written out too (``maths``). The
+compiler is left no choice that changes a result: LLVM neither reorders nor contracts floating-point operations that
+carry no fast-math flags, and theirs carry none.
+
+*Why nothing passes from one user to the next.* Every value that a kernel reads was written for the same user before,
+except lanes beyond the end of a row: they are computed with, and never stored (``simd.store_tail``).
+"""

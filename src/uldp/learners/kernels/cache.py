@@ -1,0 +1,94 @@
+"""Compiled code on disk, so that a machine compiles once.
+
+The folder's name holds a hash of the kernels' sources, the versions of numba and llvmlite, and the processor: numba
+alone would not notice a change in a function that a cached one calls. A folder that cannot be written costs time only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import llvmlite
+import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.registry import cpu_target
+
+from uldp.learners.kernels.jit import CHECKED
+
+FOLDER_VARIABLE: Final = "ULDP_CACHE_DIR"
+#: Files without compiled functions; all others count.
+_ORDINARY: Final = ("__init__.py", "cache.py", "program.py", "runner.py", "support.py")
+
+
+def _say(text: str) -> None:
+    print(f"uldp: {text}", file=sys.stderr, flush=True)
+
+
+def folder() -> Path:
+    """Where the compiled code of these sources for this processor lies."""
+    home = os.environ.get(FOLDER_VARIABLE) or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "uldp"
+    )
+    known = hashlib.sha256(repr((numba.__version__, llvmlite.__version__, CHECKED)).encode())
+    known.update(repr(cpu_target.target_context.codegen().magic_tuple()).encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        if source.name in _ORDINARY:
+            continue
+        known.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return Path(home) / f"kernels-{known.hexdigest()[:20]}"
+
+
+class _Locator(_CacheLocator):  # type: ignore[misc]
+    """The one folder; its name already says everything that numba would look at."""
+
+    def __init__(self, function: Any, file: str) -> None:
+        self._path = str(folder())
+
+    def get_cache_path(self) -> str:
+        return self._path
+
+    def get_source_stamp(self) -> str:
+        return self._path
+
+    def get_disambiguator(self) -> str:
+        return "0"
+
+    @classmethod
+    def from_function(cls, function: Any, file: str) -> _Locator:
+        return cls(function, file)
+
+
+class _Impl(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = [_Locator]  # noqa: RUF012
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    _impl_class = _Impl
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        try:
+            found = super().load_overload(signature, context)
+        except Exception:  # a damaged file is as good as none
+            found = None
+        if found is None:
+            _say("compiling kernels (once); this takes up to a minute")
+        return found
+
+    def save_overload(self, signature: Any, data: Any) -> None:
+        try:
+            super().save_overload(signature, data)
+        except OSError as error:
+            _say(f"compiled kernels cannot be kept in {self._cache_path} ({error.strerror}); they stay in memory")
+
+
+def keep_on_disk(function: Any) -> Any:
+    """Let numba keep what it compiles for ``function``; without a writable folder, say so and compile in memory."""
+    try:
+        function._cache = _Cache(function.py_func)
+    except OSError as error:
+        _say(f"no folder for compiled kernels ({error.strerror}: {folder()}); they are compiled again in each process")
+    return function

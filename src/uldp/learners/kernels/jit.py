@@ -1,0 +1,84 @@
+"""How kernels are compiled.
+
+Only an *entry*, the function that Python calls, is optimised and turned into machine code, together with all kernels
+that it uses. By default numba does that for every function by itself, and again in each of its callers: compiling
+took ten times as long.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import numba
+from numba import types
+from numba.core.codegen import CPUCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.extending import intrinsic
+
+CHECK_VARIABLE: Final = "ULDP_CHECK_KERNELS"
+#: Compile with a check of every access (slow; for tests): set the environment variable to 1.
+CHECKED: Final = os.environ.get(CHECK_VARIABLE, "") not in ("", "0")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_OPTIONS: Final = {"nogil": True, "error_model": "numpy", "boundscheck": CHECKED, "fastmath": False}
+
+
+class _LinkedLibrary(CPUCodeLibrary):  # type: ignore[misc]
+    """Code that is linked into an entry's, and neither optimised nor turned into machine code by itself."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+class _LinkedCompiler(CompilerBase):  # type: ignore[misc]
+    def define_pipelines(self) -> list[Any]:
+        return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
+
+    def compile_extra(self, function: Any) -> Any:
+        self.state.library = _LinkedLibrary(self.state.targetctx.codegen(), function.__qualname__)
+        self.state.flags.no_compile = True
+        # numba knows compiled functions by a builtin that Python would call; here it is a key, and nothing else.
+        result = super().compile_extra(function)._replace(entry_point=[function.__qualname__].index)
+        self.state.targetctx.insert_user_function(result.entry_point, result.fndesc, [result.library])
+        return result
+
+
+def _inner(function: Function, **options: Any) -> Function:
+    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return numba.njit(pipeline_class=_LinkedCompiler, **wrappers, **_OPTIONS, **options)(function)  # type: ignore[no-any-return]
+
+
+def kernel(function: Function) -> Function:
+    """A kernel: called by other kernels and by entries, not by Python."""
+    return _inner(function)
+
+
+def inlined(function: Function) -> Function:
+    """A few instructions that are copied to where they are used."""
+    return _inner(function, forceinline=True)
+
+
+def entry(function: Function) -> Function:
+    """A function that Python calls."""
+    return numba.njit(**_OPTIONS)(function)  # type: ignore[no-any-return]
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def stay_apart(context: Any) -> Any:
+    """Keep the function that says this one function: LLVM would copy a large one to each of its uses."""
+
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), lower

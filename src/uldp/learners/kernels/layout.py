@@ -1,0 +1,100 @@
+"""The columns of a program's table, and of its header. A row of the table is one operation on the workspace.
+
+Activations of a batch are rows, one record after the other, without gaps; images lie as (height, width, channels).
+Parameters and their gradients have rows rounded up to eight numbers, with zeros in the gaps.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- kinds of operations --------------------------------------------------------------------------------------
+LINEAR: Final = 0
+ACTIVATION: Final = 1
+ROW_NORM: Final = 2
+IMAGE_NORM: Final = 3
+DROPOUT: Final = 4
+CONVOLUTION: Final = 5
+MAX_POOL: Final = 6
+MEAN_POOL: Final = 7
+
+# --- columns that all operations have -------------------------------------------------------------------------
+KIND: Final = 0
+X: Final = 1  # input of the first record
+NX: Final = 2  # numbers of a record's input
+Y: Final = 3
+NY: Final = 4
+GX: Final = 5  # gradient of the input; -1 where nobody asks for it, equal to GY where it is made in place
+GY: Final = 6
+W: Final = 7  # weights (or a norm's scale); -1 where there are none
+B: Final = 8  # bias (or a norm's shift)
+ROW: Final = 9  # distance of two rows of the matrix that forward products read
+TURNED: Final = 10  # room for the transposed weights
+FUNCTION: Final = 11  # of an activation
+
+# --- norms ----------------------------------------------------------------------------------------------------
+GROUPS: Final = 12
+HAT: Final = 13
+RATES: Final = 14
+ROOM: Final = 15  # two rows of channels to work in
+
+# --- dropout --------------------------------------------------------------------------------------------------
+LAYER: Final = 16
+MASK: Final = 17
+THRESHOLD: Final = 18
+WHOLE_CHANNELS: Final = 19
+
+# --- images ---------------------------------------------------------------------------------------------------
+CHANNELS: Final = 20
+PIXELS: Final = 21
+HEIGHT: Final = 22
+WIDTH: Final = 23
+OUT_HEIGHT: Final = 24
+OUT_WIDTH: Final = 25
+KH: Final = 26
+KW: Final = 27
+SH: Final = 28
+SW: Final = 29
+PH: Final = 30
+PW: Final = 31
+OUT_CHANNELS: Final = 32
+BORDERED: Final = 33  # the image with zeros around it: X where there are none
+N_BORDERED: Final = 34
+G_BORDERED: Final = 35  # room for the gradient of one image with its border
+INDEX: Final = 36  # of a maximum in its window
+
+COLUMNS: Final = 37
+
+# --- header ---------------------------------------------------------------------------------------------------
+TILE: Final = 0  # records that go through the layers together
+PARAMETERS: Final = 1  # numbers of the parameter block, from 0 of the workspace on
+GRADIENTS: Final = 2
+MEANS: Final = 3  # Adam's states
+SQUARES: Final = 4
+ZERO: Final = 5  # zeros, as many as the longest row has
+ZEROS: Final = 6
+ONE: Final = 7
+FEATURES: Final = 8  # input of the first operation
+N_FEATURES: Final = 9
+FEATURE_CHANNELS: Final = 10
+OUTPUTS: Final = 11
+N_OUTPUTS: Final = 12
+G_OUTPUTS: Final = 13
+LABELS: Final = 14
+FIRST_TRAINED: Final = 15  # the first operation with parameters
+LOSS: Final = 16
+EXPLICIT: Final = (
+    17  # so many parameters come first whose gradients are formed for each record when records are clipped
+)
+RECORD_GRADIENTS: Final = 18
+VALUES: Final = 19  # room for lists of numbers (convolution)
+WORKSPACE: Final = 20
+INTEGERS: Final = 21
+
+HEADER: Final = 22
+
+# --- what to do -----------------------------------------------------------------------------------------------
+TRAIN: Final = 0
+GRADIENT: Final = 1
+CLIP: Final = 2
+PREDICT: Final = 3

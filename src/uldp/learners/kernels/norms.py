@@ -1,0 +1,174 @@
+"""Layer norm and group norm: y = gamma xhat + beta, xhat = (x - mean) rate, rate = 1 / sqrt(variance + epsilon).
+
+Both kernels leave xhat and the rates behind for the way back. ``gamma`` and ``beta`` are offsets, negative where the
+layer has none; all rows of C numbers share them.
+"""
+
+from __future__ import annotations
+
+from uldp.learners.kernels.jit import inlined, kernel, stay_apart
+from uldp.learners.kernels.simd import (
+    LANES,
+    clear_lanes,
+    first,
+    fma,
+    load,
+    load_tail,
+    root,
+    splat,
+    spread_like,
+    store,
+    store_tail,
+    total,
+)
+
+
+@inlined
+def scaled(ws, value, gamma, beta):
+    """gamma value + beta."""
+    if gamma >= 0:
+        if beta >= 0:
+            return fma(value, load(ws, gamma), load(ws, beta))
+        return value * load(ws, gamma)
+    return value
+
+
+@kernel
+def rows_forward(ws, x, y, hat, rates, gamma, beta, m, groups, size, epsilon):
+    """Groups of ``size`` neighbouring numbers, ``groups`` of them in each of m rows."""
+    stay_apart()
+    zero, one, eps = spread_like(ws, 0.0), spread_like(ws, 1.0), spread_like(ws, epsilon)
+    share = one / spread_like(ws, size)
+    for row in range(m * groups):
+        start = row * size
+        column = (row % groups) * size
+        sums = zero
+        for i in range(0, size, LANES):
+            sums = sums + load_tail(ws, x + start + i, size - i)
+        mean = splat(total(sums)) * share
+        sums = zero
+        for i in range(0, size, LANES):
+            centred = clear_lanes(load(ws, x + start + i) - mean, size - i)
+            sums = fma(centred, centred, sums)
+        rate = one / root(fma(splat(total(sums)), share, eps))
+        ws[rates + row] = first(rate)
+        for i in range(0, size, LANES):
+            value = (load(ws, x + start + i) - mean) * rate
+            result = scaled(ws, value, gamma + column + i if gamma >= 0 else -1, beta + column + i if beta >= 0 else -1)
+            if size - i >= LANES:
+                store(ws, hat + start + i, value)
+                store(ws, y + start + i, result)
+            else:
+                store_tail(ws, hat + start + i, value, size - i)
+                store_tail(ws, y + start + i, result, size - i)
+
+
+@kernel
+def rows_backward(ws, g, hat, rates, gamma, m, groups, size):
+    """g <- rate (h - mean(h) - xhat mean(h xhat)) with h = gamma g and means over the group."""
+    stay_apart()
+    zero = spread_like(ws, 0.0)
+    share = spread_like(ws, -1.0) / spread_like(ws, size)
+    for row in range(m * groups):
+        start = row * size
+        column = (row % groups) * size
+        sums, along = zero, zero
+        for i in range(0, size, LANES):
+            h = scaled(ws, load(ws, g + start + i), gamma + column + i if gamma >= 0 else -1, -1)
+            h = clear_lanes(h, size - i)
+            sums = sums + h
+            along = fma(h, load_tail(ws, hat + start + i, size - i), along)
+        mean, slope, rate = splat(total(sums)) * share, splat(total(along)) * share, splat(ws[rates + row])
+        for i in range(0, size, LANES):
+            h = scaled(ws, load(ws, g + start + i), gamma + column + i if gamma >= 0 else -1, -1)
+            h = fma(slope, load(ws, hat + start + i), h + mean) * rate
+            if size - i >= LANES:
+                store(ws, g + start + i, h)
+            else:
+                store_tail(ws, g + start + i, h, size - i)
+
+
+@kernel
+def parameters_backward(ws, g, hat, begin, end, n, d_gamma, d_beta, fresh):
+    """d_gamma = sum over rows of g xhat, d_beta = sum over rows of g; added to what is there unless ``fresh``."""
+    stay_apart()
+    zero = spread_like(ws, 0.0)
+    for i in range(0, n, LANES):
+        scale, shift = zero, zero
+        if not fresh:
+            scale = load(ws, d_gamma + i)
+            shift = load(ws, d_beta + i) if d_beta >= 0 else zero
+        for row in range(begin, end):
+            value = load(ws, g + row * n + i)
+            scale = fma(value, load(ws, hat + row * n + i), scale)
+            shift = shift + value
+        store_tail(ws, d_gamma + i, scale, n - i)
+        if d_beta >= 0:
+            store_tail(ws, d_beta + i, shift, n - i)
+
+
+@kernel
+def _group_means(ws, sums, channels, groups, share):
+    """Each channel's number <- the sum over the channels of its group, times share."""
+    stay_apart()
+    size = channels // groups
+    for group in range(groups):
+        value = ws[sums + group * size]
+        for channel in range(1, size):
+            value += ws[sums + group * size + channel]
+        value *= share
+        for channel in range(size):
+            ws[sums + group * size + channel] = value
+
+
+@kernel
+def image_forward(ws, x, y, hat, rates, gamma, beta, channels, pixels, groups, epsilon, means):
+    """One image (pixels, channels): groups of channels over all pixels. ``means`` is room for a row of channels."""
+    stay_apart()
+    zero, one, eps = spread_like(ws, 0.0), spread_like(ws, 1.0), spread_like(ws, epsilon)
+    share = first(one / spread_like(ws, pixels * (channels // groups)))
+    for c in range(0, channels, LANES):
+        sums = zero
+        for p in range(pixels):
+            sums = sums + load(ws, x + p * channels + c)
+        store(ws, means + c, sums)
+    _group_means(ws, means, channels, groups, share)
+    for c in range(0, channels, LANES):
+        sums, mean = zero, load(ws, means + c)
+        for p in range(pixels):
+            centred = load(ws, x + p * channels + c) - mean
+            sums = fma(centred, centred, sums)
+        store(ws, rates + c, sums)
+    _group_means(ws, rates, channels, groups, share)
+    for c in range(0, channels, LANES):
+        rate, mean = one / root(load(ws, rates + c) + eps), load(ws, means + c)
+        store(ws, rates + c, rate)
+        for p in range(pixels):
+            value = (load(ws, x + p * channels + c) - mean) * rate
+            result = scaled(ws, value, gamma + c if gamma >= 0 else -1, beta + c if beta >= 0 else -1)
+            store_tail(ws, hat + p * channels + c, value, channels - c)
+            store_tail(ws, y + p * channels + c, result, channels - c)
+
+
+@kernel
+def image_backward(ws, g, hat, rates, gamma, channels, pixels, groups, means, slopes):
+    """As :func:`rows_backward`, for one image; ``means`` and ``slopes`` are room for a row of channels each."""
+    stay_apart()
+    zero = spread_like(ws, 0.0)
+    share = first(spread_like(ws, -1.0) / spread_like(ws, pixels * (channels // groups)))
+    for c in range(0, channels, LANES):
+        sums, along = zero, zero
+        for p in range(pixels):
+            h = scaled(ws, load(ws, g + p * channels + c), gamma + c if gamma >= 0 else -1, -1)
+            sums = sums + h
+            along = fma(h, load(ws, hat + p * channels + c), along)
+        store(ws, means + c, sums)
+        store(ws, slopes + c, along)
+    _group_means(ws, means, channels, groups, share)
+    _group_means(ws, slopes, channels, groups, share)
+    for c in range(0, channels, LANES):
+        mean, slope, rate = load(ws, means + c), load(ws, slopes + c), load(ws, rates + c)
+        for p in range(pixels):
+            at = p * channels + c
+            h = scaled(ws, load(ws, g + at), gamma + c if gamma >= 0 else -1, -1)
+            store_tail(ws, g + at, fma(slope, load(ws, hat + at), h + mean) * rate, channels - c)

@@ -1,0 +1,321 @@
+"""Products of matrices: register-blocked, with dimensions known at run time only.
+
+Every element of a product is one chain of fused multiply-adds in the order of k, whatever the blocks: a row's bits do
+not depend on the other rows, and not on how many there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from uldp.learners.kernels.jit import CHECKED, kernel, stay_apart
+from uldp.learners.kernels.simd import (
+    LANES,
+    Builder,
+    Value,
+    call_intrinsic,
+    check,
+    element,
+    first_lanes,
+    load_vector,
+    spread,
+    store_vector,
+)
+
+_WORD: Final = ir.IntType(64)
+_DENSE: Final = "a row_a k_a parts part_a k b row_b z row_z c row_c"
+_SPARSE: Final = "values count b row_b z row_z c row_c"
+#: Rows of a block, by falling size: sixteen registers of AVX2 hold 6 x 2 sums, two vectors of b and a number of a.
+_DENSE_ROWS: Final = (6, 4, 2, 1)
+_SPARSE_ROWS: Final = (5, 3, 1)
+
+Names = dict[str, Any]
+
+
+class _Offsets:
+    """Arithmetic on offsets into the workspace, for the generators below."""
+
+    def __init__(self, builder: Builder, workspace: Value, scalar: types.Float) -> None:
+        self.builder, self.workspace, self.scalar = builder, workspace, scalar
+
+    def at(self, base: Value, stride: Value, times: int, extra: int = 0) -> Value:
+        """The address of workspace[base + stride * times + extra]."""
+        b = self.builder
+        offset = b.add(base, b.mul(stride, ir.Constant(_WORD, times)))
+        return b.gep(self.workspace, [b.add(offset, ir.Constant(_WORD, extra))], inbounds=True)
+
+    def vector(self, base: Value, stride: Value, times: int, extra: int = 0) -> Value:
+        return load_vector(self.builder, self.scalar, self.at(base, stride, times, extra))
+
+    def broadcast(self, base: Value, stride: Value, times: int) -> Value:
+        return spread(self.builder, self.builder.load(self.at(base, stride, times)))
+
+
+def _fma(builder: Builder, x: Value, y: Value, z: Value) -> Value:
+    return call_intrinsic(builder, "fma", x, y, z)
+
+
+def _loop(builder: Builder, count: Value, carried: list[Value], body: Any) -> list[Value]:
+    """``carried = body(carried)``, count times (also zero times); returns what is carried in the end."""
+    before = builder.block
+    head, inside, after = (builder.append_basic_block(name) for name in ("head", "inside", "after"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    number = builder.phi(_WORD)
+    number.add_incoming(ir.Constant(_WORD, 0), before)
+    values = [builder.phi(value.type) for value in carried]
+    for phi, value in zip(values, carried, strict=True):
+        phi.add_incoming(value, before)
+    builder.cbranch(builder.icmp_signed("<", number, count), inside, after)
+    builder.position_at_end(inside)
+    new = body(list(values))
+    last = builder.block
+    number.add_incoming(builder.add(number, ir.Constant(_WORD, 1)), last)
+    for phi, value in zip(values, new, strict=True):
+        phi.add_incoming(value, last)
+    builder.branch(head)
+    builder.position_at_end(after)
+    return list(values)
+
+
+def _store_block(o: _Offsets, sums: list[list[Value]], c: Value, row_c: Value, tail: Value) -> None:
+    """Store all vectors; of the last one in each row only ``tail`` lanes, the rest is written back as it was."""
+    b, vectors = o.builder, len(sums[0])
+    mask = first_lanes(b, tail)
+    with b.if_else(b.icmp_signed("<", tail, ir.Constant(_WORD, LANES))) as (ragged, full):
+        with ragged:
+            for r, row in enumerate(sums):
+                for v, value in enumerate(row):
+                    target = o.at(c, row_c, r, LANES * v)
+                    if v == vectors - 1:
+                        value = b.select(mask, value, load_vector(b, o.scalar, target))
+                    store_vector(b, o.scalar, value, target)
+        with full:
+            for r, row in enumerate(sums):
+                for v, value in enumerate(row):
+                    store_vector(b, o.scalar, value, o.at(c, row_c, r, LANES * v))
+
+
+def _dense_body(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> None:
+    """sums[r][v] = z + sum over parts and k of a[r, k] b[k, v]; b goes on through the parts, a jumps."""
+    zero = ir.Constant(_WORD, 0)
+    sums = [o.vector(p["z"], p["row_z"], r, LANES * v) for r in range(rows) for v in range(vectors)]
+
+    def step(carried: list[Value]) -> list[Value]:
+        a, row, *values = carried
+        found = [o.vector(row, zero, 0, LANES * v) for v in range(vectors)]
+        new = []
+        for r in range(rows):
+            x = o.broadcast(a, p["row_a"], r)
+            new += [_fma(b, x, found[v], values[r * vectors + v]) for v in range(vectors)]
+        return [b.add(a, p["k_a"]), b.add(row, p["row_b"]), *new]
+
+    def part(carried: list[Value]) -> list[Value]:
+        a, *rest = carried
+        return [b.add(a, p["part_a"]), *_loop(b, p["k"], [a, *rest], step)[1:]]
+
+    _, _, *done = _loop(b, p["parts"], [p["a"], p["b"], *sums], part)
+    _store_block(o, [done[r * vectors : (r + 1) * vectors] for r in range(rows)], p["c"], p["row_c"], p["tail"])
+
+
+def _sparse_body(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> None:
+    """sums[r][v] = z + sum over t of value[t] b[place[t] + r row_b, v]."""
+    zero = ir.Constant(_WORD, 0)
+    sums = [o.vector(p["z"], p["row_z"], r, LANES * v) for r in range(rows) for v in range(vectors)]
+
+    def step(carried: list[Value]) -> list[Value]:
+        t, *values = carried
+        place = b.add(p["b"], b.load(b.gep(p["places"], [t], inbounds=True)))
+        x = o.broadcast(b.add(p["values"], t), zero, 0)
+        new = [
+            _fma(b, x, o.vector(place, p["row_b"], r, LANES * v), values[r * vectors + v])
+            for r in range(rows)
+            for v in range(vectors)
+        ]
+        return [b.add(t, ir.Constant(_WORD, 1)), *new]
+
+    _, *done = _loop(b, p["count"], [zero, *sums], step)
+    _store_block(o, [done[r * vectors : (r + 1) * vectors] for r in range(rows)], p["c"], p["row_c"], p["tail"])
+
+
+def _define(builder: Builder, name: str, kinds: list[Any], body: Any) -> Value:
+    """The function ``name`` of the module, written once: LLVM is not to copy a block to each of its uses."""
+    found = builder.module.globals.get(name)
+    if found is None:
+        found = ir.Function(builder.module, ir.FunctionType(ir.VoidType(), kinds), name)
+        found.linkage = "linkonce_odr"
+        found.attributes.add("noinline")
+        inner = ir.IRBuilder(found.append_basic_block("entry"))
+        body(inner, found.args)
+        inner.ret_void()
+    return found
+
+
+def _sweep(b: Builder, m: Value, n: Value, sizes: tuple[int, ...], block: Any) -> None:
+    """Cover m x n sums by blocks of two vectors, then of one; ``block(rows, vectors, row, column, tail)``."""
+
+    def word(value: int) -> Value:
+        return ir.Constant(_WORD, value)
+
+    def panel(vectors: int, column: Value) -> None:
+        left = b.sub(b.sub(n, column), word(LANES * (vectors - 1)))
+        tail = b.select(b.icmp_signed("<", left, word(LANES)), left, word(LANES))
+        row = word(0)
+        for rows in sizes:
+
+            def step(carried: list[Value], rows: int = rows) -> list[Value]:
+                block(rows, vectors, carried[0], column, tail)
+                return [b.add(carried[0], word(rows))]
+
+            (row,) = _loop(b, b.sdiv(b.sub(m, row), word(rows)), [row], step)
+
+    pairs = b.sdiv(b.add(n, word(LANES - 1)), word(2 * LANES))
+
+    def pair(carried: list[Value]) -> list[Value]:
+        panel(2, carried[0])
+        return [b.add(carried[0], word(2 * LANES))]
+
+    (column,) = _loop(b, pairs, [word(0)], pair)
+    with b.if_then(b.icmp_signed("<", column, n)):
+        panel(1, column)
+
+
+def _shift(b: Builder, p: Names, row: Value, column: Value, moves: dict[str, str]) -> Names:
+    """The arguments of a block that starts at (row, column): p[name] + row p[stride] + column."""
+    moved = dict(p)
+    for name, stride in moves.items():
+        moved[name] = b.add(p[name], b.mul(row, p[stride]))
+    for name in ("b", "z", "c"):
+        moved[name] = b.add(moved[name], column)
+    return moved
+
+
+def _product(kind: str, scalar: types.Float) -> Any:
+    """The generator of one of the two products: all blocks, and the sweep over them."""
+    dense = kind == "dense"
+    names = (_DENSE if dense else "places " + _SPARSE).split()
+    kinds = [element(scalar).as_pointer(), *[_WORD] * len(names)]
+    if not dense:
+        kinds[1] = _WORD.as_pointer()
+    write, sizes = (_dense_body, _DENSE_ROWS) if dense else (_sparse_body, _SPARSE_ROWS)
+    moves = {"z": "row_z", "c": "row_c", **({"a": "row_a"} if dense else {"b": "row_b"})}
+
+    def product(b: Builder, args: Any) -> None:
+        workspace, *values, m, n = args
+        p = dict(zip(names, values, strict=True))
+
+        def block(rows: int, vectors: int, row: Value, column: Value, tail: Value) -> None:
+            def body(inner: Builder, given: Any) -> None:
+                named = dict(zip([*names, "tail"], given[1:], strict=True))
+                write(inner, _Offsets(inner, given[0], scalar), named, rows, vectors)
+
+            function = _define(b, f"uldp_{kind}_{rows}_{vectors}_{scalar}", [*kinds, _WORD], body)
+            moved = _shift(b, p, row, column, moves)
+            b.call(function, [workspace, *(moved[name] for name in names), tail])
+
+        _sweep(b, m, n, sizes, block)
+
+    return product, [*kinds, _WORD, _WORD]
+
+
+@intrinsic
+def _dense(context, ws, a, row_a, k_a, parts, part_a, k, b, row_b, z, row_z, c, row_c, m, n):
+    def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
+        data = context.make_array(ws)(context, builder, args[0]).data
+        body, kinds = _product("dense", ws.dtype)
+        builder.call(_define(builder, f"uldp_dense_{ws.dtype}", kinds, body), [data, *args[1:]])
+        return context.get_dummy_value()
+
+    return types.void(ws, *[types.intp] * 14), lower
+
+
+@intrinsic
+def _sparse(context, ws, iw, places, values, count, b, row_b, z, row_z, c, row_c, m, n):
+    def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
+        data = context.make_array(ws)(context, builder, args[0]).data
+        numbers = context.make_array(iw)(context, builder, args[1]).data
+        start = builder.gep(numbers, [args[2]], inbounds=True)
+        body, kinds = _product("sparse", ws.dtype)
+        builder.call(_define(builder, f"uldp_sparse_{ws.dtype}", kinds, body), [data, start, *args[3:]])
+        return context.get_dummy_value()
+
+    return types.void(ws, iw, *[types.intp] * 11), lower
+
+
+@kernel
+def multiply(ws, a, row_a, k_a, parts, part_a, k, b, row_b, z, row_z, c, row_c, m, n):
+    """C = Z + A B for m rows and n columns, all of them parts of the workspace.
+
+    A[r, q k + i] = ws[a + r row_a + q part_a + i k_a] for ``parts`` runs q of ``k`` columns (one run: an ordinary
+    matrix); rows of B, Z and C lie row_b, row_z and row_c apart. Up to 7 numbers beyond a row of B, Z and C are read,
+    and written back as they were.
+    """
+    stay_apart()
+    if m <= 0 or n <= 0:
+        return
+    ceiling = (n + LANES - 1) // LANES * LANES
+    check(ws, c, c + (m - 1) * row_c + ceiling)
+    check(ws, z, z + (m - 1) * row_z + ceiling)
+    if parts > 0 and k > 0:
+        check(ws, a, a + (m - 1) * row_a + (parts - 1) * part_a + (k - 1) * k_a + 1)
+        check(ws, b, b + (parts * k - 1) * row_b + ceiling)
+    _dense(ws, a, row_a, k_a, parts, part_a, k, b, row_b, z, row_z, c, row_c, m, n)
+
+
+@kernel
+def multiply_list(ws, iw, places, values, count, b, row_b, z, row_z, c, row_c, m, n):
+    """C[r, j] = Z[r, j] + sum over t < count of ws[values + t] B_t[r, j], with B_t at b + iw[places + t].
+
+    The product with a matrix of which only ``count`` entries are not zero.
+    """
+    stay_apart()
+    if m <= 0 or n <= 0:
+        return
+    ceiling = (n + LANES - 1) // LANES * LANES
+    check(ws, c, c + (m - 1) * row_c + ceiling)
+    check(ws, z, z + (m - 1) * row_z + ceiling)
+    check(ws, values, values + count)
+    check(iw, places, places + count)
+    if CHECKED:
+        for t in range(count):
+            check(ws, b + iw[places + t], b + iw[places + t] + (m - 1) * row_b + ceiling)
+    _sparse(ws, iw, places, values, count, b, row_b, z, row_z, c, row_c, m, n)
+
+
+@intrinsic
+def _transpose_block(context, ws, source, row, target, target_row):
+    """The 8 x 8 block at ``source``, turned, to ``target``: three rounds of exchanges between pairs of rows."""
+
+    def lower(context: Any, b: Builder, sig: Any, args: Any) -> Value:
+        o = _Offsets(b, context.make_array(ws)(context, b, args[0]).data, ws.dtype)
+        rows = [o.vector(args[1], args[2], r) for r in range(LANES)]
+        index, width = ir.VectorType(ir.IntType(32), LANES), 1
+        while width < LANES:
+            new = list(rows)
+            low = [j if not j & width else LANES + j - width for j in range(LANES)]
+            high = [j + width if not j & width else LANES + j for j in range(LANES)]
+            for r in range(LANES):
+                if not r & width:
+                    new[r] = b.shuffle_vector(rows[r], rows[r + width], ir.Constant(index, low))
+                    new[r + width] = b.shuffle_vector(rows[r], rows[r + width], ir.Constant(index, high))
+            rows, width = new, 2 * width
+        for r in range(LANES):
+            store_vector(b, ws.dtype, rows[r], o.at(args[3], args[4], r))
+        return context.get_dummy_value()
+
+    return types.void(ws, *[types.intp] * 4), lower
+
+
+@kernel
+def transpose(ws, source, row, target, target_row, m, n):
+    """target[j, i] = source[i, j] for i < m, j < n, rounded up to whole blocks of 8 x 8 on both sides."""
+    stay_apart()
+    for i in range(0, m, LANES):
+        for j in range(0, n, LANES):
+            check(ws, source + i * row + j, source + (i + LANES - 1) * row + j + LANES)
+            check(ws, target + j * target_row + i, target + (j + LANES - 1) * target_row + i + LANES)
+            _transpose_block(ws, source + i * row + j, row, target + j * target_row + i, target_row)

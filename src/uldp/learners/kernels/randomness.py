@@ -1,0 +1,103 @@
+"""Order of records and dropout: the hashes of ``uldp.learners.noise``, one user at a time.
+
+The same words come out as there, bit by bit (the tests compare them): a dropout decision belongs to (user, step,
+layer, position of the record in its batch, unit), an order of records to (user, epoch).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from uldp.learners.kernels.jit import inlined, kernel, stay_apart
+from uldp.learners.kernels.simd import first, spread_like
+
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+_STEP: Final = np.uint64(0xD1B54A32D192ED03)
+_LAYER: Final = np.uint64(0xABC98388FB8FAC03)
+_MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2: Final = np.uint64(0x94D049BB133111EB)
+_HASH_1: Final = np.uint32(0x21F0AAAD)
+_HASH_2: Final = np.uint32(0xD35A2D97)
+
+
+@inlined
+def mix(word):
+    """splitmix64's finaliser."""
+    z = np.uint64(word)
+    z ^= z >> np.uint64(30)
+    z *= _MIX_1
+    z ^= z >> np.uint64(27)
+    z *= _MIX_2
+    return z ^ (z >> np.uint64(31))
+
+
+@inlined
+def counter(number):
+    """A well spread word for a coordinate."""
+    return (np.uint64(number) + np.uint64(1)) * _GOLDEN
+
+
+@kernel
+def sort_stably(keys, order, n, other_keys, other_order):
+    """Sort order[:n] by keys[:n], both rising from 0 on; equals keep their order. The others are room to work in."""
+    stay_apart()
+    width = 1
+    while width < n:
+        for low in range(0, n, 2 * width):
+            middle, high = min(low + width, n), min(low + 2 * width, n)
+            left, right = low, middle
+            for k in range(low, high):
+                if right >= high or (left < middle and keys[left] <= keys[right]):
+                    other_keys[k], other_order[k] = keys[left], order[left]
+                    left += 1
+                else:
+                    other_keys[k], other_order[k] = keys[right], order[right]
+                    right += 1
+        for k in range(n):
+            keys[k], order[k] = other_keys[k], other_order[k]
+        width *= 2
+
+
+@kernel
+def order_records(key, epoch, n, keys, order, other_keys, other_order):
+    """order[:n]: a random order of 0..n-1 for the user with this key."""
+    stay_apart()
+    start = mix(key + mix(counter(epoch)))
+    for k in range(n):
+        keys[k], order[k] = mix(start + counter(k)), k
+    sort_stably(keys, order, n, other_keys, other_order)
+
+
+@inlined
+def unit_bits(row, lane):
+    """32 bits for two neighbouring units: 16 each, the first unit's are the lower ones."""
+    low, high = np.uint32(row), np.uint32(row >> np.uint64(32))
+    bits = np.uint32(low + np.uint32(counter(lane)))
+    bits = np.uint32(bits ^ np.uint32(bits >> np.uint32(16)))
+    bits = np.uint32(bits * _HASH_1)
+    bits = np.uint32(bits ^ high)
+    bits = np.uint32(bits ^ np.uint32(bits >> np.uint32(15)))
+    bits = np.uint32(bits * _HASH_2)
+    return np.uint32(bits ^ np.uint32(bits >> np.uint32(15)))
+
+
+@kernel
+def dropout_factors(ws, mask, key, step, layer, position, channels, pixels, whole_channels, threshold, factor):
+    """mask[p, c] = factor where the unit stays, else 0. Unit c pixels + p as in torch's order, or c alone."""
+    stay_apart()
+    row = mix(mix(key + np.uint64(step) * _STEP + np.uint64(layer) * _LAYER) + counter(position))
+    zero, kept = first(spread_like(ws, 0.0)), first(spread_like(ws, factor))
+    if channels == 1 and not whole_channels:
+        for lane in range((pixels + 1) // 2):
+            bits = unit_bits(row, lane)
+            ws[mask + 2 * lane] = kept if np.int64(bits & np.uint32(0xFFFF)) < threshold else zero
+            if 2 * lane + 1 < pixels:
+                ws[mask + 2 * lane + 1] = kept if np.int64(bits >> np.uint32(16)) < threshold else zero
+        return
+    for p in range(pixels):
+        for c in range(channels):
+            unit = c if whole_channels else c * pixels + p
+            half = unit_bits(row, unit // 2) >> np.uint32(16 * (unit % 2)) & np.uint32(0xFFFF)
+            ws[mask + p * channels + c] = kept if np.int64(half) < threshold else zero

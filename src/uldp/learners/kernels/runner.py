@@ -1,0 +1,226 @@
+"""Runs programs on a silo's records: users in blocks, blocks on threads, one user after the other within a block.
+
+A user's row is computed by one thread, in a workspace in which nothing is read that was not written for this user. So
+it depends on that user's records, on x and on the keys alone, bit by bit, whoever else is there.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from uldp.errors import ModelError
+from uldp.learners.base import LocalTraining, Rows, Vector
+from uldp.learners.kernels import layout as at
+from uldp.learners.kernels import optimisers
+from uldp.learners.kernels.program import IntArray, Program
+from uldp.learners.kernels.simd import LANES
+from uldp.learners.threads import in_threads
+
+Words = npt.NDArray[np.uint64]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_OPTIMISERS: Final = {"sgd": optimisers.SGD, "adam": optimisers.ADAM}
+#: A block's rows are at most this large, so that memory does not grow with the number of users.
+_BLOCK_BYTES: Final = 4 * 2**20
+_BLOCK_USERS: Final = 32
+_BLOCK_RECORDS: Final = 256
+
+
+@functools.cache
+def _compiled() -> Any:
+    """The interpreter, with its compiled code on disk."""
+    from uldp.learners.kernels.cache import keep_on_disk
+    from uldp.learners.kernels.interpreter import run
+
+    return keep_on_disk(run)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A silo's records as the kernels read them."""
+
+    features: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Table:
+        flat = np.ascontiguousarray(features, dtype=np.float32).reshape(len(features), -1)
+        return cls(flat, np.ascontiguousarray(labels, dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Users, and where each one's records stand in ``records``; ``keys`` are (dropout, order) of each user."""
+
+    users: IntArray
+    starts: IntArray
+    counts: IntArray
+    records: IntArray
+    keys: Words
+
+
+class _Room(threading.local):
+    """One workspace per thread."""
+
+    workspace: npt.NDArray[Any] | None = None
+
+
+class Runner:
+    """A program, the type it computes in, and the number of threads (torch's own by default).
+
+    ``allocate(size, dtype)`` makes the arrays that kernels work in: no result depends on what they hold.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        dtype: npt.DTypeLike,
+        threads: int | None = None,
+        allocate: Callable[[int, Any], npt.NDArray[Any]] = np.zeros,
+    ) -> None:
+        self.program, self.dtype, self._threads, self._allocate = program, np.dtype(dtype), threads, allocate
+        self._room = _Room()
+
+    def deltas(self, x: Vector, table: Table, groups: Groups, local: LocalTraining) -> Iterator[tuple[IntArray, Rows]]:
+        """(users, rows x_u - x) after Q epochs, block by block."""
+        options = (local.epochs, local.batch_size, _OPTIMISERS[local.optimizer])
+        return self._users(at.TRAIN, x, table, groups, (local.lr, local.weight_decay), options)
+
+    def gradients(self, x: Vector, table: Table, groups: Groups) -> Iterator[tuple[IntArray, Rows]]:
+        """(users, rows): the gradients of the users' mean losses, block by block."""
+        return self._users(at.GRADIENT, x, table, groups, (0.0, 0.0), (0, 0, 0))
+
+    def clipped_sum(self, x: Vector, table: Table, records: IntArray, keys: Words, step: int, clip: float) -> Vector:
+        """The sum of the records' clipped gradients; blocks of records have a fixed size, and are added in order."""
+        start = self._start(x)
+
+        def block(begin: int) -> Vector:
+            sums = np.zeros(self.program.parameters)
+            part = slice(begin, begin + _BLOCK_RECORDS)
+            users = Groups(_NONE, _NONE, _NONE, records[part], keys[part])
+            self._call(at.CLIP, start, table, users, (clip, 0.0), (step, 0, 0), self._rows(0), sums)
+            return sums
+
+        total = np.zeros(self.program.parameters)
+        for sums in self._spread(block, range(0, len(records), _BLOCK_RECORDS)):
+            total += sums
+        return total
+
+    def outputs(self, x: Vector, table: Table) -> npt.NDArray[np.float64]:
+        """(records, outputs) of the model, dropout off."""
+        start = self._start(x)
+
+        def block(begin: int) -> npt.NDArray[np.float64]:
+            records = np.arange(begin, min(begin + _BLOCK_RECORDS, len(table.labels)), dtype=np.int64)
+            rows = np.zeros((len(records), self.program.outputs), dtype=self.dtype)
+            users = Groups(_NONE, _NONE, _NONE, records, np.zeros((0, 2), dtype=np.uint64))
+            self._call(at.PREDICT, start, table, users, (0.0, 0.0), (0, 0, 0), rows, np.zeros(0))
+            return rows.astype(np.float64)
+
+        parts = list(self._spread(block, range(0, len(table.labels), _BLOCK_RECORDS)))
+        return np.concatenate([np.zeros((0, self.program.outputs)), *parts])
+
+    # --- blocks ---------------------------------------------------------------------------------------------------
+
+    def _users(
+        self,
+        what: int,
+        x: Vector,
+        table: Table,
+        groups: Groups,
+        settings: tuple[float, float],
+        options: tuple[int, int, int],
+    ) -> Iterator[tuple[IntArray, Rows]]:
+        start = self._start(x)
+        size = max(1, min(_BLOCK_USERS, _BLOCK_BYTES // (self.program.parameters * self.dtype.itemsize)))
+
+        def block(begin: int) -> tuple[IntArray, Rows]:
+            part = slice(begin, begin + size)
+            users = Groups(
+                groups.users[part], groups.starts[part], groups.counts[part], groups.records, groups.keys[part]
+            )
+            rows = self._rows(len(users.users))
+            self._call(what, start, table, users, settings, options, rows, np.zeros(0))
+            return users.users, rows
+
+        return self._spread(block, range(0, len(groups.users), size))
+
+    def _spread(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        threads = min(self._threads or torch.get_num_threads(), len(items))
+        return in_threads(work, items, threads) if threads > 1 else map(work, items)
+
+    def _rows(self, count: int) -> npt.NDArray[Any]:
+        return np.zeros((count, self.program.parameters), dtype=self.dtype)
+
+    def _start(self, x: Vector) -> npt.NDArray[Any]:
+        """The parameters as they lie in the workspace."""
+        places = self.program.places
+        start = np.zeros(len(places) + LANES, dtype=self.dtype)
+        inside = places >= 0
+        start[: len(places)][inside] = x[places[inside]]
+        return start
+
+    def _workspace(self) -> npt.NDArray[Any]:
+        if self._room.workspace is None:
+            self._room.workspace = self._allocate(int(self.program.header[at.WORKSPACE]) + LANES, self.dtype)
+        return self._room.workspace
+
+    def _call(
+        self,
+        what: int,
+        start: npt.NDArray[Any],
+        table: Table,
+        users: Groups,
+        settings: tuple[float, float],
+        options: tuple[int, int, int],
+        rows: npt.NDArray[Any],
+        sums: Vector,
+    ) -> None:
+        program, head = self.program, self.program.header
+        most = int(users.counts.max(initial=1))
+        _check(program, table, users)
+        _compiled()(
+            what,
+            self._workspace(),
+            self._allocate(int(head[at.INTEGERS]) + 4 * most, np.int64),
+            self._allocate(2 * program.tile + 4 * most, np.uint64),
+            self._allocate(3 * most, np.float64),
+            program.table,
+            program.reals,
+            head,
+            np.array(settings, dtype=np.float64),
+            np.array(options, dtype=np.int64),
+            start,
+            program.places,
+            table.features,
+            table.labels,
+            users.records,
+            users.starts,
+            users.counts,
+            users.keys,
+            rows,
+            sums,
+        )
+
+
+_NONE: Final[IntArray] = np.zeros(0, dtype=np.int64)
+
+
+def _check(program: Program, table: Table, users: Groups) -> None:
+    """Kernels do not look where they read: everything is looked at here."""
+    records, ends = users.records, users.starts + users.counts
+    if (
+        table.features.shape != (len(table.labels), program.header[at.N_FEATURES])
+        or (len(records) and not 0 <= records.min() <= records.max() < len(table.labels))
+        or (len(ends) and not (users.starts.min() >= 0 and users.counts.min() >= 1 and ends.max() <= len(records)))
+    ):
+        raise ModelError("records and program do not fit together", place="model")

@@ -1,0 +1,65 @@
+"""Compiled code is kept under a name that says what it is for; without a folder it is compiled in memory."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+
+from uldp.learners.kernels import cache
+
+
+def fresh():
+    @numba.njit
+    def add(x):
+        return x + 1
+
+    return add
+
+
+def test_code_is_compiled_once_and_loaded_then(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    assert cache.keep_on_disk(fresh())(np.float32(1)) == 2
+    assert capsys.readouterr().err.count("compiling kernels (once)") == 1
+    assert list(tmp_path.glob("kernels-*/*.nbi"))
+    assert cache.keep_on_disk(fresh())(np.float32(1)) == 2
+    assert capsys.readouterr().err == ""
+
+
+def test_other_sources_versions_and_processors_have_other_folders(tmp_path, monkeypatch):
+    names = {cache.folder().name}
+    monkeypatch.setattr(cache.numba, "__version__", "0")
+    names.add(cache.folder().name)
+    (tmp_path / "simd.py").write_text("other")
+    monkeypatch.setattr(cache, "__file__", str(tmp_path / "cache.py"))
+    names.add(cache.folder().name)
+    assert len(names) == 3
+
+
+def test_without_a_folder_kernels_are_compiled_in_memory_and_it_is_said_once(tmp_path, monkeypatch, capsys):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(blocked))
+    function = cache.keep_on_disk(fresh())
+    assert function(np.float32(1)) == 2
+    assert function(np.float64(1)) == 2
+    assert capsys.readouterr().err.count("no folder for compiled kernels") == 1
+
+
+def test_a_full_disk_costs_time_only(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+
+    def full(self, signature, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache.FunctionCache, "save_overload", full)
+    assert cache.keep_on_disk(fresh())(np.float32(1)) == 2
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    cache.keep_on_disk(fresh())(np.float32(1))
+    for file in tmp_path.glob("kernels-*/*"):
+        file.write_bytes(b"junk")
+    assert cache.keep_on_disk(fresh())(np.float32(1)) == pytest.approx(2)

@@ -1,0 +1,184 @@
+"""A user's row is that user's own: nothing comes through the workspace, from neighbours, or from the processor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from twin import collect, make_silo
+
+from uldp.data.federation import Task
+from uldp.errors import ModelError
+from uldp.learners.base import LocalTraining
+from uldp.learners.groups import group_users
+from uldp.learners.kernels import layout as at
+from uldp.learners.kernels.objectives import NUMBERS
+from uldp.learners.kernels.program import compile_program, validate
+from uldp.learners.kernels.runner import Groups, Runner, Table
+from uldp.learners.losses import choose_loss
+from uldp.learners.models import build_model
+from uldp.learners.noise import Noise
+from uldp.rng import Streams
+
+STREAMS = Streams.from_seed(2)
+COUNTS = [3, 1, 9, 2, 40, 5, 1, 4]
+MODELS = {
+    "mlp": ((7,), Task(3), {"hidden": [9, 5], "dropout": 0.3, "norm": "layer", "activation": "gelu"}),
+    "cnn": ((2, 9, 8), Task(10), {"dropout2d": 0.2}),
+    "creditcard": ((30,), Task(2), {}),
+    "cox": ((6,), Task(0, survival=True), {}),
+    "vgg-cifar": ((3, 4, 4), Task(10), {"dropout": 0.5}),
+}
+LOCALS = {
+    "sgd": LocalTraining(epochs=2, lr=0.1, batch_size=4, weight_decay=0.01),
+    "adam": LocalTraining(epochs=2, lr=0.01, batch_size=4, optimizer="adam"),
+}
+
+
+def program(name):
+    shape, task, options = MODELS[name]
+    module = build_model(name, shape, task, options)
+    outputs = 1 if task.kind == "survival" else task.classes if name != "logistic" else 1
+    made = compile_program(module, shape, NUMBERS[choose_loss(task, outputs).name])
+    x = np.concatenate([p.detach().double().numpy().ravel() for p in module.parameters()])
+    return made, x, make_silo(COUNTS, shape, task)
+
+
+def groups(data, only=None):
+    who, starts, counts, rows = group_users(data.users)
+    part = slice(None) if only is None else slice(only, only + 1)
+    return Groups(who[part], starts[part], counts[part], rows, Noise(STREAMS, who[part]).keys())
+
+
+def rows(runner, x, data, local, only=None):
+    table, some = Table.of(data.features, data.labels), groups(data, only)
+    return collect(runner.deltas(x, table, some, local)), collect(runner.gradients(x, table, some))
+
+
+def junk(size, dtype, shift=0):
+    """An array that holds the worst there is, and that starts anywhere."""
+    fill = np.nan if np.issubdtype(dtype, np.floating) else np.array(-1).astype(dtype)
+    return np.full(size + shift, fill, dtype=dtype)[shift:]
+
+
+@pytest.mark.parametrize("local", LOCALS)
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_comes_through_the_workspace(name, local):
+    """Each user alone, in memory full of NaN and at an odd address, against all in one workspace after each other."""
+    made, x, data = program(name)
+    together = rows(Runner(made, np.float32, 1), x, data, LOCALS[local])
+    for user in range(len(COUNTS)):
+        dirty = Runner(made, np.float32, 1, lambda size, dtype, user=user: junk(size, dtype, user % 8))
+        alone = rows(dirty, x, data, LOCALS[local], user)
+        for whole, one in zip(together, alone, strict=True):
+            np.testing.assert_array_equal(one[user], whole[user])
+            assert np.isfinite(one[user]).all()
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_a_user_of_nan_leaves_nothing_behind(name):
+    made, x, data = program(name)
+    good = rows(Runner(made, np.float32, 1), x, data, LOCALS["adam"])
+    data.features[data.users == 2] = np.nan
+    data.features[np.flatnonzero(data.users == 4)[3]] = np.inf
+    bad = rows(Runner(made, np.float32, 1), x, data, LOCALS["adam"])
+    for before, after in zip(good, bad, strict=True):
+        assert not np.isfinite(after[2]).all() and not np.isfinite(after[4]).all()
+        for user in (0, 1, 3, 5, 6, 7):
+            np.testing.assert_array_equal(after[user], before[user])
+
+
+def test_a_label_that_is_no_class_reaches_nothing_else():
+    made, x, data = program("creditcard")
+    good, _ = rows(Runner(made, np.float32, 1), x, data, LOCALS["sgd"])
+    labels = data.labels.astype(np.float64)
+    labels[data.users == 2] = [1e18, -1, 2, 0, 1, np.nan, np.inf, -1e300, 1]
+    bad = collect(Runner(made, np.float32, 1).deltas(x, Table.of(data.features, labels), groups(data), LOCALS["sgd"]))
+    assert np.isnan(bad[2]).all()
+    for user in (0, 1, 3, 4, 5, 6, 7):
+        np.testing.assert_array_equal(bad[user], good[user])
+
+
+def test_a_program_or_records_that_do_not_fit_are_refused_before_a_kernel_runs():
+    made, x, data = program("creditcard")
+    runner, table, some = Runner(made, np.float32, 1), Table.of(data.features, data.labels), groups(data)
+    for wrong in (
+        replace(some, records=some.records + len(data)),
+        replace(some, records=-1 - some.records),
+        replace(some, counts=some.counts + 30),
+        replace(some, starts=some.starts - 1),
+    ):
+        with pytest.raises(ModelError, match="do not fit"):
+            list(runner.deltas(x, table, wrong, LOCALS["sgd"]))
+    with pytest.raises(ModelError, match="do not fit"):
+        runner.outputs(x, Table.of(data.features[:, :5], data.labels))
+    for column in (at.X, at.Y, at.GY, at.TURNED):
+        broken = replace(made, table=made.table.copy())
+        broken.table[0, column] = made.header[at.WORKSPACE] - 3
+        with pytest.raises(ModelError, match="outside of its workspace"):
+            validate(broken)
+
+
+def test_no_two_buffers_of_a_program_overlap():
+    """Outputs, inputs and gradients of different operations lie apart, except where a gradient is made in place."""
+    for name in MODELS:
+        made, _, _ = program(name)
+        head, tile = made.header.tolist(), made.tile
+        parts = [(0, head[at.PARAMETERS])]
+        parts += [(head[c], head[at.PARAMETERS]) for c in (at.GRADIENTS, at.MEANS, at.SQUARES)]
+        parts += [(head[at.FEATURES], tile * head[at.N_FEATURES]), (head[at.ZERO], head[at.ZEROS]), (head[at.ONE], 1)]
+        for row in made.table.tolist():
+            parts.append((row[at.Y], tile * row[at.NY]))
+            if row[at.GY] > 0:
+                parts.append((row[at.GY], tile * row[at.NY]))
+        found = sorted(set(parts))
+        for (start, size), (following, _) in pairwise(found):
+            assert start + size <= following
+
+
+# --- other processors -----------------------------------------------------------------------------------------------
+
+_TRAIN = """
+import hashlib, sys
+sys.path.insert(0, "tests/learners"), sys.path.insert(0, "tests/learners/kernels")
+import numpy as np
+from test_rows import LOCALS, MODELS, program, rows
+from uldp.learners.kernels.runner import Runner
+found = hashlib.sha256()
+for name in MODELS:
+    made, x, data = program(name)
+    x = np.round(x, 4)  # torch's initial parameters are not the subject
+    for local in LOCALS.values():
+        for part in rows(Runner(made, np.float32, 2), x, data, local):
+            for user in sorted(part):
+                found.update(part[user].tobytes())
+print(found.hexdigest())
+"""
+
+
+def in_child(**variables):
+    environment = {**os.environ, **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", _TRAIN], env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names x86's instruction sets")
+def test_two_instruction_sets_give_the_same_bits():
+    here = in_child()
+    assert here == in_child(NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="+fma,+avx"), "128-bit integers, no AVX2"
+    assert here == in_child(NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES="+fma,+avx2,+bmi,+bmi2")
+
+
+@pytest.mark.slow
+def test_no_kernel_reaches_outside_of_its_arrays():
+    assert in_child(ULDP_CHECK_KERNELS="1") == in_child()
