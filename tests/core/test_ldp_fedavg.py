@@ -304,6 +304,20 @@ def test_the_shuffler_refuses_what_is_no_update_of_this_round():
         Shuffler(DIGEST, names, 4, Secrets.from_key(b"s" * 32), spread=0.0)
 
 
+def test_only_clients_that_are_picked_hide_each_other_behind_the_shuffler():
+    """Ten of twenty clients are a crowd of ten."""
+    from uldp.experiment.build import planned_statement
+
+    servers = {}
+    for silos, fraction in ((20, 0.5), (10, 1.0), (20, 1.0)):
+        federation = small_federation(silos=silos)
+        method = build("ldp-fedavg", rounds=1, epsilon_weight=0.5, fraction=fraction)
+        plan = make_plan(method, federation, aggregation="shuffled")
+        rows = planned_statement(plan, 1e-5, federation, simulated=True).exposures
+        servers[silos, fraction] = next(row.epsilon for row in rows if row.who == "the server")
+    assert servers[20, 0.5] == servers[10, 1.0] > servers[20, 1.0]
+
+
 def test_a_run_behind_the_shuffler_gives_the_model_of_plain():
     from uldp.experiment.config import Experiment
     from uldp.runtimes.local import run

@@ -112,6 +112,15 @@ def test_the_event_is_the_papers_gaussian(name):
     assert sampled.sample_rate == 0.1
 
 
+@pytest.mark.parametrize("name", PRIVATE)
+def test_rounding_at_a_known_point_counts_as_a_unit_per_coordinate(name):
+    """Errata U13: a user moves the total by C + sqrt(d) units, not by C (test_exactness has the sums)."""
+    method, dimension = build(name, noise_multiplier=5.0), 10**8
+    exact, rounded = (method.event(Facts(100, 5, dimension, dither), 5).noise_multiplier for dither in (0, 1))
+    units = method.encoding(FACTS).units
+    assert rounded * (1 + math.sqrt(dimension) / units) == pytest.approx(exact, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("name", "observer", "expected"),
     [
