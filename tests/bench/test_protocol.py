@@ -201,7 +201,7 @@ def test_without_phe_the_remedy_is_named(monkeypatch):
 def test_bad_options_are_refused():
     with pytest.raises(ConfigError, match="d=16 U=10; d=16 U=20"):
         run_cases(["d=3"])
-    with pytest.raises(ConfigError, match="at least 1"):
+    with pytest.raises(ConfigError, match="a whole number from 1 to"):
         run_cases(workers=0)
 
 

@@ -16,8 +16,8 @@ from uldp.sessions.server import ServerSession
 from uldp.sessions.shuffler import Shuffler
 from uldp.sessions.silo import SiloSession, Watch, signing_key
 
-_KEY: Final = {"name": "paillier", "key_bits": 512, "slots": 1}
-_AVG: Final = {"name": "uldp-avg-w", "max_records": 30}
+_KEY: Final = {"name": "paillier", "key_bits": 512, "slots": 1, "max_records": 30}
+_AVG: Final = {"name": "uldp-avg-w"}
 CASES: Final[Mapping[str, Mapping[str, Any]]] = {
     "plain, no guarantee": {"method": {"name": "default"}, "privacy": {}, "aggregation": {"name": "plain"}},
     "plain, published": {

@@ -154,6 +154,8 @@ def test_commands_that_read_a_run_of_somebody_else_say_it_too(received, command)
     received.write("method")
     directory = RunDirectory.create(received.folder / "R", Experiment.from_file(received.folder / "e.toml"))
     directory.save_model(np.zeros(3), None)
+    kept = ("epsilon", "delta", "unit", "noise", "guarantee")  # without a statement nothing is exported
+    directory.write_json("statement.json", dict.fromkeys(kept, ""))
     received.marker.unlink()
     named = received.write("method", then='raise RuntimeError("it has run")')
     done = received.invoke(*command.split())
