@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,7 +73,8 @@ class _Cache(FunctionCache):  # type: ignore[misc]
     def load_overload(self, signature: Any, context: Any) -> Any:
         try:
             found = super().load_overload(signature, context)
-        except Exception:  # a damaged file is as good as none
+        except Exception:  # a damaged file is as good as none, and is written anew
+            self._cache_file.flush()
             found = None
         if found is None:
             _say("compiling kernels (once); this takes up to a minute")
@@ -88,6 +90,8 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 def keep_on_disk(function: Any) -> Any:
     """Let numba keep what it compiles for ``function``; without a writable folder, say so and compile in memory."""
     try:
+        folder().mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder()).close()
         function._cache = _Cache(function.py_func)
     except OSError as error:
         _say(f"no folder for compiled kernels ({error.strerror}: {folder()}); they are compiled again in each process")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from uldp.learners.kernels import layout as at
@@ -10,6 +12,9 @@ from uldp.learners.kernels.jit import inlined, kernel, stay_apart
 from uldp.learners.kernels.operations import linear_gradient
 from uldp.learners.kernels.passes import backward, forward, gather, loss_gradient
 from uldp.learners.kernels.simd import LANES, fma, load, spread_like, store, total, widen
+
+#: Squares beyond 1e30: scaled to the clip, such numbers would lose their digits in float32 and overstep it.
+_LIMIT: Final = 1e60
 
 
 @kernel
@@ -38,7 +43,7 @@ def squares_of_row(ws, begin, n):
 
 @kernel
 def clip_tile(ws, program, head, m, clip):
-    """Scale the gradients of the tile's records to at most ``clip``; one that is not finite becomes zero.
+    """Scale the gradients of the tile's records to at most ``clip``; one that is too large to scale becomes zero.
 
     The gradient of a linear layer is a product of the record's input a and of the output's gradient b: its norm is
     |a| |b| (Goodfellow 2015), with |b| once more for the bias.
@@ -46,13 +51,15 @@ def clip_tile(ws, program, head, m, clip):
     stay_apart()
     for r in range(m):
         own = head[at.RECORD_GRADIENTS] + r * head[at.EXPLICIT]
-        square = squares(ws, own, head[at.EXPLICIT])
+        square, largest = squares(ws, own, head[at.EXPLICIT]), 0.0
         for number in range(program.shape[0]):
             op = program[number]
             if op[at.KIND] == at.LINEAR:
-                inputs = squares_of_row(ws, op[at.X] + r * op[at.NX], op[at.NX]) + (1.0 if op[at.B] >= 0 else 0.0)
-                square += inputs * squares_of_row(ws, op[at.GY] + r * op[at.NY], op[at.NY])
-        lost = not np.isfinite(square)
+                inputs = squares_of_row(ws, op[at.X] + r * op[at.NX], op[at.NX])
+                outputs = squares_of_row(ws, op[at.GY] + r * op[at.NY], op[at.NY])
+                largest = max(largest, inputs, outputs)
+                square += (inputs + (1.0 if op[at.B] >= 0 else 0.0)) * outputs
+        lost = not (square <= _LIMIT and largest <= _LIMIT)
         factor = 0.0 if lost else min(1.0, clip / np.sqrt(square)) if square > 0 else 1.0
         for i in range(head[at.EXPLICIT]):
             ws[own + i] = 0.0 if lost else ws[own + i] * factor

@@ -10,6 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -53,7 +54,7 @@ class Table:
 
     @classmethod
     def of(cls, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Table:
-        flat = np.ascontiguousarray(features, dtype=np.float32).reshape(len(features), -1)
+        flat = np.ascontiguousarray(features, dtype=np.float32).reshape(len(features), prod(features.shape[1:]))
         return cls(flat, np.ascontiguousarray(labels, dtype=np.float64))
 
 
