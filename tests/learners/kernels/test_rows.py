@@ -122,6 +122,22 @@ def test_a_window_wider_than_all_images_reads_zeros_only():
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["mlp", "cox"])
+def test_a_batch_of_several_tiles_is_one_batch(name):
+    """More records than go through the layers together: sums, dropout and Cox's risk sets go on across tiles."""
+    shape, task, options = MODELS[name]
+    module, data = build_model(name, shape, task, options), make_silo([150, 2, 65, 64], shape, task)
+    local, found = LocalTraining(epochs=2, lr=0.1, batch_size=140), []
+    assert program(name)[0].tile == 64
+    for path in ("kernels", "loop"):
+        learner = TorchLearner(module, task, path=path, threads=1)
+        x = learner.initial(STREAMS)
+        made = (learner.user_gradients(x, data, STREAMS), learner.user_deltas(x, data, local, STREAMS))
+        found.append([row for part in made for _, row in sorted(collect(part).items())])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=2e-5)
+
+
 def test_a_loss_of_one_output_is_not_taken_for_several():
     """It would leave the other outputs' gradients as the user before left them."""
     for loss in set(NUMBERS.values()) - {NUMBERS["cross-entropy"]}:
@@ -161,6 +177,11 @@ def test_a_program_or_records_that_do_not_fit_are_refused_before_a_kernel_runs()
     for column in (at.X, at.Y, at.GY, at.TURNED):
         broken = replace(made, table=made.table.copy())
         broken.table[0, column] = made.header[at.WORKSPACE] - 3
+        with pytest.raises(ModelError, match="outside of its workspace"):
+            validate(broken)
+    for column in (at.ONE, at.VALUES, at.OUTPUTS, at.G_OUTPUTS):
+        broken = replace(made, header=made.header.copy())
+        broken.header[column] = made.header[at.WORKSPACE] - 3
         with pytest.raises(ModelError, match="outside of its workspace"):
             validate(broken)
 

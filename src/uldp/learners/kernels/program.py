@@ -438,8 +438,9 @@ def validate(program: Program) -> None:
     block = int(head[at.PARAMETERS])
     parts = [(int(head[column]), block) for column in (at.GRADIENTS, at.MEANS, at.SQUARES)]
     parts += [(0, block), (int(head[at.ZERO]), int(head[at.ZEROS])), (int(head[at.LABELS]), tile)]
-    parts += [(int(head[at.RECORD_GRADIENTS]), tile * int(head[at.EXPLICIT]))]
-    parts += [(int(head[at.FEATURES]), tile * int(head[at.N_FEATURES]))]
+    parts += [(int(head[at.RECORD_GRADIENTS]), tile * int(head[at.EXPLICIT])), (int(head[at.ONE]), 1)]
+    parts += [(int(head[at.FEATURES]), tile * int(head[at.N_FEATURES])), (int(head[at.VALUES]), int(head[at.INTEGERS]))]
+    parts += [(int(head[column]), tile * program.outputs) for column in (at.OUTPUTS, at.G_OUTPUTS)]
     for row in program.table.tolist():
         parts += _extents(row, tile)
         for offset in (row[at.W], row[at.B]):
@@ -459,13 +460,17 @@ def _extents(row: list[int], tile: int) -> list[tuple[int, int]]:
     if row[at.KIND] == at.LINEAR:
         parts.append((row[at.TURNED], ceiling(row[at.NX]) * ceiling(row[at.NY])))
     if row[at.KIND] in (at.ROW_NORM, at.IMAGE_NORM):
+        image = row[at.KIND] == at.IMAGE_NORM
         parts.append((row[at.HAT], tile * row[at.NX]))
+        parts.append((row[at.RATES], tile * (ceiling(row[at.CHANNELS]) if image else row[at.GROUPS])))
+        parts.append((row[at.ROOM], 2 * ceiling(row[at.CHANNELS]) if image else 0))
     if row[at.KIND] == at.DROPOUT:
         parts.append((row[at.MASK], tile * row[at.NX]))
     if row[at.KIND] == at.CONVOLUTION:
         run = row[at.KH] * row[at.KW] * row[at.CHANNELS]
         parts.append((row[at.TURNED], (run + LANES) * row[at.ROW]))
         parts.append((row[at.BORDERED], tile * row[at.N_BORDERED]))
+        parts.append((row[at.G_BORDERED], row[at.N_BORDERED]))
     if row[at.KIND] == at.MAX_POOL:
         parts.append((row[at.INDEX], tile * row[at.NY]))
     return parts
