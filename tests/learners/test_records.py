@@ -103,6 +103,39 @@ def test_no_record_moves_the_sum_by_more_than_the_clip():
     assert max(moved) > 0.0099
 
 
+def test_the_others_roundings_do_not_carry_the_sum_beyond_the_clip():
+    """Without one record all others are added in another order: that must not show either."""
+    module, generator = nn.Sequential(nn.Linear(1, 1, bias=False)), np.random.default_rng(5)
+    learner, records = TorchLearner(module, Task(2), threads=1), 3000
+    features = generator.uniform(0.5, 3, (records, 1)).astype(np.float32)
+    data = SiloData("a", features, np.ones(records, np.int64), np.arange(records))
+    sums, x = learner.clipped_sums(data, 1.0), np.zeros(1)
+    whole = sums(x, np.arange(records), 0, STREAMS)
+    clipped = [i for i in range(60) if np.linalg.norm(sums(x, np.array([i]), 0, STREAMS)) > 0.999]
+    assert len(clipped) > 9
+    for one in clipped:
+        assert np.linalg.norm(whole - sums(x, np.delete(np.arange(records), one), 0, STREAMS)) <= 1.0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_clip_holds_for_gradients_of_every_size(dtype):
+    """From subnormal to near overflow: at most the clip, and all of it wherever the gradient is larger."""
+    sizes = 10.0 ** np.arange(-44, 39, 2)
+    features = (sizes[:, None] * np.array([0.3, -1.0, 0.7])).astype(np.float32)
+    data = SiloData("a", features, np.full(len(sizes), 3, np.float32), np.arange(len(sizes)))
+    for module in (nn.Sequential(nn.Linear(3, 1, bias=False)), nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))):
+        learner = TorchLearner(module, Task(0), dtype=dtype)
+        x = 1e-6 * learner.initial(STREAMS)
+        largest = learner.clipped_sums(data, 1e300)
+        for clip in (1e-30, 1e-24, 1e-12, 1.0, 1e12, 1e30):
+            sums = learner.clipped_sums(data, clip)
+            for i in range(len(sizes)):
+                found = np.linalg.norm(sums(x, np.array([i]), 0, STREAMS))
+                wanted = min(clip, np.linalg.norm(largest(x, np.array([i]), 0, STREAMS)))
+                assert found <= clip
+                assert found == pytest.approx(wanted, rel=2e-5, abs=0)
+
+
 @pytest.mark.parametrize("path", ["auto", "loop"])
 def test_records_that_overflow_count_as_nothing(path):
     module = build_model("mlp", (6,), Task(0), {"hidden": [4]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 import pytest
+from numba.core.caching import IndexDataCacheFile
 
 from uldp.learners.kernels import cache
 
@@ -63,3 +64,29 @@ def test_a_damaged_file_is_compiled_again(tmp_path, monkeypatch):
     for file in tmp_path.glob("kernels-*/*"):
         file.write_bytes(b"junk")
     assert cache.keep_on_disk(fresh())(np.float32(1)) == pytest.approx(2)
+
+
+def test_a_file_with_the_code_of_another_signature_is_not_taken(tmp_path, monkeypatch):
+    """Two processes that save at the same time may write both under one name."""
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    both = cache.keep_on_disk(fresh())
+    both(np.ones(2, np.float32)), both(np.ones(2, np.float64))
+    first, second = sorted(tmp_path.glob("kernels-*/*.nbc"))
+    first.write_bytes(second.read_bytes())
+    for dtype in (np.float32, np.float64, np.float32):
+        again = cache.keep_on_disk(fresh())(np.ones(2, dtype))
+        np.testing.assert_array_equal(again, np.full(2, 2, dtype))
+        assert again.dtype == dtype
+
+
+def test_a_damaged_file_in_a_folder_that_became_read_only_costs_time_only(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    cache.keep_on_disk(fresh())(np.float32(1))
+    for file in tmp_path.glob("kernels-*/*.nbi"):
+        file.write_bytes(b"junk")
+
+    def refuse(self, overloads):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(IndexDataCacheFile, "_save_index", refuse)
+    assert cache.keep_on_disk(fresh())(np.float32(1)) == 2

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from torch import nn
 from twin import collect, make_silo
 
 from uldp.data.federation import Task
@@ -18,12 +19,14 @@ from uldp.errors import ModelError
 from uldp.learners.base import LocalTraining
 from uldp.learners.groups import group_users
 from uldp.learners.kernels import layout as at
+from uldp.learners.kernels.jit import CHECK_VARIABLE
 from uldp.learners.kernels.objectives import NUMBERS
-from uldp.learners.kernels.program import compile_program, validate
-from uldp.learners.kernels.runner import Groups, Runner, Table
+from uldp.learners.kernels.program import NoKernelError, compile_program, validate
+from uldp.learners.kernels.runner import Groups, Runner, Table, _compiled
 from uldp.learners.losses import choose_loss
 from uldp.learners.models import build_model
 from uldp.learners.noise import Noise
+from uldp.learners.torch import TorchLearner
 from uldp.rng import Streams
 
 STREAMS = Streams.from_seed(2)
@@ -105,6 +108,57 @@ def test_a_label_that_is_no_class_reaches_nothing_else():
         np.testing.assert_array_equal(bad[user], good[user])
 
 
+def test_a_window_wider_than_all_images_reads_zeros_only():
+    """A border may make a window longer than the longest row of numbers; labels lie behind the zeros."""
+    module = nn.Sequential(nn.Conv2d(4, 2, (1, 11), padding=(0, 5)), nn.Flatten(), nn.Linear(2, 2))
+    data = make_silo([5, 1, 3], (4, 1, 1), Task(2))
+    found = []
+    for path in ("kernels", "loop"):
+        learner = TorchLearner(module, Task(2), path=path, threads=1)
+        x = learner.initial(STREAMS)
+        sums = learner.clipped_sums(data, 10.0)(x, np.arange(len(data)), 0, STREAMS)
+        found.append([*collect(learner.user_gradients(x, data, STREAMS)).values(), sums])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cox"])
+def test_a_batch_of_several_tiles_is_one_batch(name):
+    """More records than go through the layers together: sums, dropout and Cox's risk sets go on across tiles."""
+    shape, task, options = MODELS[name]
+    module, data = build_model(name, shape, task, options), make_silo([150, 2, 65, 64], shape, task)
+    local, found = LocalTraining(epochs=2, lr=0.1, batch_size=140), []
+    assert program(name)[0].tile == 64
+    for path in ("kernels", "loop"):
+        learner = TorchLearner(module, task, path=path, threads=1)
+        x = learner.initial(STREAMS)
+        made = (learner.user_gradients(x, data, STREAMS), learner.user_deltas(x, data, local, STREAMS))
+        found.append([row for part in made for _, row in sorted(collect(part).items())])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=2e-5)
+
+
+def test_a_loss_of_one_output_is_not_taken_for_several():
+    """It would leave the other outputs' gradients as the user before left them."""
+    for loss in set(NUMBERS.values()) - {NUMBERS["cross-entropy"]}:
+        with pytest.raises(NoKernelError, match="single output"):
+            compile_program(nn.Sequential(nn.Linear(3, 2)), (3,), loss)
+
+
+def test_read_only_records_are_trained_by_the_same_code_and_nothing_given_is_written():
+    made, x, data = program("creditcard")
+    runner, local = Runner(made, np.float32, 1), LOCALS["sgd"]
+    before = rows(runner, x, data, local)
+    compiled, kept = len(_compiled().signatures), [array.copy() for array in (data.features, x)]
+    data.features.flags.writeable = x.flags.writeable = False
+    for one, other in zip(before, rows(runner, x, data, local), strict=True):
+        for user in one:
+            np.testing.assert_array_equal(one[user], other[user])
+    assert len(_compiled().signatures) == compiled
+    for array, copy in zip((data.features, x), kept, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
 def test_a_program_or_records_that_do_not_fit_are_refused_before_a_kernel_runs():
     made, x, data = program("creditcard")
     runner, table, some = Runner(made, np.float32, 1), Table.of(data.features, data.labels), groups(data)
@@ -113,6 +167,8 @@ def test_a_program_or_records_that_do_not_fit_are_refused_before_a_kernel_runs()
         replace(some, records=-1 - some.records),
         replace(some, counts=some.counts + 30),
         replace(some, starts=some.starts - 1),
+        replace(some, keys=some.keys[:-1]),
+        replace(some, starts=some.starts[:-1]),
     ):
         with pytest.raises(ModelError, match="do not fit"):
             list(runner.deltas(x, table, wrong, LOCALS["sgd"]))
@@ -121,6 +177,11 @@ def test_a_program_or_records_that_do_not_fit_are_refused_before_a_kernel_runs()
     for column in (at.X, at.Y, at.GY, at.TURNED):
         broken = replace(made, table=made.table.copy())
         broken.table[0, column] = made.header[at.WORKSPACE] - 3
+        with pytest.raises(ModelError, match="outside of its workspace"):
+            validate(broken)
+    for column in (at.ONE, at.VALUES, at.OUTPUTS, at.G_OUTPUTS):
+        broken = replace(made, header=made.header.copy())
+        broken.header[column] = made.header[at.WORKSPACE] - 3
         with pytest.raises(ModelError, match="outside of its workspace"):
             validate(broken)
 
@@ -149,7 +210,7 @@ import hashlib, sys
 sys.path.insert(0, "tests/learners"), sys.path.insert(0, "tests/learners/kernels")
 import numpy as np
 from test_rows import LOCALS, MODELS, program, rows
-from uldp.learners.kernels.runner import Runner
+from uldp.learners.kernels.runner import Runner, Table
 found = hashlib.sha256()
 for name in MODELS:
     made, x, data = program(name)
@@ -158,12 +219,17 @@ for name in MODELS:
         for part in rows(Runner(made, np.float32, 2), x, data, local):
             for user in sorted(part):
                 found.update(part[user].tobytes())
+    if name != "cox":
+        table, records = Table.of(data.features, data.labels), np.arange(len(data))
+        runner, keys = Runner(made, np.float32, 2), np.zeros((len(data), 2), np.uint64)
+        found.update(runner.clipped_sum(x, table, records, keys, 0, 0.1).tobytes())
+        found.update(runner.outputs(x, table).tobytes())
 print(found.hexdigest())
 """
 
 
 def in_child(**variables):
-    environment = {**os.environ, **variables}
+    environment = {**os.environ, CHECK_VARIABLE: "", **variables}
     done = subprocess.run(
         [sys.executable, "-c", _TRAIN], env=environment, capture_output=True, text=True, timeout=900, check=False
     )
@@ -181,4 +247,4 @@ def test_two_instruction_sets_give_the_same_bits():
 
 @pytest.mark.slow
 def test_no_kernel_reaches_outside_of_its_arrays():
-    assert in_child(ULDP_CHECK_KERNELS="1") == in_child()
+    assert in_child(**{CHECK_VARIABLE: "1"}) == in_child()

@@ -6,6 +6,7 @@ alone would not notice a change in a function that a cached one calls. A folder 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -73,9 +74,14 @@ class _Cache(FunctionCache):  # type: ignore[misc]
     def load_overload(self, signature: Any, context: Any) -> Any:
         try:
             found = super().load_overload(signature, context)
-        except Exception:  # a damaged file is as good as none, and is written anew
-            self._cache_file.flush()
+            # Two processes that save different code at the same time may give both files one name.
+            damaged = found is not None and tuple(found.signature.args) != tuple(signature)
+        except Exception:
+            damaged = True
+        if damaged:  # as good as none, and written anew
             found = None
+            with contextlib.suppress(OSError):
+                self._cache_file.flush()
         if found is None:
             _say("compiling kernels (once); this takes up to a minute")
         return found
@@ -83,8 +89,9 @@ class _Cache(FunctionCache):  # type: ignore[misc]
     def save_overload(self, signature: Any, data: Any) -> None:
         try:
             super().save_overload(signature, data)
-        except OSError as error:
-            _say(f"compiled kernels cannot be kept in {self._cache_path} ({error.strerror}); they stay in memory")
+        except Exception as error:  # a full disk, or a damaged file that could not be written anew
+            reason = getattr(error, "strerror", None) or error
+            _say(f"compiled kernels cannot be kept in {self._cache_path} ({reason}); they stay in memory")
 
 
 def keep_on_disk(function: Any) -> Any:

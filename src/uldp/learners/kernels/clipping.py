@@ -1,4 +1,9 @@
-"""Sums of clipped gradients of single records, as DP-SGD needs them."""
+"""Sums of clipped gradients of single records, as DP-SGD needs them.
+
+Norms, factors and sums are float64, and products of two float32 are exact there: what a record adds has the norm that
+was computed for it, but for some 1e-16 of it. Sums in float32 would not do: without one record all others are added in
+another order, and roundings of all of them would move the sum, not only that record.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,15 @@ from typing import Final
 import numpy as np
 
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels import pooling
 from uldp.learners.kernels.jit import inlined, kernel, stay_apart
-from uldp.learners.kernels.operations import linear_gradient
 from uldp.learners.kernels.passes import backward, forward, gather, loss_gradient
-from uldp.learners.kernels.simd import LANES, fma, load, spread_like, store, total, widen
+from uldp.learners.kernels.pooling import fill_zero
+from uldp.learners.kernels.products import multiply
+from uldp.learners.kernels.simd import LANES, fma, load, splat, spread_like, store, total, widen
 
-#: Squares beyond 1e30: scaled to the clip, such numbers would lose their digits in float32 and overstep it.
-_LIMIT: Final = 1e60
+#: Larger sums of squares are left out: float32 ends at 3e38. In float64, what is lost to underflow in one factor of a
+#: product (1e-154) cannot be made large by the other then (1e38).
+_LIMIT: Final = 1e76
 
 
 @kernel
@@ -42,41 +48,50 @@ def squares_of_row(ws, begin, n):
 
 
 @kernel
-def clip_tile(ws, program, head, m, clip):
-    """Scale the gradients of the tile's records to at most ``clip``; one that is too large to scale becomes zero.
+def clip_factor(ws, program, head, r, clip):
+    """What scales the gradient of record r to at most ``clip``: 1 or less, and 0 for a gradient that has no norm.
 
     The gradient of a linear layer is a product of the record's input a and of the output's gradient b: its norm is
     |a| |b| (Goodfellow 2015), with |b| once more for the bias.
     """
     stay_apart()
-    for r in range(m):
-        own = head[at.RECORD_GRADIENTS] + r * head[at.EXPLICIT]
-        square, largest = squares(ws, own, head[at.EXPLICIT]), 0.0
-        for number in range(program.shape[0]):
-            op = program[number]
-            if op[at.KIND] == at.LINEAR:
-                inputs = squares_of_row(ws, op[at.X] + r * op[at.NX], op[at.NX])
-                outputs = squares_of_row(ws, op[at.GY] + r * op[at.NY], op[at.NY])
-                largest = max(largest, inputs, outputs)
-                square += (inputs + (1.0 if op[at.B] >= 0 else 0.0)) * outputs
-        lost = not (square <= _LIMIT and largest <= _LIMIT)
-        factor = 0.0 if lost else min(1.0, clip / np.sqrt(square)) if square > 0 else 1.0
-        for i in range(head[at.EXPLICIT]):
-            ws[own + i] = 0.0 if lost else ws[own + i] * factor
-        for number in range(program.shape[0]):
-            op = program[number]
-            if op[at.KIND] == at.LINEAR:
-                for j in range(op[at.NY]):
-                    place = op[at.GY] + r * op[at.NY] + j
-                    ws[place] = 0.0 if lost else ws[place] * factor
-                if lost:  # so that zero times infinity does not come back
-                    for i in range(op[at.NX]):
-                        ws[op[at.X] + r * op[at.NX] + i] = 0.0
+    square = squares(ws, head[at.RECORD_GRADIENTS] + r * head[at.EXPLICIT], head[at.EXPLICIT])
+    for number in range(program.shape[0]):
+        op = program[number]
+        if op[at.KIND] == at.LINEAR:
+            inputs = squares_of_row(ws, op[at.X] + r * op[at.NX], op[at.NX])
+            outputs = squares_of_row(ws, op[at.GY] + r * op[at.NY], op[at.NY])
+            if not (inputs <= _LIMIT and outputs <= _LIMIT):
+                return 0.0
+            square += (inputs + (1.0 if op[at.B] >= 0 else 0.0)) * outputs
+    if not square <= _LIMIT:
+        return 0.0
+    return min(1.0, clip / np.sqrt(square)) if square > 0 else 1.0
 
 
 @kernel
-def add_clipped(ws, iw, uw, program, reals, head, features, labels, records, begin, count, keys, step, clip):
-    """Leave the sum of a tile's clipped gradients in the gradients."""
+def add_linear(ws, fw, op, m, factors, a, b):
+    """Add the tile's clipped gradients of a linear layer: A^T (factor B), and factor B for the bias.
+
+    ``a`` and ``b`` are room for both in float64. A record with factor 0 may hold anything: it becomes zeros.
+    """
+    stay_apart()
+    inputs, outputs, row = op[at.NX], op[at.NY], op[at.ROW]
+    for r in range(m):
+        factor = fw[factors + r]
+        for i in range(inputs):
+            fw[a + r * inputs + i] = ws[op[at.X] + r * inputs + i] if factor > 0 else 0.0
+        for j in range(outputs):
+            value = np.float64(ws[op[at.GY] + r * outputs + j]) * factor if factor > 0 else 0.0
+            fw[b + r * row + j] = value
+            if op[at.B] >= 0:
+                fw[op[at.B] + j] += value
+    multiply(fw, a, 1, inputs, 1, 0, m, b, row, op[at.W], row, op[at.W], row, inputs, outputs)
+
+
+@kernel
+def add_clipped(ws, iw, uw, fw, program, reals, head, features, labels, records, begin, count, keys, step, clip):
+    """Add a tile's clipped gradients to the sums, which lie in ``fw`` as the parameters do in the workspace."""
     stay_apart()
     for r in range(count):
         record = records[begin + r]
@@ -85,16 +100,17 @@ def add_clipped(ws, iw, uw, program, reals, head, features, labels, records, beg
         uw[2 * r], uw[2 * r + 1] = keys[begin + r, 0], 0
     forward(ws, program, reals, head, count, True, uw, step)
     loss_gradient(ws, head, count, 1.0)
-    pooling.fill_zero(ws, head[at.RECORD_GRADIENTS], count * head[at.EXPLICIT])
+    fill_zero(ws, head[at.RECORD_GRADIENTS], count * head[at.EXPLICIT])
     backward(ws, iw, program, reals, head, count, True, True)
-    clip_tile(ws, program, head, count, clip)
-    g = head[at.GRADIENTS]
-    for i in range(0, head[at.EXPLICIT], LANES):
-        sums = load(ws, head[at.RECORD_GRADIENTS] + i)
-        for r in range(1, count):
-            sums = sums + load(ws, head[at.RECORD_GRADIENTS] + r * head[at.EXPLICIT] + i)
-        store(ws, g + i, sums)
+    factors = head[at.PARAMETERS]
+    for r in range(count):
+        factor = clip_factor(ws, program, head, r, clip)
+        fw[factors + r] = factor
+        if factor > 0:
+            own = head[at.RECORD_GRADIENTS] + r * head[at.EXPLICIT]
+            for i in range(0, head[at.EXPLICIT], LANES):
+                store(fw, i, fma(widen(load(ws, own + i)), splat(factor), load(fw, i)))
     for number in range(program.shape[0]):
         op = program[number]
         if op[at.KIND] == at.LINEAR:
-            linear_gradient(ws, op, head, count, g + op[at.W], g + op[at.B] if op[at.B] >= 0 else -1, True)
+            add_linear(ws, fw, op, count, factors, factors + head[at.TILE], head[at.CLIPPED_B])

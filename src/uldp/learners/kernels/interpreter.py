@@ -6,8 +6,6 @@ records), one after the other, in a workspace of its own.
 
 from __future__ import annotations
 
-import numpy as np
-
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels import objectives, optimisers, pooling
 from uldp.learners.kernels.clipping import add_clipped
@@ -140,15 +138,15 @@ def run(what, ws, iw, uw, fw, program, reals, head, settings, options, start, pl
                         rows[i, places[k]] = ws[head[at.GRADIENTS] + k]
         return
     prepare(ws, program)
+    if what == at.CLIP:
+        pooling.fill_zero(fw, 0, parameters)
     for begin in range(0, records.size, head[at.TILE]):
         count = min(head[at.TILE], records.size - begin)
         if what == at.CLIP:
             add_clipped(
-                ws, iw, uw, program, reals, head, features, labels, records, begin, count, keys, options[0], settings[0]
-            )
-            for k in range(parameters):
-                if places[k] >= 0:
-                    sums[places[k]] += np.float64(ws[head[at.GRADIENTS] + k])
+                ws, iw, uw, fw, program, reals, head, features, labels, records, begin, count, keys, options[0],
+                settings[0],
+            )  # fmt: skip
         else:
             for r in range(count):
                 gather(ws, head, features, records[begin + r], r)
@@ -156,3 +154,7 @@ def run(what, ws, iw, uw, fw, program, reals, head, settings, options, start, pl
             for r in range(count):
                 for j in range(head[at.N_OUTPUTS]):
                     rows[begin + r, j] = ws[head[at.OUTPUTS] + r * head[at.N_OUTPUTS] + j]
+    if what == at.CLIP:
+        for k in range(parameters):
+            if places[k] >= 0:
+                sums[places[k]] = fw[k]

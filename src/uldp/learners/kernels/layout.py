@@ -90,8 +90,10 @@ RECORD_GRADIENTS: Final = 18
 VALUES: Final = 19  # room for lists of numbers (convolution)
 WORKSPACE: Final = 20
 INTEGERS: Final = 21
+CLIPPED_B: Final = 22  # float64 room of clipped sums: the sums, factors, inputs and, from here on, scaled gradients
+CLIPPED: Final = 23  # numbers of it
 
-HEADER: Final = 22
+HEADER: Final = 24
 
 # --- what to do -----------------------------------------------------------------------------------------------
 TRAIN: Final = 0

@@ -21,7 +21,7 @@ from torch import nn
 from uldp.errors import ModelError
 from uldp.learners.kernels import activations
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels.objectives import COX
+from uldp.learners.kernels.objectives import CROSS_ENTROPY
 from uldp.learners.kernels.simd import LANES
 
 Shape = tuple[int, ...]
@@ -94,7 +94,10 @@ def ceiling(n: int) -> int:
 
 @dataclass
 class _Operation:
-    """One row in the making. ``per_record`` buffers grow with the tile, ``rooms`` do not."""
+    """One row in the making. ``per_record`` buffers grow with the tile, ``rooms`` do not.
+
+    ``run`` numbers of an image's row are in a convolution's window: more than the image has where the border is wide.
+    """
 
     columns: dict[int, int]
     inputs: _Form
@@ -106,6 +109,7 @@ class _Operation:
     bias: IntArray | None = None
     in_place: bool = False
     lists: int = 0
+    run: int = 0
     products: int = 0
 
 
@@ -230,6 +234,7 @@ def _convolution(layer: nn.Conv2d, form: _Form, starts: list[int]) -> _Operation
         per_record={at.BORDERED: bordered} if ph or pw else {},
         rooms={at.TURNED: (kh * kw * form.channels + LANES) * ceiling(layer.out_channels), at.G_BORDERED: bordered},
         weight=weight, bias=bias, lists=max(outputs.pixels, layer.out_channels) + LANES,
+        run=kw * form.channels,
         products=layer.weight.numel() * outputs.pixels,
     )  # fmt: skip
 
@@ -366,8 +371,8 @@ def _lay_out(operations: list[_Operation], inputs: _Form, outputs: _Form, loss: 
     trained = [number for number, op in enumerate(operations) if op.weight is not None]
     if not trained:
         raise NoKernelError("no layer has parameters")
-    if loss == COX and outputs.size != 1:
-        raise NoKernelError("a survival model has one output")
+    if loss != CROSS_ENTROPY and outputs.size != 1:
+        raise NoKernelError(f"the loss is one of a single output, not of {outputs.size}")
     offsets, places, explicit = _parameter_block(operations)
     head = np.zeros(at.HEADER, dtype=np.int64)
     space, tile = _Workspace(), _tile(operations, inputs.size)
@@ -375,10 +380,13 @@ def _lay_out(operations: list[_Operation], inputs: _Form, outputs: _Form, loss: 
     space.room(len(places))
     for column in (at.GRADIENTS, at.MEANS, at.SQUARES):
         head[column] = space.room(len(places))
-    widest = max(max(op.inputs.size, op.outputs.size) for op in operations)
+    widest = max(max(op.inputs.size, op.outputs.size, op.run) for op in operations)
     head[at.ZEROS] = ceiling(widest) + LANES
     head[at.ZERO], head[at.ONE], head[at.LABELS] = space.room(widest + LANES), space.room(1), space.room(tile)
     head[at.RECORD_GRADIENTS] = space.room(tile * explicit)
+    linear = [op for op in operations if op.columns[at.KIND] == at.LINEAR]
+    head[at.CLIPPED_B] = len(places) + tile * (1 + max((op.inputs.size for op in linear), default=0))
+    head[at.CLIPPED] = head[at.CLIPPED_B] + tile * max((op.columns[at.ROW] for op in linear), default=0) + LANES
     lists = max(op.lists for op in operations)
     head[at.VALUES], head[at.INTEGERS] = space.room(lists), lists
     head[at.N_FEATURES], head[at.FEATURE_CHANNELS] = inputs.size, inputs.channels
@@ -430,8 +438,9 @@ def validate(program: Program) -> None:
     block = int(head[at.PARAMETERS])
     parts = [(int(head[column]), block) for column in (at.GRADIENTS, at.MEANS, at.SQUARES)]
     parts += [(0, block), (int(head[at.ZERO]), int(head[at.ZEROS])), (int(head[at.LABELS]), tile)]
-    parts += [(int(head[at.RECORD_GRADIENTS]), tile * int(head[at.EXPLICIT]))]
-    parts += [(int(head[at.FEATURES]), tile * int(head[at.N_FEATURES]))]
+    parts += [(int(head[at.RECORD_GRADIENTS]), tile * int(head[at.EXPLICIT])), (int(head[at.ONE]), 1)]
+    parts += [(int(head[at.FEATURES]), tile * int(head[at.N_FEATURES])), (int(head[at.VALUES]), int(head[at.INTEGERS]))]
+    parts += [(int(head[column]), tile * program.outputs) for column in (at.OUTPUTS, at.G_OUTPUTS)]
     for row in program.table.tolist():
         parts += _extents(row, tile)
         for offset in (row[at.W], row[at.B]):
@@ -451,13 +460,17 @@ def _extents(row: list[int], tile: int) -> list[tuple[int, int]]:
     if row[at.KIND] == at.LINEAR:
         parts.append((row[at.TURNED], ceiling(row[at.NX]) * ceiling(row[at.NY])))
     if row[at.KIND] in (at.ROW_NORM, at.IMAGE_NORM):
+        image = row[at.KIND] == at.IMAGE_NORM
         parts.append((row[at.HAT], tile * row[at.NX]))
+        parts.append((row[at.RATES], tile * (ceiling(row[at.CHANNELS]) if image else row[at.GROUPS])))
+        parts.append((row[at.ROOM], 2 * ceiling(row[at.CHANNELS]) if image else 0))
     if row[at.KIND] == at.DROPOUT:
         parts.append((row[at.MASK], tile * row[at.NX]))
     if row[at.KIND] == at.CONVOLUTION:
         run = row[at.KH] * row[at.KW] * row[at.CHANNELS]
         parts.append((row[at.TURNED], (run + LANES) * row[at.ROW]))
         parts.append((row[at.BORDERED], tile * row[at.N_BORDERED]))
+        parts.append((row[at.G_BORDERED], row[at.N_BORDERED]))
     if row[at.KIND] == at.MAX_POOL:
         parts.append((row[at.INDEX], tile * row[at.NY]))
     return parts

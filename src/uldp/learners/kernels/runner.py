@@ -164,6 +164,7 @@ class Runner:
 
     def _start(self, x: Vector) -> npt.NDArray[Any]:
         """The parameters as they lie in the workspace."""
+        _compiled()  # here, not in several threads at once
         places = self.program.places
         start = np.zeros(len(places) + LANES, dtype=self.dtype)
         inside = places >= 0
@@ -188,26 +189,19 @@ class Runner:
     ) -> None:
         program, head = self.program, self.program.header
         most = int(users.counts.max(initial=1))
-        _check(program, table, users)
+        _check(program, table, users, what)
+        given = (
+            program.table, program.reals, head, np.array(settings, dtype=np.float64),
+            np.array(options, dtype=np.int64), start, program.places, table.features, table.labels,
+            users.records, users.starts, users.counts, users.keys,
+        )  # fmt: skip
         _compiled()(
             what,
             self._workspace(),
             self._allocate(int(head[at.INTEGERS]) + 4 * most, np.int64),
             self._allocate(2 * program.tile + 4 * most, np.uint64),
-            self._allocate(3 * most, np.float64),
-            program.table,
-            program.reals,
-            head,
-            np.array(settings, dtype=np.float64),
-            np.array(options, dtype=np.int64),
-            start,
-            program.places,
-            table.features,
-            table.labels,
-            users.records,
-            users.starts,
-            users.counts,
-            users.keys,
+            self._allocate(int(head[at.CLIPPED]) if what == at.CLIP else 3 * most, np.float64),
+            *(_read_only(array) for array in given),
             rows,
             sums,
         )
@@ -216,12 +210,25 @@ class Runner:
 _NONE: Final[IntArray] = np.zeros(0, dtype=np.int64)
 
 
-def _check(program: Program, table: Table, users: Groups) -> None:
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What kernels only read. Arrays that may be written are of another type, for which all would be compiled again."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _check(program: Program, table: Table, users: Groups, what: int) -> None:
     """Kernels do not look where they read: everything is looked at here."""
-    records, ends = users.records, users.starts + users.counts
-    if (
-        table.features.shape != (len(table.labels), program.header[at.N_FEATURES])
-        or (len(records) and not 0 <= records.min() <= records.max() < len(table.labels))
-        or (len(ends) and not (users.starts.min() >= 0 and users.counts.min() >= 1 and ends.max() <= len(records)))
+    starts, counts, records = users.starts, users.counts, users.records
+    keys = 0 if what == at.PREDICT else len(records) if what == at.CLIP else len(starts)
+    if not (
+        table.features.shape == (len(table.labels), program.header[at.N_FEATURES])
+        and users.keys.shape == (keys, 2)
+        and len(starts) == len(counts)
+        and records.min(initial=0) >= 0
+        and records.max(initial=-1) < len(table.labels)
+        and starts.min(initial=0) >= 0
+        and counts.min(initial=1) >= 1
+        and (starts + counts).max(initial=0) <= len(records)
     ):
         raise ModelError("records and program do not fit together", place="model")

@@ -14,6 +14,8 @@ def why_not() -> str:
         from numba.core import config
     except ImportError as error:
         return f"numba cannot be imported ({error})"
+    if config.DISABLE_JIT:
+        return "NUMBA_DISABLE_JIT is set"
     if platform.machine().lower() in ("x86_64", "amd64"):
         named = config.CPU_FEATURES
         features = llvmlite.binding.get_host_cpu_features()
