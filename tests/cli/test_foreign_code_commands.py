@@ -1,6 +1,7 @@
 """Code that an experiment file names: said before it runs, not run by `doctor` unless told, forbidden by a policy."""
 
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -181,3 +182,29 @@ def test_a_policy_without_the_key_allows_any_code_and_a_silo_s_process_checks_it
     experiment = Experiment.from_file(received.folder / "e.toml")
     with pytest.raises(ConfigError, match=r"policy\.allowed_code"):
         Policy(allowed_code=()).check(experiment, prepare_server(experiment, rehearsal=True).plan)
+
+
+SHORT = '[data]\ndataset = "synthetic"\n[method]\nname = "{}"\n[privacy]\nepsilon = 3\n'
+
+
+def test_a_file_that_is_called_like_a_package_of_ours_does_not_run(tmp_path):
+    """A folder that somebody sent may hold more than the experiment file."""
+    (tmp_path / "cryptography.py").write_text("open('it-has-run', 'w')\n")
+    (tmp_path / "e.toml").write_text(
+        '[data]\ndataset = "synthetic"\n[method]\nname = "uldp-avg"\n[privacy]\nepsilon = 3\n'
+    )
+    started = ([sys.executable, "-m", "uldp"], [sys.executable, "-P", "-c", "from uldp.cli import main; main()"])
+    for command in started:
+        done = subprocess.run([*command, "plan", "e.toml"], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "it-has-run").exists()
+
+
+def test_code_of_ones_own_is_found_in_the_current_folder(tmp_path):
+    (tmp_path / "mine.py").write_text("from uldp.methods.uldp_avg import UldpAvg as Mine\n")
+    (tmp_path / "e.toml").write_text(
+        '[data]\ndataset = "synthetic"\n[method]\nname = "mine:Mine"\n[privacy]\nepsilon = 3\n'
+    )
+    command = [sys.executable, "-P", "-c", "from uldp.cli import main; main()", "plan", "e.toml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -33,6 +33,8 @@ from uldp.errors import DataError
         ("stra\u00dfe", "STRASSE"),
         (True, "TRUE"),
         ("9" * 5000, "0" + "9" * 5000),
+        ("7", b"7\0\0\0", "7\x7f", "7\ufe0f"),  # a binary column is filled with zeros
+        ("-7", "\u22127"),
     ],
 )
 def test_spellings_of_one_id_agree(same):

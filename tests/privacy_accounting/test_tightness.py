@@ -29,6 +29,14 @@ def check(size, rate, sigma, rounds, delta):
     assert truth * (1 - QUADRATURE) <= found <= truth * (1 + STATED), (size, rate, sigma, rounds, delta, found / truth)
 
 
+@pytest.mark.parametrize(("rate", "sigma", "rounds"), [(0.9, 0.05, 5), (0.99, 0.02, 1), (1 - 1e-9, 0.008, 30)])
+def test_losses_that_floats_cannot_tell_apart_have_an_epsilon(rate, sigma, rounds):
+    """Without the user every loss is -log(1 - q). Truth lies between that of the sampled rounds and that of all."""
+    found = account({PoissonSampled(rate, Gaussian(sigma)): rounds}, 1e-5).value
+    every = gaussian_epsilon(math.sqrt(rounds) / sigma, 1e-5)
+    assert 0.8 * every <= found <= every
+
+
 @pytest.mark.parametrize(
     ("size", "rate", "sigma", "rounds", "delta"),
     [

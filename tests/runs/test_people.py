@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from uldp.cli.app import app
 from uldp.data.people import People, table_digest
+from uldp.methods.uldp_avg import UldpAvg
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian
 from uldp.runs.directory import RunDirectory
@@ -311,3 +312,49 @@ def test_a_tables_digest_does_not_depend_on_any_order():
     assert one == table_digest(["c", "b", "a"], features[[2, 0, 3, 1]][:, ::-1])
     assert one != table_digest(["a", "b", "d"], features)
     assert one != table_digest(["a", "b", "c"], features[:3])
+
+
+def test_runs_behind_links_and_inside_of_runs_count_too(folder):
+    tables("one", records(0), records(20))
+    run("one")
+    run("one", out="one/again")
+    os.rename("runs", "elsewhere")
+    os.mkdir("runs")
+    os.symlink("../elsewhere/one", "runs/linked")
+    os.symlink("../../runs", "elsewhere/one/back")  # a circle ends
+    [found] = totals()
+    assert len(found["runs"]) == 2
+
+
+def test_a_folder_that_cannot_be_searched_is_no_total(folder, monkeypatch):
+    tables("one", records(0), records(20))
+    run("one")
+    inside = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("private"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return inside(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    result = runner.invoke(app, ["total", "runs"])
+    assert result.exit_code == 2 and "private: cannot be read" in result.stderr
+
+
+def test_an_unfinished_run_of_a_method_without_a_guarantee_is_without_bound(folder, monkeypatch):
+    tables("one", records(0), records(20))
+    run("one")
+    for name in ("statement.json", "result.json"):
+        os.remove(f"runs/one/{name}")
+    assert totals()[0]["epsilon"] is not None
+    monkeypatch.setattr(UldpAvg, "void", "it promises nothing")
+    assert totals()[0]["epsilon"] is None
+
+
+def test_a_population_has_one_name_in_all_unicode_forms(folder):
+    for name, people, form in (("one", 0, "Z\u00fcrich"), ("two", 200, "zu\u0308rich ")):
+        tables(
+            name, records(people), records(people + 50), SETTINGS.replace("[data]", f'[data]\npopulation = "{form}"')
+        )
+        run(name)
+    assert len(totals()) == 1

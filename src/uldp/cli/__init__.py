@@ -10,8 +10,6 @@ def main() -> None:
     try:
         from uldp.cli.app import app
 
-        if "" not in sys.path:
-            sys.path.insert(0, "")  # as `python -m` does: a method or model of one's own may lie in the current folder
         app()
     except KeyboardInterrupt:  # while modules are loaded
         print("stopped; nothing was started.", file=sys.stderr)

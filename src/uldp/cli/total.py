@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,7 +115,7 @@ def _summed(runs: list[_Run], released: list[Counter[Event]], delta: float, unit
 @reporting
 def total(folders: Folders, delta: Delta = 0.0, as_json: Json = False) -> None:
     """Add up the privacy that runs on the same people have spent: trials, comparisons and tuning count too."""
-    paths = sorted({path.parent.resolve() for folder in folders for path in _runs_below(folder)})
+    paths = sorted({path.resolve() for folder in folders for path in _runs_below(folder)})
     if not paths:
         listed = ", ".join(str(folder) for folder in folders)
         raise RunError("holds no run directory (a folder with experiment.json)", place=listed, value=listed)
@@ -206,8 +207,25 @@ def _shown(privacy: dict[str, Any]) -> str:
 
 
 def _runs_below(folder: Path) -> list[Path]:
-    own = folder / "experiment.json"
-    return [own] if own.is_file() else [path for path in folder.rglob("experiment.json") if path.is_file()]
+    """All run directories in ``folder``: through links too, inside of one another too. None is left out silently."""
+    found, seen = [], set()
+    for path, below, files in os.walk(folder, followlinks=True, onerror=_unreadable):
+        real = os.path.realpath(path)
+        if real in seen:  # a link that leads back
+            below.clear()
+            continue
+        seen.add(real)
+        if "experiment.json" in files:
+            found.append(Path(path))
+        elif "ledger.jsonl" in files:
+            raise RunError(
+                "lies beside no experiment.json; restore that, or move it away", place=f"{path}/ledger.jsonl"
+            )
+    return found
+
+
+def _unreadable(error: OSError) -> None:
+    raise RunError(f"cannot be read: {error.strerror}", place=str(error.filename)) from error
 
 
 def _read(path: Path) -> _Run:
@@ -247,7 +265,7 @@ def _check_whole(directory: RunDirectory, rounds: int) -> None:
 
 
 def _void(directory: RunDirectory, experiment: Experiment) -> bool:
-    """Whether the statement, or the schema while there is none yet, says that there is no guarantee."""
+    """Whether the statement, or method and schema while there is none yet, say that there is no guarantee."""
     if (directory.path / "statement.json").is_file():
         return bool(directory.read_json("statement.json").get("epsilon") is None)
-    return experiment.data.schema.get("standardise") == "silo"
+    return bool(experiment.method.void) or experiment.data.schema.get("standardise") == "silo"

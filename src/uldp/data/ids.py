@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MISSING_IDS: Final = values.MISSING_WORDS | {"\\n", "(null)", "-", ".", "nat", "#null!"}  # "\n": MySQL's \N, casefolded
 
+_MINUS: Final = "\u2212"
 _EXACT: Final = 2.0**53  # below it, every whole number has a float64 of its own
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)")
 _EXPONENT: Final = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?e[+-]?[0-9]+")
@@ -134,12 +135,18 @@ def _text_id(cell: str) -> str | Problem:
 
 def _plain(text: str) -> str:
     """Letters and digits that look or mean the same become the same; what cannot be seen goes."""
-    if text.isascii():
+    if text.isascii() and text.isprintable():
         return text.casefold().strip()
-    visible = "".join(char for char in text if unicodedata.category(char) != "Cf")
+    visible = "".join(char for char in text if not _unseen(char)).replace(_MINUS, "-")
     # Twice: folding may leave letters that compose again.
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", visible).casefold())
     return "".join(str(unicodedata.decimal(char, char)) for char in folded).strip()
+
+
+def _unseen(char: str) -> bool:
+    """Formatting, control characters (such as the zeros that fill a binary column) and variation selectors."""
+    category = unicodedata.category(char)
+    return category == "Cf" or (category == "Cc" and not char.isspace()) or "\ufe00" <= char <= "\ufe0f"
 
 
 def _number_id(text: str) -> str:

@@ -5,7 +5,6 @@ A later entry is one function with the decorator :func:`zoo`; its keyword-only p
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from uldp.errors import ConfigError, ModelError, own_code, shown
 from uldp.learners.checks import Shape, check_model, check_parameters
 from uldp.learners.seeding import seed_cpu
 from uldp.limits import MAX_LAYERS, MAX_PARAMETERS, check_whole
+from uldp.plugins import import_own
 from uldp.rng import Streams
 
 Factory = Callable[..., nn.Module]
@@ -106,7 +106,7 @@ def _automatic(shape: Shape, task: Task) -> str:
 def _import_factory(name: str) -> Factory:
     path, _, attribute = name.partition(":")
     with own_code(ConfigError, f"{name!r}: module {path!r} cannot be imported", "model.name"):
-        found: Any = importlib.import_module(path)
+        found: Any = import_own(path)
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise ConfigError(f"{name!r}: module {path!r} has no {attribute!r}", place="model.name", value=name)

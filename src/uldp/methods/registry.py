@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,6 +17,7 @@ from uldp.methods.uldp_avg import UldpAvg
 from uldp.methods.uldp_group import UldpGroup
 from uldp.methods.uldp_naive import UldpNaive
 from uldp.methods.uldp_sgd import UldpSgd
+from uldp.plugins import import_own
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def lookup(name: str) -> Named:
     with own_code(
         ConfigError, f"cannot import {name!r}; its folder must be the current one or on PYTHONPATH", "method.name"
     ):
-        found = getattr(importlib.import_module(module), attribute)
+        found = getattr(import_own(module), attribute)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise ConfigError(f"{name!r} is not a subclass of uldp.Method", place="method.name", value=name)
     if missing := ", ".join(sorted(found.__abstractmethods__)):

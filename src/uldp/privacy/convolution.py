@@ -34,6 +34,9 @@ MIN_POINTS, MAX_POINTS = 1 << 12, 1 << 21
 MIN_DOTS, MAX_DOTS = 4000, 20_000
 """Of one release."""
 
+RESOLUTION = 1e-9
+"""The smallest distance of two points of the lattice, relative to the largest loss of one release."""
+
 LOG_SHARE = -14.0
 """Log of the share of delta that may go to each end of the window."""
 
@@ -95,7 +98,9 @@ def window_of(sketches: Sequence[tuple[Sketch, int]], delta: float, most_dots: S
     squared = 12 * max(centre, deviation / 10) / (releases * (1 + tilt))
     wanted = min(max(math.ceil((end - low) / math.sqrt(LATTICE_TOLERANCE * squared)), MIN_POINTS), MAX_POINTS)
     points = int(next_fast_len(wanted, real=True))
-    interval = (end - low) / (points - 8)
+    # A release whose loss is a constant in float64 has no width: points that floats cannot tell apart are none.
+    farthest = max(float(np.abs(sketch.losses).max()) for sketch, _ in sketches)
+    interval = max((end - low) / (points - 8), RESOLUTION * farthest)
     start = math.floor(low / interval) - 2
     tilts = tilt + _steps(deviation)
     bounds = _log_moments(sketches, tilts) - tilts * (start + points - 1) * interval

@@ -155,7 +155,10 @@ def _one_way(parts: Sequence[Part], delta: float) -> float:
     for (sketch, count, profile, _), dots in zip(parts, window.dots, strict=True):
         indices = dots_of(sketch, window, dots)
         releases.append((connected(profile, indices, window.interval), count))
-    return composed_epsilon(releases, window, delta)
+    if not all(np.isfinite(release.probabilities).all() for release, _ in releases):
+        return math.inf  # floats cannot show it: a coarser bound counts
+    epsilon = composed_epsilon(releases, window, delta)
+    return math.inf if math.isnan(epsilon) else epsilon
 
 
 def connected(profile_of: Callable[[Array], Profile], indices: Indices, interval: float) -> Discrete:

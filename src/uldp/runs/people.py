@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import unicodedata
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -167,7 +168,7 @@ def _together_in_tables(one: Population, other: Population) -> Together | None:
 
 
 def _folded(name: str) -> str:
-    return " ".join(name.casefold().split())
+    return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).split())
 
 
 def _doubt(why: str) -> Together:
