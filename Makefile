@@ -18,6 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(INSTALL) '.[dev,bench]'
+	$(BIN)/python -m uldp.learners.kernels
 	@touch $@
 
 $(FLOWER): $(STAMP)
@@ -34,6 +35,7 @@ demo: $(STAMP) ## Train four methods on built-in data, compare, draw, explain
 
 .PHONY: test
 test: $(FLOWER) ## Run the tests
+	$(BIN)/python -m uldp.learners.kernels float32 float64
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
 .PHONY: test-all
