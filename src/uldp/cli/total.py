@@ -117,8 +117,7 @@ def total(folders: Folders, delta: Delta = 0.0, as_json: Json = False) -> None:
     """Add up the privacy that runs on the same people have spent: trials, comparisons and tuning count too."""
     paths = sorted({path.resolve() for folder in folders for path in _runs_below(folder)})
     if not paths:
-        listed = ", ".join(str(folder) for folder in folders)
-        raise RunError("holds no run directory (a folder with experiment.json)", place=listed, value=listed)
+        raise _no_runs(", ".join(str(folder) for folder in folders))
     totals = [group.to_json(delta) for group in _grouped([_read(path) for path in paths])]
     if as_json:
         print_json({"totals": totals, "apart": _APART if len(totals) > 1 else None})
@@ -208,6 +207,8 @@ def _shown(privacy: dict[str, Any]) -> str:
 
 def _runs_below(folder: Path) -> list[Path]:
     """All run directories in ``folder``: through links too, inside of one another too. None is left out silently."""
+    if not folder.is_dir():
+        raise _no_runs(str(folder))
     found, seen = [], set()
     for path, below, files in os.walk(folder, followlinks=True, onerror=_unreadable):
         real = os.path.realpath(path)
@@ -222,6 +223,10 @@ def _runs_below(folder: Path) -> list[Path]:
                 "lies beside no experiment.json; restore that, or move it away", place=f"{path}/ledger.jsonl"
             )
     return found
+
+
+def _no_runs(where: str) -> RunError:
+    return RunError("holds no run directory (a folder with experiment.json)", place=where, value=where)
 
 
 def _unreadable(error: OSError) -> None:
