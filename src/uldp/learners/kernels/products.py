@@ -6,6 +6,7 @@ not depend on the other rows, and not on how many there are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from llvmlite import ir
@@ -27,11 +28,12 @@ from uldp.learners.kernels.simd import (
 )
 
 _WORD: Final = ir.IntType(64)
-_DENSE: Final = "a row_a k_a parts part_a k b row_b z row_z c row_c"
-_SPARSE: Final = "values count b row_b z row_z c row_c"
-#: Rows of a block, by falling size: sixteen registers of AVX2 hold 6 x 2 sums, two vectors of b and a number of a.
-_DENSE_ROWS: Final = (6, 4, 2, 1)
-_SPARSE_ROWS: Final = (5, 3, 1)
+_DENSE_NAMES: Final = "a row_a k_a parts part_a k b row_b z row_z c row_c".split()
+_SPARSE_NAMES: Final = "places values count b row_b z row_z c row_c".split()
+#: Blocks of sums: for each number of rows, of how many vectors. Sixteen registers of AVX2 hold 6 x 2 or 3 x 4 sums,
+#: two vectors of b and a number of a. The tallest is repeated; of the others one takes what is left.
+_DENSE: Final = {6: (2, 1), 5: (2, 1), 4: (2, 1), 3: (4, 2, 1), 2: (4, 2, 1), 1: (4, 2, 1)}
+_SPARSE: Final = {5: (2, 1), 4: (2, 1), 3: (4, 2, 1), 2: (4, 2, 1), 1: (4, 2, 1)}
 
 Names = dict[str, Any]
 
@@ -100,7 +102,18 @@ def _store_block(o: _Offsets, sums: list[list[Value]], c: Value, row_c: Value, t
                     store_vector(b, o.scalar, value, o.at(c, row_c, r, LANES * v))
 
 
-def _dense_body(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> None:
+def _repeat(b: Builder, p: Names, moves: dict[str, str], rows: int, body: Callable[[Names], None]) -> None:
+    """``body`` for p["repeat"] blocks, one below the other: p[name] moves by ``rows`` times p[stride]."""
+    steps = {name: b.mul(p[stride], ir.Constant(_WORD, rows)) for name, stride in moves.items()}
+
+    def block(carried: list[Value]) -> list[Value]:
+        body({**p, **dict(zip(steps, carried, strict=True))})
+        return [b.add(value, step) for value, step in zip(carried, steps.values(), strict=True)]
+
+    _loop(b, p["repeat"], [p[name] for name in steps], block)
+
+
+def _dense_block(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> None:
     """sums[r][v] = z + sum over parts and k of a[r, k] b[k, v]; b goes on through the parts, a jumps."""
     zero = ir.Constant(_WORD, 0)
     sums = [o.vector(p["z"], p["row_z"], r, LANES * v) for r in range(rows) for v in range(vectors)]
@@ -122,7 +135,7 @@ def _dense_body(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> N
     _store_block(o, [done[r * vectors : (r + 1) * vectors] for r in range(rows)], p["c"], p["row_c"], p["tail"])
 
 
-def _sparse_body(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> None:
+def _sparse_block(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> None:
     """sums[r][v] = z + sum over t of value[t] b[place[t] + r row_b, v]."""
     zero = ir.Constant(_WORD, 0)
     sums = [o.vector(p["z"], p["row_z"], r, LANES * v) for r in range(rows) for v in range(vectors)]
@@ -155,79 +168,74 @@ def _define(builder: Builder, name: str, kinds: list[Any], body: Any) -> Value:
     return found
 
 
-def _sweep(b: Builder, m: Value, n: Value, sizes: tuple[int, ...], block: Any) -> None:
-    """Cover m x n sums by blocks of two vectors, then of one; ``block(rows, vectors, row, column, tail)``."""
+def _panels(b: Builder, n: Value, widths: tuple[int, ...], panel: Callable[[int, Value, Value], None]) -> None:
+    """Cover n columns by panels of the largest width, then of the next; ``panel(vectors, column, lanes of the last)``."""
+    column: Value = ir.Constant(_WORD, 0)
+    end = b.and_(b.add(n, ir.Constant(_WORD, LANES - 1)), ir.Constant(_WORD, -LANES))
+    for vectors in widths:
 
-    def word(value: int) -> Value:
-        return ir.Constant(_WORD, value)
+        def step(carried: list[Value], vectors: int = vectors) -> list[Value]:
+            left = b.sub(b.sub(n, carried[0]), ir.Constant(_WORD, LANES * (vectors - 1)))
+            full = ir.Constant(_WORD, LANES)
+            panel(vectors, carried[0], b.select(b.icmp_signed("<", left, full), left, full))
+            return [b.add(carried[0], ir.Constant(_WORD, LANES * vectors))]
 
-    def panel(vectors: int, column: Value) -> None:
-        left = b.sub(b.sub(n, column), word(LANES * (vectors - 1)))
-        tail = b.select(b.icmp_signed("<", left, word(LANES)), left, word(LANES))
-        row = word(0)
-        for rows in sizes:
-
-            def step(carried: list[Value], rows: int = rows) -> list[Value]:
-                block(rows, vectors, carried[0], column, tail)
-                return [b.add(carried[0], word(rows))]
-
-            (row,) = _loop(b, b.sdiv(b.sub(m, row), word(rows)), [row], step)
-
-    pairs = b.sdiv(b.add(n, word(LANES - 1)), word(2 * LANES))
-
-    def pair(carried: list[Value]) -> list[Value]:
-        panel(2, carried[0])
-        return [b.add(carried[0], word(2 * LANES))]
-
-    (column,) = _loop(b, pairs, [word(0)], pair)
-    with b.if_then(b.icmp_signed("<", column, n)):
-        panel(1, column)
+        count = b.sdiv(b.sub(end, column), ir.Constant(_WORD, LANES * vectors))
+        (column,) = _loop(b, count, [column], step)
 
 
-def _shift(b: Builder, p: Names, row: Value, column: Value, moves: dict[str, str]) -> Names:
-    """The arguments of a block that starts at (row, column): p[name] + row p[stride] + column."""
-    moved = dict(p)
-    for name, stride in moves.items():
-        moved[name] = b.add(p[name], b.mul(row, p[stride]))
-    for name in ("b", "z", "c"):
-        moved[name] = b.add(moved[name], column)
-    return moved
+class _Product:
+    """The function of one of the two products: its blocks, and the sweep over them."""
 
+    def __init__(self, scalar: types.Float, dense: bool) -> None:
+        self.scalar, self.blocks = scalar, _DENSE if dense else _SPARSE
+        self.name = f"uldp_{'dense' if dense else 'sparse'}"
+        self.names = _DENSE_NAMES if dense else _SPARSE_NAMES
+        self.write = _dense_block if dense else _sparse_block
+        self.moves = {"z": "row_z", "c": "row_c", **({"a": "row_a"} if dense else {"b": "row_b"})}
+        pointers = {"places": _WORD.as_pointer()}
+        self.kinds = [element(scalar).as_pointer(), *(pointers.get(name, _WORD) for name in self.names)]
 
-def _product(kind: str, scalar: types.Float) -> Any:
-    """The generator of one of the two products: all blocks, and the sweep over them."""
-    dense = kind == "dense"
-    names = (_DENSE if dense else "places " + _SPARSE).split()
-    kinds = [element(scalar).as_pointer(), *[_WORD] * len(names)]
-    if not dense:
-        kinds[1] = _WORD.as_pointer()
-    write, sizes = (_dense_body, _DENSE_ROWS) if dense else (_sparse_body, _SPARSE_ROWS)
-    moves = {"z": "row_z", "c": "row_c", **({"a": "row_a"} if dense else {"b": "row_b"})}
+    def call(self, builder: Builder, workspace: Value, args: Any) -> None:
+        function = _define(builder, f"{self.name}_{self.scalar}", [*self.kinds, _WORD, _WORD], self._sweep)
+        builder.call(function, [workspace, *args])
 
-    def product(b: Builder, args: Any) -> None:
+    def _sweep(self, b: Builder, args: Any) -> None:
+        """Rows by blocks of the tallest kind, and what is left by one block of the right height."""
         workspace, *values, m, n = args
-        p = dict(zip(names, values, strict=True))
+        tallest = max(self.blocks)
+        whole, left = b.sdiv(m, ir.Constant(_WORD, tallest)), b.srem(m, ir.Constant(_WORD, tallest))
+        start = b.sub(m, left)
+        below = dict(zip(self.names, values, strict=True))
+        for rows in self.blocks:
+            if rows == tallest:
+                with b.if_then(b.icmp_signed(">", whole, ir.Constant(_WORD, 0))):
+                    self._call_blocks(b, workspace, below, rows, whole, n)
+                for name, stride in self.moves.items():
+                    below[name] = b.add(below[name], b.mul(start, below[stride]))
+            else:
+                with b.if_then(b.icmp_signed("==", left, ir.Constant(_WORD, rows))):
+                    self._call_blocks(b, workspace, below, rows, ir.Constant(_WORD, 1), n)
 
-        def block(rows: int, vectors: int, row: Value, column: Value, tail: Value) -> None:
+    def _call_blocks(self, b: Builder, workspace: Value, p: Names, rows: int, repeat: Value, n: Value) -> None:
+        def panel(vectors: int, column: Value, tail: Value) -> None:
             def body(inner: Builder, given: Any) -> None:
-                named = dict(zip([*names, "tail"], given[1:], strict=True))
-                write(inner, _Offsets(inner, given[0], scalar), named, rows, vectors)
+                named = dict(zip([*self.names, "tail", "repeat"], given[1:], strict=True))
+                offsets = _Offsets(inner, given[0], self.scalar)
+                _repeat(inner, named, self.moves, rows, lambda q: self.write(inner, offsets, q, rows, vectors))
 
-            function = _define(b, f"uldp_{kind}_{rows}_{vectors}_{scalar}", [*kinds, _WORD], body)
-            moved = _shift(b, p, row, column, moves)
-            b.call(function, [workspace, *(moved[name] for name in names), tail])
+            function = _define(b, f"{self.name}_{rows}_{vectors}_{self.scalar}", [*self.kinds, _WORD, _WORD], body)
+            moved = {**p, **{name: b.add(p[name], column) for name in ("b", "z", "c")}}
+            b.call(function, [workspace, *(moved[name] for name in self.names), tail, repeat])
 
-        _sweep(b, m, n, sizes, block)
-
-    return product, [*kinds, _WORD, _WORD]
+        _panels(b, n, self.blocks[rows], panel)
 
 
 @intrinsic
 def _dense(context, ws, a, row_a, k_a, parts, part_a, k, b, row_b, z, row_z, c, row_c, m, n):
     def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         data = context.make_array(ws)(context, builder, args[0]).data
-        body, kinds = _product("dense", ws.dtype)
-        builder.call(_define(builder, f"uldp_dense_{ws.dtype}", kinds, body), [data, *args[1:]])
+        _Product(ws.dtype, dense=True).call(builder, data, args[1:])
         return context.get_dummy_value()
 
     return types.void(ws, *[types.intp] * 14), lower
@@ -239,8 +247,7 @@ def _sparse(context, ws, iw, places, values, count, b, row_b, z, row_z, c, row_c
         data = context.make_array(ws)(context, builder, args[0]).data
         numbers = context.make_array(iw)(context, builder, args[1]).data
         start = builder.gep(numbers, [args[2]], inbounds=True)
-        body, kinds = _product("sparse", ws.dtype)
-        builder.call(_define(builder, f"uldp_sparse_{ws.dtype}", kinds, body), [data, start, *args[3:]])
+        _Product(ws.dtype, dense=False).call(builder, data, [start, *args[3:]])
         return context.get_dummy_value()
 
     return types.void(ws, iw, *[types.intp] * 11), lower

@@ -6,12 +6,25 @@ layer, position of the record in its batch, unit), an order of records to (user,
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from uldp.learners.kernels.jit import inlined, kernel, stay_apart
-from uldp.learners.kernels.simd import first, spread_like
+from uldp.learners.kernels.simd import (
+    LANES,
+    Builder,
+    Value,
+    check,
+    constant,
+    first,
+    spread,
+    spread_like,
+    store_vector,
+)
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _STEP: Final = np.uint64(0xD1B54A32D192ED03)
@@ -83,19 +96,62 @@ def unit_bits(row, lane):
     return np.uint32(bits ^ np.uint32(bits >> np.uint32(15)))
 
 
+def _hash_lanes(b: Builder, row: Value, lane: Value) -> Value:
+    """:func:`unit_bits` of eight neighbouring lanes at once."""
+    word = ir.IntType(32)
+
+    def numbers(*values: int) -> ir.Constant:
+        return ir.Constant(ir.VectorType(word, LANES), list(values) * (LANES // len(values)))
+
+    def fold(bits: Value, shift: int) -> Value:
+        return b.xor(bits, b.lshr(bits, numbers(shift)))
+
+    low, high = b.trunc(row, word), b.trunc(b.lshr(row, ir.Constant(row.type, 32)), word)
+    counters = b.add(spread(b, b.trunc(lane, word)), numbers(*range(1, LANES + 1)))
+    bits = b.add(spread(b, low), b.mul(counters, numbers(int(_GOLDEN) & 0xFFFFFFFF)))
+    bits = b.xor(b.mul(fold(bits, 16), numbers(int(_HASH_1))), spread(b, high))
+    return fold(b.mul(fold(bits, 15), numbers(int(_HASH_2))), 15)
+
+
+@intrinsic
+def _sixteen_factors(context, ws, at, count, row, lane, threshold, factor):
+    """ws[at..at+15] = factor where the unit stays, else 0, for the units from 2 lane on; eight if count is at most 8."""
+
+    def lower(context: Any, b: Builder, sig: Any, args: Any) -> Value:
+        scalar, data = ws.dtype, context.make_array(ws)(context, b, args[0]).data
+        bits, limit = _hash_lanes(b, args[3], args[4]), spread(b, b.trunc(args[5], ir.IntType(32)))
+        kept, zero = spread(b, context.cast(b, args[6], factor, scalar)), constant(scalar, 0.0)
+        halves = (
+            b.and_(bits, ir.Constant(bits.type, [0xFFFF] * LANES)),
+            b.lshr(bits, ir.Constant(bits.type, [16] * LANES)),
+        )
+        even, odd = (b.select(b.icmp_signed("<", half, limit), kept, zero) for half in halves)
+
+        def write(half: int) -> None:
+            pairs = [k + half * LANES // 2 for k in range(LANES // 2)]
+            index = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [i for k in pairs for i in (k, LANES + k)])
+            place = b.gep(data, [b.add(args[1], ir.Constant(args[1].type, half * LANES))], inbounds=True)
+            store_vector(b, scalar, b.shuffle_vector(even, odd, index), place)
+
+        write(0)
+        with b.if_then(b.icmp_signed(">", args[2], ir.Constant(args[2].type, LANES))):
+            write(1)
+        return context.get_dummy_value()
+
+    return types.void(ws, types.intp, types.intp, types.uint64, types.intp, types.intp, factor), lower
+
+
 @kernel
 def dropout_factors(ws, mask, key, step, layer, position, channels, pixels, whole_channels, threshold, factor):
     """mask[p, c] = factor where the unit stays, else 0. Unit c pixels + p as in torch's order, or c alone."""
     stay_apart()
     row = mix(mix(key + np.uint64(step) * _STEP + np.uint64(layer) * _LAYER) + counter(position))
-    zero, kept = first(spread_like(ws, 0.0)), first(spread_like(ws, factor))
     if channels == 1 and not whole_channels:
-        for lane in range((pixels + 1) // 2):
-            bits = unit_bits(row, lane)
-            ws[mask + 2 * lane] = kept if np.int64(bits & np.uint32(0xFFFF)) < threshold else zero
-            if 2 * lane + 1 < pixels:
-                ws[mask + 2 * lane + 1] = kept if np.int64(bits >> np.uint32(16)) < threshold else zero
+        for unit in range(0, pixels, 2 * LANES):
+            check(ws, mask + unit, mask + min(unit + 2 * LANES, (pixels + LANES - 1) // LANES * LANES))
+            _sixteen_factors(ws, mask + unit, pixels - unit, row, unit // 2, threshold, factor)
         return
+    zero, kept = first(spread_like(ws, 0.0)), first(spread_like(ws, factor))
     for p in range(pixels):
         for c in range(channels):
             unit = c if whole_channels else c * pixels + p
