@@ -7,6 +7,7 @@ from torch import nn
 
 from uldp.data.federation import SiloData, Task
 from uldp.errors import ConfigError
+from uldp.learners.blocks import Embedding, Residual
 from uldp.learners.models import build_model
 from uldp.learners.torch import TorchLearner
 from uldp.rng import Streams
@@ -43,6 +44,11 @@ TABLES = {
     "logistic": lambda: build_model("logistic", (6,), Task(2)),
     "mlp": lambda: build_model("mlp", (6,), Task(3), {"hidden": [8, 5], "norm": "layer", "activation": "tanh"}),
     "groups": lambda: nn.Sequential(nn.Linear(6, 8, bias=False), nn.GroupNorm(2, 8), nn.SiLU(), nn.Linear(8, 3)),
+    "blocks": lambda: nn.Sequential(
+        Embedding(2, 5, columns=4),
+        Residual(nn.Sequential(nn.Linear(22, 22), nn.Tanh())),
+        nn.Linear(22, 3),
+    ),
     "images": lambda: build_model("cnn", (1, 12, 12), Task(3), {"channels": [2, 3], "hidden": 4, "dropout": 0.0}),
 }
 

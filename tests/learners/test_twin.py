@@ -1,4 +1,4 @@
-"""The trainer agrees with the slow twin in float64: every model, every path, both optimisers."""
+"""The trainer agrees with the slow twin in float64: every model, every path, every optimiser."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from twin import STREAMS, collect, gradient_of_user, make_silo, train_user
 
 from uldp.data.federation import Task
 from uldp.learners.base import LocalTraining
+from uldp.learners.blocks import Embedding, Residual
 from uldp.learners.models import build_model
 from uldp.learners.torch import TorchLearner
 from uldp.rng import Streams
 
-TWO, THREE, TEN, NUMBER = Task(2), Task(3), Task(10), Task(0)
+TWO, THREE, TEN, NUMBER, SURVIVAL = Task(2), Task(3), Task(10), Task(0), Task(0, survival=True)
 COUNTS = [3, 1, 0, 9, 2, 6, 5, 1, 4, 11]  # user 2 has nothing here; with batches of 4 some have several
 
 MODELS = {
@@ -24,6 +25,7 @@ MODELS = {
     "logistic-3": ("logistic", (5,), THREE, {}),
     "logistic-images": ("logistic", (1, 4, 4), TEN, {}),
     "linear": ("linear", (6,), NUMBER, {}),
+    "cox": ("cox", (6,), SURVIVAL, {}),
     "mlp": ("mlp", (7,), THREE, {"hidden": [9, 5], "dropout": 0.3, "norm": "layer"}),
     "mlp-group-gelu": ("mlp", (7,), NUMBER, {"hidden": [9], "norm": "group", "activation": "gelu"}),
     "mlp-tanh-images": ("mlp", (2, 4, 3), TWO, {"hidden": [6], "activation": "tanh"}),
@@ -44,10 +46,12 @@ LOCALS = {
     "sgd-decay": LocalTraining(epochs=2, lr=0.1, batch_size=4, weight_decay=0.05),
     "adam": LocalTraining(epochs=3, lr=0.01, batch_size=4, optimizer="adam"),
     "adam-decay": LocalTraining(epochs=2, lr=0.01, batch_size=64, optimizer="adam", weight_decay=0.05),
+    "momentum": LocalTraining(epochs=3, lr=0.05, batch_size=4, momentum=0.9, weight_decay=0.05),
+    "adamw": LocalTraining(epochs=3, lr=0.01, batch_size=4, optimizer="adamw", weight_decay=0.05),
 }
 
 
-class Residual(nn.Module):
+class Unknown(nn.Module):
     """A module without kernels."""
 
     def __init__(self) -> None:
@@ -60,7 +64,7 @@ class Residual(nn.Module):
         return self.last(torch.tanh(self.first(x)) * self.scale + x)
 
 
-class Branching(Residual):
+class Branching(Unknown):
     """A module that looks at its data, and that drops units."""
 
     def __init__(self) -> None:
@@ -88,7 +92,7 @@ def agrees(module, shape, task, local, path="auto", expected_path=None, counts=C
     assert sorted(rows) == [u for u, n in enumerate(counts) if n]
     for user, row in rows.items():
         expected = train_user(module, task, data, user, x, local, STREAMS)
-        assert np.abs(expected).max() > 1e-6
+        assert np.abs(expected).max() > 1e-6 or task.kind == "survival"  # a record alone teaches no order of events
         np.testing.assert_allclose(row, expected, rtol=0, atol=1e-9)
 
 
@@ -99,29 +103,43 @@ def test_kernels_agree_with_the_twin(name, local):
     agrees(module, shape, task, LOCALS[local], "auto", "kernels", COUNTS if shape[-1] < 28 else [3, 0, 5, 1])
 
 
+@pytest.mark.parametrize("local", ["sgd", "momentum", "adamw"])
 @pytest.mark.parametrize("name", MODELS)
-def test_float32_stays_close_to_the_twin(name):
-    """Three epochs at a rate of 0.1: every operation rounds at 6e-8, and so do the products of a few hundred terms."""
+def test_float32_stays_close_to_the_twin(name, local):
+    """Three epochs: every operation rounds at 6e-8, and so do the products of a few hundred terms.
+
+    Adam divides by the size of the gradient. Where that is all rounding, a step of lr may go either way: such entries
+    (gradients of a few 1e-8 or of zero) are few, and move by no more than all steps together.
+    """
     module, shape, task = built(name)
-    learner = TorchLearner(module, task)
+    learner, settings = TorchLearner(module, task), LOCALS[local]
     data = make_silo([3, 0, 5, 1], shape, task)
     x = learner.initial(Streams.from_seed(3)).astype(np.float32).astype(np.float64)
-    for user, row in collect(learner.user_deltas(x, data, LOCALS["sgd"], STREAMS)).items():
-        expected = train_user(module, task, data, user, x, LOCALS["sgd"], STREAMS)
-        np.testing.assert_allclose(row, expected, rtol=0, atol=1e-4 * max(1.0, np.abs(expected).max()))
+    for user, row in collect(learner.user_deltas(x, data, settings, STREAMS)).items():
+        expected = train_user(module, task, data, user, x, settings, STREAMS)
+        far = np.abs(row - expected) > 1e-4 * max(1.0, np.abs(expected).max())
+        if local.startswith("adam"):
+            steps = settings.epochs * -(-int((data.users == user).sum()) // settings.batch_size)
+            assert far.sum() <= max(1, 0.01 * far.size)  # Cox's bias has no gradient at all
+            assert np.abs(row - expected).max() < 2.1 * settings.lr * steps
+        else:
+            assert not far.any()
 
 
-@pytest.mark.parametrize("local", LOCALS)
+@pytest.mark.parametrize("local", ["sgd-decay", "momentum", "adam-decay", "adamw"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_loop_agrees_with_the_twin(name, local):
     module, shape, task = built(name)
     agrees(module, shape, task, LOCALS[local], "loop", "loop", [3, 0, 5, 1])
 
 
+@pytest.mark.parametrize(
+    "local", ["sgd-decay", *(pytest.param(name, marks=pytest.mark.slow) for name in ("momentum", "adam", "adamw"))]
+)
 @pytest.mark.parametrize("name", VGG)
-def test_kernels_of_the_large_nets_agree_with_the_twin(name):
+def test_kernels_of_the_large_nets_agree_with_the_twin(name, local):
     module, shape, task = built(name)
-    agrees(module, shape, task, LOCALS["sgd-decay"], "auto", "kernels", [3, 0, 5, 1])
+    agrees(module, shape, task, LOCALS[local], "auto", "kernels", [3, 0, 5, 1])
 
 
 @pytest.mark.parametrize(
@@ -133,7 +151,7 @@ def test_the_papers_nets_have_kernels_in_full_size(name, shape, task):
 
 
 @pytest.mark.parametrize("local", ["sgd", "adam-decay"])
-@pytest.mark.parametrize("kind", [Residual, Branching])
+@pytest.mark.parametrize("kind", [Unknown, Branching])
 def test_a_module_without_kernels_is_looped_with_a_warning(kind, local):
     torch.manual_seed(0)
     with pytest.warns(UserWarning, match=f"no kernel for {kind.__name__}"):
@@ -155,11 +173,35 @@ LAYERS = {
     "no-affine": [nn.Flatten(), nn.Linear(98, 6, bias=False), nn.GroupNorm(3, 6, affine=False), nn.ReLU()],
     "relu-first": [nn.ReLU(), nn.Tanh(), nn.Conv2d(2, 3, 3), nn.Sigmoid(), nn.ReLU(), nn.Identity()],
     "norm-first": [nn.Flatten(), nn.LayerNorm(98), nn.Sequential(nn.Dropout(0.5), nn.Linear(98, 4)), nn.Dropout(0.5)],
+    "max-padded": [nn.Conv2d(2, 9, 2), nn.MaxPool2d(3, stride=2, padding=1), nn.Tanh(), nn.Conv2d(9, 3, 1)],
+    "max-ceil": [nn.Conv2d(2, 4, 2), nn.MaxPool2d((2, 4), stride=(4, 3), padding=(1, 2), ceil_mode=True)],
+    "max-overlap": [nn.Conv2d(2, 4, 1), nn.MaxPool2d(5, stride=1, padding=2), nn.MaxPool2d(2, ceil_mode=True)],
+    "mean-padded": [nn.Conv2d(2, 9, 2), nn.AvgPool2d(3, stride=2, padding=1), nn.Tanh(), nn.Conv2d(9, 3, 1)],
+    "mean-inside": [nn.Conv2d(2, 4, 1), nn.AvgPool2d((3, 4), 2, padding=(1, 2), count_include_pad=False)],
+    "mean-ceil": [nn.Conv2d(2, 4, 1), nn.AvgPool2d(4, stride=4, padding=(2, 1), ceil_mode=True)],
+    "mean-ceil-inside": [
+        nn.Conv2d(2, 4, 1),
+        nn.AvgPool2d(2, stride=3, padding=1, ceil_mode=True, count_include_pad=False),
+    ],
+    "adaptive": [nn.Conv2d(2, 4, 2), nn.AdaptiveAvgPool2d((2, 3)), nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d((None, 1))],
+    "flat-groups": [nn.Conv2d(2, 4, 2), nn.Flatten(), nn.GroupNorm(3, 144), nn.ReLU(), nn.GroupNorm(16, 144)],
+    "residual": [nn.Flatten(), nn.Linear(98, 6), Residual(nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 6)))],
+    "residual-first": [Residual(nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.Tanh())), nn.ReLU()],
+    "residual-in-place": [nn.Conv2d(2, 4, 2), Residual(nn.Sequential(nn.ReLU(), nn.GroupNorm(2, 4))), nn.Tanh()],
+    "residual-nested": [
+        nn.Conv2d(2, 3, 2),
+        Residual(nn.Sequential(nn.Dropout(0.3), Residual(nn.Conv2d(3, 3, 1)), nn.SiLU(), Residual(nn.Identity()))),
+        nn.Dropout(0.2),
+    ],
+    "residual-flat": [nn.Conv2d(2, 3, 4), nn.Flatten(), Residual(nn.Linear(48, 48)), nn.LayerNorm(48)],
+    "residual-of-nothing-trained": [Residual(nn.Tanh()), nn.Conv2d(2, 3, 4)],
+    "embedding": [nn.Flatten(), Embedding(2, 5), nn.Dropout(0.4), nn.Linear(490, 4), nn.ReLU()],
+    "embedding-of-some": [nn.Flatten(), Embedding(3, 9, columns=3), Residual(nn.Linear(122, 122)), nn.Tanh()],
     "layer-norm-no-bias": [nn.Flatten(), nn.Linear(98, 6), nn.LayerNorm(6, bias=False), nn.GELU(), nn.Tanh()],
 }
 
 
-@pytest.mark.parametrize("local", ["sgd", "adam-decay"])
+@pytest.mark.parametrize("local", ["momentum", "adam-decay"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_layer_agrees_with_torch(name, local):
     torch.manual_seed(0)
@@ -167,6 +209,12 @@ def test_every_layer_agrees_with_torch(name, local):
     width = nn.Sequential(*stack)(torch.zeros(2, 2, 7, 7)).shape[1]
     module = nn.Sequential(*stack, nn.Linear(width, 3))
     agrees(module, (2, 7, 7), THREE, LOCALS[local], "kernels", "kernels")
+
+
+def test_a_flattened_image_of_outputs_is_in_torch_s_order():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(2, 2, 2), nn.Flatten())
+    agrees(module, (2, 3, 2), Task(4), LOCALS["sgd"], "kernels", "kernels")
 
 
 @pytest.mark.parametrize("path", ["kernels", "loop"])

@@ -73,8 +73,9 @@ def train_user(module, task, data, user, x, local: LocalTraining, streams: Strea
     model = address_dropout(load(module, x), here)
     features, labels = tensors(model, task, data, user)
     noise = Noise(streams, np.array([user]))
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[local.optimizer]
-    optimizer = kind(model.parameters(), lr=local.lr, weight_decay=local.weight_decay)
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[local.optimizer]
+    more = {"momentum": local.momentum} if local.optimizer == "sgd" else {}
+    optimizer = kind(model.parameters(), lr=local.lr, weight_decay=local.weight_decay, **more)
     count, step = len(labels), 0
     for epoch in range(local.epochs):
         order = np.arange(count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -236,7 +237,11 @@ def prepare(experiment: Experiment) -> Prepared:
             place="run.evaluate_silos",
         )
     learner = build_learner(experiment, federation.feature_shape, federation.task)
-    federation = replace(federation, caveats=(*federation.caveats, *rounding(learner)))
+    federation = replace(
+        federation,
+        caveats=(*federation.caveats, *rounding(learner)),
+        notes=(*federation.notes, *training_notes(learner, federation.feature_shape)),
+    )
     counts = federation.counts()
     silos = tuple(silo.name for silo in federation.silos)
     shape = federation.feature_shape
@@ -322,6 +327,16 @@ def _identities(experiment: Experiment, silos: tuple[str, ...]) -> tuple[bytes, 
 def rounding(learner: TorchLearner) -> tuple[str, ...]:
     """A caveat where a user's row may change in its last bits."""
     return (learner.caveat,) if learner.caveat else ()
+
+
+def training_notes(learner: TorchLearner, feature_shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Why training is slow, if it is: a note of the experiment instead of a warning of Python's."""
+    from uldp.learners.torch import SlowTrainingWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SlowTrainingWarning)
+        slow = learner.slow_because(feature_shape)
+    return (slow,) if slow else ()
 
 
 def void_of(method: Method, federation: Described) -> str:

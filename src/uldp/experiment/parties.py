@@ -23,6 +23,7 @@ from uldp.experiment.build import (
     load_federation,
     rounding,
     schema_of,
+    training_notes,
     user_index,
     void_of,
 )
@@ -112,7 +113,8 @@ def prepare_server(experiment: Experiment, *, rehearsal: bool = False) -> Prepar
     else:
         about, test = _tables(experiment), _test_file(experiment)
     learner = build_learner(experiment, about.feature_shape, about.task)
-    about = replace(about, caveats=(*about.caveats, *rounding(learner)))
+    slow = training_notes(learner, about.feature_shape)
+    about = replace(about, caveats=(*about.caveats, *rounding(learner)), notes=(*about.notes, *slow))
     return PreparedServer(experiment, about, learner, _plan(experiment, about, learner), test)
 
 
@@ -151,8 +153,9 @@ def prepare_silo(
         holdout, strangers = _untrained(held.data, records)
         notes = (*notes, *held.notes, *strangers)
     learner = build_learner(experiment, about.feature_shape, about.task)
+    slow = training_notes(learner, about.feature_shape)
     plan = _plan(experiment, about, learner)
-    notes = (*notes, *_cap_notes(plan, records))
+    notes = (*notes, *slow, *_cap_notes(plan, records))
     return PreparedSilo(experiment, about, learner, plan, records, index.digest(), notes, holdout)
 
 
@@ -192,11 +195,12 @@ def _built_in_silo(experiment: Experiment, silo: str, data_file: Path | str | No
     _check_name(silo, names)
     about = _known(experiment, names, federation.users, federation.task, federation.feature_shape)
     learner = build_learner(experiment, about.feature_shape, about.task)
+    slow = training_notes(learner, about.feature_shape)
     plan = _plan(experiment, about, learner)
     at = names.index(silo)
     holdout = federation.holdout[at] if federation.holdout else None
     records = federation.silos[at]
-    notes = _cap_notes(plan, records)
+    notes = (*slow, *_cap_notes(plan, records))
     return PreparedSilo(experiment, about, learner, plan, records, federation.roster, notes, holdout)
 
 

@@ -17,18 +17,26 @@ from uldp.rng import Streams
 Vector = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.float64] | npt.NDArray[np.float32]
 
-OPTIMIZERS = ("sgd", "adam")
+OPTIMIZERS = ("sgd", "adam", "adamw")
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How one user's model is trained inside a silo: Q epochs of mini-batches, each epoch in a new order."""
+    """How one user's model is trained inside a silo: Q epochs of mini-batches, each epoch in a new order.
+
+    ``momentum`` belongs to SGD (v <- momentum v + g, no dampening). ``weight_decay`` is added to the gradient by SGD
+    and Adam, and shrinks the parameters directly under AdamW, as in ``torch.optim``.
+
+    >>> LocalTraining(optimizer="sgd", momentum=0.9).momentum
+    0.9
+    """
 
     epochs: int = 1
     lr: float = 0.01
     batch_size: int = 64
     optimizer: str = "sgd"
     weight_decay: float = 0.0
+    momentum: float = 0.0
 
     def __post_init__(self) -> None:
         check_whole(self.epochs, 1, MAX_LOCAL_EPOCHS, "method.local_epochs")
@@ -46,6 +54,16 @@ class LocalTraining:
                 f"zero or a positive number, not {self.weight_decay}",
                 place="method.weight_decay",
                 value=self.weight_decay,
+            )
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(
+                f"a number from 0 to below 1, not {self.momentum}", place="method.momentum", value=self.momentum
+            )
+        if self.momentum and self.optimizer != "sgd":
+            raise ConfigError(
+                f"only for optimizer 'sgd', not {self.optimizer!r}; leave it out",
+                place="method.momentum",
+                value=self.momentum,
             )
 
 

@@ -38,8 +38,7 @@ class Loop:
     def delta(self, x: Tensor, features: Tensor, labels: Tensor, local: LocalTraining, noise: Noise) -> Rows:
         """x_u - x after Q epochs over these records of one user."""
         self._load(x)
-        kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[local.optimizer]
-        optimizer = kind(self._parameters, lr=local.lr, weight_decay=local.weight_decay)
+        optimizer = _optimizer(self._parameters, local)
         for step, batch in enumerate(batches(len(labels), local, noise)):
             self._differentiate(features[batch], labels[batch], noise, step, 0)
             optimizer.step()
@@ -91,6 +90,13 @@ class Loop:
             if np.isfinite(row).all():
                 total += clip_rows(row[None], clip)[0]
         return total
+
+
+def _optimizer(parameters: list[nn.Parameter], local: LocalTraining) -> torch.optim.Optimizer:
+    if local.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay)
+    kind = torch.optim.Adam if local.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=local.lr, weight_decay=local.weight_decay)
 
 
 def batches(count: int, local: LocalTraining, noise: Noise) -> Iterator[Tensor]:

@@ -6,6 +6,7 @@ for models that autograd trains.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import torch
@@ -31,7 +32,7 @@ class Loss(Protocol):
         ...
 
 
-class AdditiveLoss:
+class AdditiveLoss(ABC):
     """A mean over records."""
 
     additive = True
@@ -39,9 +40,9 @@ class AdditiveLoss:
     def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         return labels.to(dtype)
 
+    @abstractmethod
     def each(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """(records,): every record's part."""
-        raise NotImplementedError
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return self.each(outputs, labels).mean()

@@ -47,15 +47,23 @@ _LARGE: Final = 5 * 10**7
 _EVALUATION_BYTES: Final = 64 * 2**20
 
 
+class SlowTrainingWarning(UserWarning):
+    """A model is trained by autograd, one user after the other: some layer has no kernel, or the machine has none."""
+
+
 @dataclass(frozen=True)
 class _Plan:
-    """What is known once the shape of the features is: how to compute, and what a record costs."""
+    """What is known once the shape of the features is: how to compute, and what a record costs.
+
+    ``slow`` says why users are trained one after the other where nobody asked for it.
+    """
 
     loss: Loss
     outputs: int
     units: int
     flops: int
     runner: Runner | None
+    slow: str = ""
 
     @property
     def path(self) -> str:
@@ -125,6 +133,10 @@ class TorchLearner:
     def path(self, feature_shape: Shape) -> str:
         """How records of this shape are trained: "kernels" or "loop"."""
         return self._plan(feature_shape).path
+
+    def slow_because(self, feature_shape: Shape) -> str:
+        """Which layer has no kernel, and what follows; empty where records of this shape are trained by kernels."""
+        return self._plan(feature_shape).slow
 
     def flops_per_record(self, feature_shape: Shape) -> int:
         """Floating-point operations of one record's forward and backward pass: 2 per product, three products."""
@@ -353,6 +365,7 @@ class TorchLearner:
             sample = probe(feature_shape, 1).to(self._device, self._dtype)
             outputs = int(copy.deepcopy(self._module).eval()(sample).shape[1])
         loss = choose_loss(self._task, outputs)
+        slow = ""
         if self._path != "loop":
             runner, reason = self._runner(feature_shape, loss)
             if runner is not None:
@@ -360,14 +373,13 @@ class TorchLearner:
                 return _Plan(loss, outputs, program.units, 6 * program.products, runner)
             if self._path == "kernels":
                 raise ModelError(f"{reason}; use path 'auto'", place="model")
-            warnings.warn(
+            slow = (
                 f"the model cannot be trained by kernels ({reason}); one user after the other by autograd is slow. "
-                "An nn.Sequential of standard layers is fastest",
-                UserWarning,
-                stacklevel=2,
+                "An nn.Sequential of standard layers is fastest"
             )
+            warnings.warn(slow, SlowTrainingWarning, stacklevel=2)
         # We do not see the activations: as many as parameters is a cautious guess.
-        return _Plan(loss, outputs, max(2 * self.dimension, sample.numel()), 6 * self.dimension, None)
+        return _Plan(loss, outputs, max(2 * self.dimension, sample.numel()), 6 * self.dimension, None, slow)
 
     def _runner(self, feature_shape: Shape, loss: Loss) -> tuple[Runner | None, str]:
         """What runs the model's program, or why there is none."""
@@ -376,7 +388,8 @@ class TorchLearner:
         if why_not():
             return None, why_not()
         from uldp.learners.kernels import objectives
-        from uldp.learners.kernels.program import NoKernelError, compile_program
+        from uldp.learners.kernels.forms import NoKernelError
+        from uldp.learners.kernels.program import compile_program
         from uldp.learners.kernels.runner import Runner
 
         try:

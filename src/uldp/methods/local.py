@@ -23,6 +23,7 @@ class TrainsLocally(Method):
     batch_size: int = 64
     optimizer: str = "sgd"
     weight_decay: float = 0.0
+    momentum: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,4 +43,6 @@ class TrainsLocally(Method):
 
     @property
     def local(self) -> LocalTraining:
-        return LocalTraining(self.local_epochs, self.local_lr, self.batch_size, self.optimizer, self.weight_decay)
+        return LocalTraining(
+            self.local_epochs, self.local_lr, self.batch_size, self.optimizer, self.weight_decay, self.momentum
+        )

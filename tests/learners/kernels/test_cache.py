@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numba
 import numpy as np
 import pytest
@@ -35,6 +37,19 @@ def test_other_sources_versions_and_processors_have_other_folders(tmp_path, monk
     monkeypatch.setattr(cache, "__file__", str(tmp_path / "cache.py"))
     names.add(cache.folder().name)
     assert len(names) == 3
+
+
+def test_only_files_without_compiled_functions_are_left_out_of_the_name():
+    """A kernel in such a file would change, and the code that was compiled before would still be taken."""
+    sources = Path(cache.__file__).parent
+    for name in cache._ORDINARY:
+        text = (sources / name).read_text()
+        for maker in ("@kernel", "@inlined", "@entry", "@intrinsic", "_elementwise("):
+            assert maker not in text, (name, maker)
+    for source in {path.name for path in sources.glob("*.py")} - set(cache._ORDINARY):
+        text = (sources / source).read_text()
+        for name in cache._ORDINARY:
+            assert f"kernels.{name.removesuffix('.py')} import" not in text, (source, name)
 
 
 def test_without_a_folder_kernels_are_compiled_in_memory_and_it_is_said_once(tmp_path, monkeypatch, capsys):

@@ -11,17 +11,20 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 from twin import collect, make_silo
 
 from uldp.data.federation import Task
 from uldp.errors import ModelError
 from uldp.learners.base import LocalTraining
+from uldp.learners.blocks import Embedding, Residual
 from uldp.learners.groups import group_users
 from uldp.learners.kernels import layout as at
+from uldp.learners.kernels.forms import NoKernelError
 from uldp.learners.kernels.jit import CHECK_VARIABLE
 from uldp.learners.kernels.objectives import NUMBERS
-from uldp.learners.kernels.program import NoKernelError, compile_program, validate
+from uldp.learners.kernels.program import compile_program, validate
 from uldp.learners.kernels.runner import Groups, Runner, Table, _compiled
 from uldp.learners.losses import choose_loss
 from uldp.learners.models import build_model
@@ -37,16 +40,45 @@ MODELS = {
     "creditcard": ((30,), Task(2), {}),
     "cox": ((6,), Task(0, survival=True), {}),
     "vgg-cifar": ((3, 4, 4), Task(10), {"dropout": 0.5}),
+    "table": (
+        (5,),
+        Task(3),
+        lambda: [
+            Embedding(2, 9, columns=3),
+            Residual(nn.Sequential(nn.Linear(29, 29), nn.GELU(), nn.Dropout(0.3))),
+            nn.Linear(29, 3),
+        ],
+    ),
+    "image": (
+        (2, 7, 6),
+        Task(3),
+        lambda: [
+            nn.Conv2d(2, 5, 3, padding=1),
+            nn.MaxPool2d(3, stride=2, padding=1, ceil_mode=True),
+            Residual(nn.Sequential(nn.Conv2d(5, 5, 3, padding=1), nn.Tanh())),
+            nn.AvgPool2d(3, stride=2, padding=1),
+            nn.Flatten(),
+            nn.GroupNorm(4, 20),
+            nn.Linear(20, 3),
+        ],
+    ),
 }
 LOCALS = {
     "sgd": LocalTraining(epochs=2, lr=0.1, batch_size=4, weight_decay=0.01),
     "adam": LocalTraining(epochs=2, lr=0.01, batch_size=4, optimizer="adam"),
+    "momentum": LocalTraining(epochs=2, lr=0.05, batch_size=4, momentum=0.8, weight_decay=0.01),
+    "adamw": LocalTraining(epochs=2, lr=0.01, batch_size=4, optimizer="adamw", weight_decay=0.01),
 }
 
 
 def program(name):
     shape, task, options = MODELS[name]
-    module = build_model(name, shape, task, options)
+    if callable(options):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = nn.Sequential(*options())
+    else:
+        module = build_model(name, shape, task, options)
     outputs = 1 if task.kind == "survival" else task.classes if name != "logistic" else 1
     made = compile_program(module, shape, NUMBERS[choose_loss(task, outputs).name])
     x = np.concatenate([p.detach().double().numpy().ravel() for p in module.parameters()])
@@ -84,7 +116,7 @@ def test_nothing_comes_through_the_workspace(name, local):
             assert np.isfinite(one[user]).all()
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "table", "image"])
 def test_a_user_of_nan_leaves_nothing_behind(name):
     made, x, data = program(name)
     good = rows(Runner(made, np.float32, 1), x, data, LOCALS["adam"])
@@ -174,11 +206,33 @@ def test_a_program_or_records_that_do_not_fit_are_refused_before_a_kernel_runs()
             list(runner.deltas(x, table, wrong, LOCALS["sgd"]))
     with pytest.raises(ModelError, match="do not fit"):
         runner.outputs(x, Table.of(data.features[:, :5], data.labels))
-    for column in (at.X, at.Y, at.GY, at.TURNED):
-        broken = replace(made, table=made.table.copy())
-        broken.table[0, column] = made.header[at.WORKSPACE] - 3
+    others = {name: program(name)[0] for name in ("creditcard", "image", "table")}
+    for name, kind, column in (
+        ("creditcard", at.LINEAR, at.X),
+        ("creditcard", at.LINEAR, at.Y),
+        ("creditcard", at.LINEAR, at.GY),
+        ("creditcard", at.LINEAR, at.TURNED),
+        ("creditcard", at.ROW_NORM, at.RATES),
+        ("creditcard", at.DROPOUT, at.MASK),
+        ("image", at.CONVOLUTION, at.BORDERED),
+        ("image", at.CONVOLUTION, at.G_BORDERED),
+        ("image", at.MAX_POOL, at.INDEX),
+        ("image", at.REORDER, at.GX),
+        ("table", at.ADD, at.SKIP),
+        ("table", at.FORK, at.KEPT),
+        ("table", at.ADD, at.KEPT),
+    ):
+        place = others[name].table[:, at.KIND].tolist().index(kind)
+        broken = replace(others[name], table=others[name].table.copy())
+        broken.table[place, column] = broken.header[at.WORKSPACE] - 3
         with pytest.raises(ModelError, match="outside of its workspace"):
             validate(broken)
+    for other in others.values():
+        for row, column in np.argwhere(other.table[:, [at.W, at.B]] >= 0):
+            broken = replace(other, table=other.table.copy())
+            broken.table[row, (at.W, at.B)[column]] = other.header[at.PARAMETERS] - 1
+            with pytest.raises(ModelError, match="outside of their block"):
+                validate(broken)
     for column in (at.ONE, at.VALUES, at.OUTPUTS, at.G_OUTPUTS):
         broken = replace(made, header=made.header.copy())
         broken.header[column] = made.header[at.WORKSPACE] - 3
@@ -196,6 +250,8 @@ def test_no_two_buffers_of_a_program_overlap():
         parts += [(head[at.FEATURES], tile * head[at.N_FEATURES]), (head[at.ZERO], head[at.ZEROS]), (head[at.ONE], 1)]
         for row in made.table.tolist():
             parts.append((row[at.Y], tile * row[at.NY]))
+            if row[at.KIND] in (at.FORK, at.ADD):
+                parts.append((row[at.KEPT], tile * row[at.NX]))
             if row[at.GY] > 0:
                 parts.append((row[at.GY], tile * row[at.NY]))
         found = sorted(set(parts))

@@ -23,7 +23,10 @@ from uldp.learners.kernels.jit import CHECKED
 
 FOLDER_VARIABLE: Final = "ULDP_CACHE_DIR"
 #: Files without compiled functions; all others count.
-_ORDINARY: Final = ("__init__.py", "__main__.py", "cache.py", "program.py", "runner.py", "support.py")
+_ORDINARY: Final = (
+    "__init__.py", "__main__.py", "cache.py", "forms.py", "layers.py", "program.py", "runner.py", "support.py",
+    "workspace.py",
+)  # fmt: skip
 
 
 def _say(text: str) -> None:

@@ -69,7 +69,7 @@ def reset(ws, head, start):
 
 @kernel
 def train(ws, iw, uw, fw, program, reals, head, settings, options, features, labels, records, count, keys):
-    """Q epochs of mini-batches of one user; options are epochs, batch size and optimiser, settings lr and decay."""
+    """Q epochs of mini-batches of one user; options are epochs, batch size and optimiser, settings its numbers."""
     stay_apart()
     epochs, size, optimiser = options[0], options[1], options[2]
     power1, power2, step = 1.0, 1.0, 0
@@ -77,7 +77,7 @@ def train(ws, iw, uw, fw, program, reals, head, settings, options, features, lab
     order, words = iw[head[at.INTEGERS] :], uw[2 * head[at.TILE] :]
     for k in range(count):
         order[k] = k
-    if optimiser == optimisers.ADAM:
+    if optimiser != optimisers.SGD:
         pooling.fill_zero(ws, head[at.MEANS], head[at.PARAMETERS])
         pooling.fill_zero(ws, head[at.SQUARES], head[at.PARAMETERS])
     for epoch in range(epochs):
@@ -89,22 +89,8 @@ def train(ws, iw, uw, fw, program, reals, head, settings, options, features, lab
             differentiate(
                 ws, iw, uw, fw, program, reals, head, features, labels, records, order[begin:], m, keys[0], step
             )
-            if optimiser == optimisers.SGD:
-                optimisers.sgd(ws, 0, head[at.GRADIENTS], head[at.PARAMETERS], settings[0], settings[1])
-            else:
-                power1, power2 = power1 * optimisers.BETA1, power2 * optimisers.BETA2
-                optimisers.adam(
-                    ws,
-                    0,
-                    head[at.GRADIENTS],
-                    head[at.MEANS],
-                    head[at.SQUARES],
-                    head[at.PARAMETERS],
-                    settings[0],
-                    settings[1],
-                    power1,
-                    power2,
-                )
+            power1, power2 = power1 * optimisers.BETA1, power2 * optimisers.BETA2
+            optimisers.advance(ws, head, optimiser, settings, power1, power2)
             step += 1
 
 

@@ -17,6 +17,10 @@ DROPOUT: Final = 4
 CONVOLUTION: Final = 5
 MAX_POOL: Final = 6
 MEAN_POOL: Final = 7
+EMBEDDING: Final = 8
+REORDER: Final = 9  # an image from (pixels, channels) to torch's (channels, pixels)
+FORK: Final = 10  # where a shortcut begins, and where it ends
+ADD: Final = 11
 
 # --- columns that all operations have -------------------------------------------------------------------------
 KIND: Final = 0
@@ -63,13 +67,24 @@ N_BORDERED: Final = 34
 G_BORDERED: Final = 35  # room for the gradient of one image with its border
 INDEX: Final = 36  # of a maximum in its window
 
-COLUMNS: Final = 37
+COUNT_BORDER: Final = 37  # whether a mean counts the zeros around the image
+
+# --- shortcuts ------------------------------------------------------------------------------------------------
+SKIP: Final = 38  # the kept input
+KEPT: Final = 39  # the kept gradient
+
+# --- embedding ------------------------------------------------------------------------------------------------
+CATEGORIES: Final = 40
+DIMENSION: Final = 41
+EMBEDDED: Final = 42  # so many columns come first that hold categories
+
+COLUMNS: Final = 43
 
 # --- header ---------------------------------------------------------------------------------------------------
 TILE: Final = 0  # records that go through the layers together
 PARAMETERS: Final = 1  # numbers of the parameter block, from 0 of the workspace on
 GRADIENTS: Final = 2
-MEANS: Final = 3  # Adam's states
+MEANS: Final = 3  # states of the optimiser: Adam's, or the velocity of momentum
 SQUARES: Final = 4
 ZERO: Final = 5  # zeros, as many as the longest row has
 ZEROS: Final = 6

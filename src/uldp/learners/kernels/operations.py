@@ -200,34 +200,9 @@ def pool(ws, op, m):
     for r in range(m):
         x, y = op[at.X] + r * op[at.NX], op[at.Y] + r * op[at.NY]
         if op[at.KIND] == at.MAX_POOL:
-            pooling.max_forward(
-                ws,
-                x,
-                y,
-                op[at.INDEX] + r * op[at.NY],
-                op[at.WIDTH],
-                op[at.CHANNELS],
-                op[at.OUT_HEIGHT],
-                op[at.OUT_WIDTH],
-                op[at.KH],
-                op[at.KW],
-                op[at.SH],
-                op[at.SW],
-            )
+            pooling.max_forward(ws, op, x, y, op[at.INDEX] + r * op[at.NY])
         else:
-            pooling.mean_forward(
-                ws,
-                x,
-                y,
-                op[at.WIDTH],
-                op[at.CHANNELS],
-                op[at.OUT_HEIGHT],
-                op[at.OUT_WIDTH],
-                op[at.KH],
-                op[at.KW],
-                op[at.SH],
-                op[at.SW],
-            )
+            pooling.mean_forward(ws, op, x, y)
 
 
 @kernel
@@ -237,36 +212,9 @@ def pool_backward(ws, op, m):
     for r in range(m):
         g, gx = op[at.GY] + r * op[at.NY], op[at.GX] + r * op[at.NX]
         if op[at.KIND] == at.MAX_POOL:
-            pooling.max_backward(
-                ws,
-                g,
-                gx,
-                op[at.INDEX] + r * op[at.NY],
-                op[at.HEIGHT],
-                op[at.WIDTH],
-                op[at.CHANNELS],
-                op[at.OUT_HEIGHT],
-                op[at.OUT_WIDTH],
-                op[at.KH],
-                op[at.KW],
-                op[at.SH],
-                op[at.SW],
-            )
+            pooling.max_backward(ws, op, g, gx, op[at.INDEX] + r * op[at.NY])
         else:
-            pooling.mean_backward(
-                ws,
-                g,
-                gx,
-                op[at.HEIGHT],
-                op[at.WIDTH],
-                op[at.CHANNELS],
-                op[at.OUT_HEIGHT],
-                op[at.OUT_WIDTH],
-                op[at.KH],
-                op[at.KW],
-                op[at.SH],
-                op[at.SW],
-            )
+            pooling.mean_backward(ws, op, g, gx)
 
 
 @kernel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uldp.learners.kernels import activations, norms, objectives
 from uldp.learners.kernels import layout as at
+from uldp.learners.kernels.embedding import embed, embedding_gradient
 from uldp.learners.kernels.jit import kernel, stay_apart
 from uldp.learners.kernels.operations import (
     convolve,
@@ -16,6 +17,7 @@ from uldp.learners.kernels.operations import (
     pool_backward,
 )
 from uldp.learners.kernels.products import multiply
+from uldp.learners.kernels.shortcuts import connect, connect_backward
 from uldp.learners.kernels.simd import LANES, load, store
 
 
@@ -57,6 +59,10 @@ def forward(ws, program, reals, head, m, training, keys, step):
                     store(ws, op[at.Y] + i, load(ws, op[at.X] + i))
         elif kind == at.CONVOLUTION:
             convolve(ws, op, m, head[at.ZERO])
+        elif kind == at.EMBEDDING:
+            embed(ws, op, m)
+        elif kind == at.FORK or kind == at.ADD or kind == at.REORDER:
+            connect(ws, op, m)
         else:
             pool(ws, op, m)
 
@@ -112,6 +118,10 @@ def backward(ws, iw, program, reals, head, m, fresh, explicit):
                     convolve_backward(ws, iw, op, r, own + op[at.W], bias, head[at.ZERO], head[at.VALUES], True)
                 else:
                     convolve_backward(ws, iw, op, r, dw, db, head[at.ZERO], head[at.VALUES], fresh and r == 0)
+        elif kind == at.EMBEDDING:
+            embedding_gradient(ws, op, head, m, dw, fresh, explicit)
+        elif kind == at.FORK or kind == at.ADD or kind == at.REORDER:
+            connect_backward(ws, op, m)
         else:
             pool_backward(ws, op, m)
 

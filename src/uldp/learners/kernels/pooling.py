@@ -1,8 +1,13 @@
-"""Pooling of one image (height, width, channels): windows of (kh, kw) pixels, (sh, sw) pixels apart, all inside."""
+"""Pooling of one image (height, width, channels): windows of (kh, kw) pixels, (sh, sw) pixels apart.
+
+A border of (ph, pw) pixels around the image, and what a last window has beyond it, is left out: only pixels of the
+image are read. A mean divides by the pixels that are there, or with COUNT_BORDER also by those of the border, as torch.
+"""
 
 from __future__ import annotations
 
-from uldp.learners.kernels.jit import kernel, stay_apart
+from uldp.learners.kernels import layout as at
+from uldp.learners.kernels.jit import inlined, kernel, stay_apart
 from uldp.learners.kernels.simd import LANES, load, spread_like, store, store_tail, where_new_maximum
 
 
@@ -15,64 +20,98 @@ def fill_zero(ws, begin, n):
         store(ws, begin + i, zero)
 
 
+@inlined
+def part_inside(start, window, size):
+    """The part of a window that lies inside an image of this size: from which of its pixels up to which."""
+    return max(0, -start), min(window, size - start)
+
+
+@inlined
+def pixels_counted(op, top, left):
+    """By how many pixels the mean of a window divides."""
+    if op[at.COUNT_BORDER]:
+        height = min(top + op[at.KH], op[at.HEIGHT] + op[at.PH]) - top
+        return height * (min(left + op[at.KW], op[at.WIDTH] + op[at.PW]) - left)
+    y0, y1 = part_inside(top, op[at.KH], op[at.HEIGHT])
+    x0, x1 = part_inside(left, op[at.KW], op[at.WIDTH])
+    return (y1 - y0) * (x1 - x0)
+
+
 @kernel
-def max_forward(ws, x, y, index, width, channels, out_height, out_width, kh, kw, sh, sw):
+def max_forward(ws, op, x, y, index):
     """The largest number of each window, and which of the window it was; the first among equals, NaN before all."""
     stay_apart()
-    for oy in range(out_height):
-        for ox in range(out_width):
-            target = (oy * out_width + ox) * channels
-            corner = x + (oy * sh * width + ox * sw) * channels
+    channels, width, kw = op[at.CHANNELS], op[at.WIDTH], op[at.KW]
+    for oy in range(op[at.OUT_HEIGHT]):
+        top = oy * op[at.SH] - op[at.PH]
+        y0, y1 = part_inside(top, op[at.KH], op[at.HEIGHT])
+        for ox in range(op[at.OUT_WIDTH]):
+            left = ox * op[at.SW] - op[at.PW]
+            x0, x1 = part_inside(left, kw, width)
+            target, corner = (oy * op[at.OUT_WIDTH] + ox) * channels, x + (top * width + left) * channels
             for c in range(0, channels, LANES):
-                best, number = load(ws, corner + c), spread_like(ws, 0.0)
-                for k in range(1, kh * kw):
-                    value = load(ws, corner + ((k // kw) * width + k % kw) * channels + c)
-                    number = where_new_maximum(value, best, spread_like(ws, k), number)
-                    best = where_new_maximum(value, best, value, best)
+                best = load(ws, corner + (y0 * width + x0) * channels + c)
+                number = spread_like(ws, y0 * kw + x0)
+                for ky in range(y0, y1):
+                    for kx in range(x0, x1):
+                        value = load(ws, corner + (ky * width + kx) * channels + c)
+                        number = where_new_maximum(value, best, spread_like(ws, ky * kw + kx), number)
+                        best = where_new_maximum(value, best, value, best)
                 store_tail(ws, y + target + c, best, channels - c)
                 store_tail(ws, index + target + c, number, channels - c)
 
 
 @kernel
-def max_backward(ws, g, gx, index, height, width, channels, out_height, out_width, kh, kw, sh, sw):
+def max_backward(ws, op, g, gx, index):
     """gx at the largest number of each window += g; zero elsewhere."""
     stay_apart()
-    fill_zero(ws, gx, height * width * channels)
-    for oy in range(out_height):
-        for ox in range(out_width):
-            source = (oy * out_width + ox) * channels
-            corner = gx + (oy * sh * width + ox * sw) * channels
+    channels, width, kw = op[at.CHANNELS], op[at.WIDTH], op[at.KW]
+    fill_zero(ws, gx, op[at.NX])
+    for oy in range(op[at.OUT_HEIGHT]):
+        for ox in range(op[at.OUT_WIDTH]):
+            source = (oy * op[at.OUT_WIDTH] + ox) * channels
+            corner = gx + ((oy * op[at.SH] - op[at.PH]) * width + ox * op[at.SW] - op[at.PW]) * channels
             for c in range(channels):
                 k = int(ws[index + source + c])
                 ws[corner + ((k // kw) * width + k % kw) * channels + c] += ws[g + source + c]
 
 
 @kernel
-def mean_forward(ws, x, y, width, channels, out_height, out_width, kh, kw, sh, sw):
+def mean_forward(ws, op, x, y):
     """The mean of each window."""
     stay_apart()
-    size = spread_like(ws, kh * kw)
-    for oy in range(out_height):
-        for ox in range(out_width):
-            corner = x + (oy * sh * width + ox * sw) * channels
+    channels, width, zero = op[at.CHANNELS], op[at.WIDTH], spread_like(ws, 0.0)
+    for oy in range(op[at.OUT_HEIGHT]):
+        top = oy * op[at.SH] - op[at.PH]
+        y0, y1 = part_inside(top, op[at.KH], op[at.HEIGHT])
+        for ox in range(op[at.OUT_WIDTH]):
+            left = ox * op[at.SW] - op[at.PW]
+            x0, x1 = part_inside(left, op[at.KW], width)
+            size, corner = spread_like(ws, pixels_counted(op, top, left)), x + (top * width + left) * channels
             for c in range(0, channels, LANES):
-                sums = load(ws, corner + c)
-                for k in range(1, kh * kw):
-                    sums = sums + load(ws, corner + ((k // kw) * width + k % kw) * channels + c)
-                store_tail(ws, y + (oy * out_width + ox) * channels + c, sums / size, channels - c)
+                sums = zero
+                for ky in range(y0, y1):
+                    for kx in range(x0, x1):
+                        sums = sums + load(ws, corner + (ky * width + kx) * channels + c)
+                store_tail(ws, y + (oy * op[at.OUT_WIDTH] + ox) * channels + c, sums / size, channels - c)
 
 
 @kernel
-def mean_backward(ws, g, gx, height, width, channels, out_height, out_width, kh, kw, sh, sw):
-    """gx in each window += g / (kh kw)."""
+def mean_backward(ws, op, g, gx):
+    """gx in each window += g / (the pixels that count)."""
     stay_apart()
-    size = spread_like(ws, kh * kw)
-    fill_zero(ws, gx, height * width * channels)
-    for oy in range(out_height):
-        for ox in range(out_width):
-            corner = gx + (oy * sh * width + ox * sw) * channels
+    channels, width = op[at.CHANNELS], op[at.WIDTH]
+    fill_zero(ws, gx, op[at.NX])
+    for oy in range(op[at.OUT_HEIGHT]):
+        top = oy * op[at.SH] - op[at.PH]
+        y0, y1 = part_inside(top, op[at.KH], op[at.HEIGHT])
+        for ox in range(op[at.OUT_WIDTH]):
+            left = ox * op[at.SW] - op[at.PW]
+            x0, x1 = part_inside(left, op[at.KW], width)
+            size, corner = spread_like(ws, pixels_counted(op, top, left)), gx + (top * width + left) * channels
             for c in range(0, channels, LANES):
-                share = load(ws, g + (oy * out_width + ox) * channels + c) / size
-                for k in range(kh * kw):
-                    at = corner + ((k // kw) * width + k % kw) * channels + c
-                    store_tail(ws, at, load(ws, at) + share, channels - c)
+                share = load(ws, g + (oy * op[at.OUT_WIDTH] + ox) * channels + c) / size
+                for ky in range(y0, y1):
+                    for kx in range(x0, x1):
+                        target = corner + (ky * width + kx) * channels + c
+                        store_tail(ws, target, load(ws, target) + share, channels - c)

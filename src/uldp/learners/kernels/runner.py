@@ -21,15 +21,17 @@ from uldp.errors import ModelError
 from uldp.learners.base import LocalTraining, Rows, Vector
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels import optimisers
-from uldp.learners.kernels.program import IntArray, Program
+from uldp.learners.kernels.forms import IntArray
+from uldp.learners.kernels.program import Program
 from uldp.learners.kernels.simd import LANES
 from uldp.learners.threads import in_threads
 
 Words = npt.NDArray[np.uint64]
+Settings = tuple[float, float, float]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_OPTIMISERS: Final = {"sgd": optimisers.SGD, "adam": optimisers.ADAM}
+_OPTIMISERS: Final = {"sgd": optimisers.SGD, "adam": optimisers.ADAM, "adamw": optimisers.ADAMW}
 #: A block's rows are at most this large, so that memory does not grow with the number of users.
 _BLOCK_BYTES: Final = 4 * 2**20
 _BLOCK_USERS: Final = 32
@@ -93,12 +95,13 @@ class Runner:
 
     def deltas(self, x: Vector, table: Table, groups: Groups, local: LocalTraining) -> Iterator[tuple[IntArray, Rows]]:
         """(users, rows x_u - x) after Q epochs, block by block."""
-        options = (local.epochs, local.batch_size, _OPTIMISERS[local.optimizer])
-        return self._users(at.TRAIN, x, table, groups, (local.lr, local.weight_decay), options)
+        optimiser = optimisers.MOMENTUM if local.momentum else _OPTIMISERS[local.optimizer]
+        settings = (local.lr, local.weight_decay, local.momentum)
+        return self._users(at.TRAIN, x, table, groups, settings, (local.epochs, local.batch_size, optimiser))
 
     def gradients(self, x: Vector, table: Table, groups: Groups) -> Iterator[tuple[IntArray, Rows]]:
         """(users, rows): the gradients of the users' mean losses, block by block."""
-        return self._users(at.GRADIENT, x, table, groups, (0.0, 0.0), (0, 0, 0))
+        return self._users(at.GRADIENT, x, table, groups, _NO_SETTINGS, (0, 0, 0))
 
     def clipped_sum(self, x: Vector, table: Table, records: IntArray, keys: Words, step: int, clip: float) -> Vector:
         """The sum of the records' clipped gradients; blocks of records have a fixed size, and are added in order."""
@@ -108,7 +111,7 @@ class Runner:
             sums = np.zeros(self.program.parameters)
             part = slice(begin, begin + _BLOCK_RECORDS)
             users = Groups(_NONE, _NONE, _NONE, records[part], keys[part])
-            self._call(at.CLIP, start, table, users, (clip, 0.0), (step, 0, 0), self._rows(0), sums)
+            self._call(at.CLIP, start, table, users, (clip, 0.0, 0.0), (step, 0, 0), self._rows(0), sums)
             return sums
 
         total = np.zeros(self.program.parameters)
@@ -124,7 +127,7 @@ class Runner:
             records = np.arange(begin, min(begin + _BLOCK_RECORDS, len(table.labels)), dtype=np.int64)
             rows = np.zeros((len(records), self.program.outputs), dtype=self.dtype)
             users = Groups(_NONE, _NONE, _NONE, records, np.zeros((0, 2), dtype=np.uint64))
-            self._call(at.PREDICT, start, table, users, (0.0, 0.0), (0, 0, 0), rows, np.zeros(0))
+            self._call(at.PREDICT, start, table, users, _NO_SETTINGS, (0, 0, 0), rows, np.zeros(0))
             return rows.astype(np.float64)
 
         parts = list(self._spread(block, range(0, len(table.labels), _BLOCK_RECORDS)))
@@ -138,7 +141,7 @@ class Runner:
         x: Vector,
         table: Table,
         groups: Groups,
-        settings: tuple[float, float],
+        settings: Settings,
         options: tuple[int, int, int],
     ) -> Iterator[tuple[IntArray, Rows]]:
         start = self._start(x)
@@ -182,7 +185,7 @@ class Runner:
         start: npt.NDArray[Any],
         table: Table,
         users: Groups,
-        settings: tuple[float, float],
+        settings: Settings,
         options: tuple[int, int, int],
         rows: npt.NDArray[Any],
         sums: Vector,
@@ -207,6 +210,7 @@ class Runner:
         )
 
 
+_NO_SETTINGS: Final = (0.0, 0.0, 0.0)
 _NONE: Final[IntArray] = np.zeros(0, dtype=np.int64)
 
 
