@@ -21,7 +21,7 @@ from uldp.learners.base import LocalTraining
 from uldp.learners.blocks import Embedding, Residual
 from uldp.learners.groups import group_users
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels.forms import NoKernelError
+from uldp.learners.kernels.forms import NoKernelError, ceiling
 from uldp.learners.kernels.jit import CHECK_VARIABLE
 from uldp.learners.kernels.objectives import NUMBERS
 from uldp.learners.kernels.program import compile_program, validate
@@ -247,13 +247,17 @@ def test_no_two_buffers_of_a_program_overlap():
         head, tile = made.header.tolist(), made.tile
         parts = [(0, head[at.PARAMETERS])]
         parts += [(head[c], head[at.PARAMETERS]) for c in (at.GRADIENTS, at.MEANS, at.SQUARES)]
-        parts += [(head[at.FEATURES], tile * head[at.N_FEATURES]), (head[at.ZERO], head[at.ZEROS]), (head[at.ONE], 1)]
+        parts += [
+            (head[at.FEATURES], tile * ceiling(head[at.N_FEATURES])),
+            (head[at.ZERO], head[at.ZEROS]),
+            (head[at.ONE], 1),
+        ]
         for row in made.table.tolist():
-            parts.append((row[at.Y], tile * row[at.NY]))
+            parts.append((row[at.Y], tile * row[at.ROW_Y]))
             if row[at.KIND] in (at.FORK, at.ADD):
-                parts.append((row[at.KEPT], tile * row[at.NX]))
+                parts.append((row[at.KEPT], tile * row[at.ROW_X]))
             if row[at.GY] > 0:
-                parts.append((row[at.GY], tile * row[at.NY]))
+                parts.append((row[at.GY], tile * row[at.ROW_Y]))
         found = sorted(set(parts))
         for (start, size), (following, _) in pairwise(found):
             assert start + size <= following

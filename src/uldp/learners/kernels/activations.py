@@ -7,7 +7,7 @@ from typing import Final
 
 from uldp.learners.kernels.jit import kernel, stay_apart
 from uldp.learners.kernels.maths import exp, logistic, normal, tanh
-from uldp.learners.kernels.simd import LANES, fma, load, spread_like, store, where_at_most, where_greater
+from uldp.learners.kernels.simd import LANES, fma, load, load_back, spread_like, store, where_at_most, where_greater
 
 RELU: Final = 0
 LEAKY_RELU: Final = 1
@@ -55,10 +55,10 @@ def activate_backward(ws, kind, slope, x, y, g, n):
     zero, one, slopes = spread_like(ws, 0.0), spread_like(ws, 1.0), spread_like(ws, slope)
     if kind == RELU:
         for i in range(0, n, LANES):
-            store(ws, g + i, where_at_most(load(ws, y + i), zero, zero, load(ws, g + i)))
+            store(ws, g + i, where_at_most(load(ws, y + i), zero, zero, load_back(ws, g + i)))
     elif kind == LEAKY_RELU:
         for i in range(0, n, LANES):
-            v = load(ws, g + i)
+            v = load_back(ws, g + i)
             store(ws, g + i, where_at_most(load(ws, x + i), zero, v * slopes, v))
     elif kind == TANH:
         for i in range(0, n, LANES):

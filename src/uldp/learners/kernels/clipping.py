@@ -59,8 +59,8 @@ def clip_factor(ws, program, head, r, clip):
     for number in range(program.shape[0]):
         op = program[number]
         if op[at.KIND] == at.LINEAR:
-            inputs = squares_of_row(ws, op[at.X] + r * op[at.NX], op[at.NX])
-            outputs = squares_of_row(ws, op[at.GY] + r * op[at.NY], op[at.NY])
+            inputs = squares_of_row(ws, op[at.X] + r * op[at.ROW_X], op[at.NX])
+            outputs = squares_of_row(ws, op[at.GY] + r * op[at.ROW_Y], op[at.NY])
             if not (inputs <= _LIMIT and outputs <= _LIMIT):
                 return 0.0
             square += (inputs + (1.0 if op[at.B] >= 0 else 0.0)) * outputs
@@ -80,9 +80,9 @@ def add_linear(ws, fw, op, m, factors, a, b):
     for r in range(m):
         factor = fw[factors + r]
         for i in range(inputs):
-            fw[a + r * inputs + i] = ws[op[at.X] + r * inputs + i] if factor > 0 else 0.0
+            fw[a + r * inputs + i] = ws[op[at.X] + r * op[at.ROW_X] + i] if factor > 0 else 0.0
         for j in range(outputs):
-            value = np.float64(ws[op[at.GY] + r * outputs + j]) * factor if factor > 0 else 0.0
+            value = np.float64(ws[op[at.GY] + r * op[at.ROW_Y] + j]) * factor if factor > 0 else 0.0
             fw[b + r * row + j] = value
             if op[at.B] >= 0:
                 fw[op[at.B] + j] += value

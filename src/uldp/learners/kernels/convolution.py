@@ -64,25 +64,25 @@ def forward(ws, x, y, turned, row, bias, line, channels, kh, run, out_height, ou
 
 
 @kernel
-def weights_backward(ws, iw, x, g, dw, db, zero, line, channels, kh, run, padded_run, out_height, out_width,
+def weights_backward(ws, iw, x, g, dw, db, zero, one, line, channels, kh, run, padded_run, out_height, out_width,
                      out_channels, sh, sw, values, places, fresh):  # fmt: skip
     """dw[o, k, i] = sum over pixels of g[oy, ox, o] x[oy sh + k, (ox sw) channels + i]; db[o] = sum of g[.., o]."""
     stay_apart()
     for o in range(out_channels):
-        count = 0
-        sums = ws[zero]
+        count, source = 0, g + o
         for oy in range(out_height):
-            for ox in range(out_width):
-                value = ws[g + (oy * out_width + ox) * out_channels + o]
-                ws[values + count] = value
-                iw[places + count] = oy * sh * line + ox * sw * channels
-                sums += value
+            place = oy * sh * line
+            for _ in range(out_width):
+                value = ws[source]
+                ws[values + count], iw[places + count] = value, place
                 count += value != 0
+                source, place = source + out_channels, place + sw * channels
         target = dw + o * kh * padded_run
         before, step = (zero, 0) if fresh else (target, padded_run)
         multiply_list(ws, iw, places, values, count, x, line, before, step, target, padded_run, kh, run)
-        if db >= 0:
-            ws[db + o] = sums if fresh else ws[db + o] + sums
+    if db >= 0:
+        multiply(ws, one, 0, 0, 1, 0, out_height * out_width, g, out_channels, zero if fresh else db, 0, db, 0, 1,
+                 out_channels)  # fmt: skip
 
 
 @kernel

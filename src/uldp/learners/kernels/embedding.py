@@ -30,7 +30,7 @@ def embed(ws, op, m):
     dimension, embedded = op[at.DIMENSION], op[at.EMBEDDED]
     nothing, nan = spread_like(ws, 0.0), spread_like(ws, np.nan)
     for r in range(m):
-        x, y = op[at.X] + r * op[at.NX], op[at.Y] + r * op[at.NY]
+        x, y = op[at.X] + r * op[at.ROW_X], op[at.Y] + r * op[at.ROW_Y]
         for k in range(embedded):
             number = category(ws[x + k], op[at.CATEGORIES])
             for i in range(0, dimension, LANES):
@@ -48,9 +48,9 @@ def add_rows(ws, op, r, dw):
     stay_apart()
     dimension = op[at.DIMENSION]
     for k in range(op[at.EMBEDDED]):
-        number = category(ws[op[at.X] + r * op[at.NX] + k], op[at.CATEGORIES])
+        number = category(ws[op[at.X] + r * op[at.ROW_X] + k], op[at.CATEGORIES])
         if number >= 0:
-            target, g = dw + number * op[at.ROW], op[at.GY] + r * op[at.NY] + k * dimension
+            target, g = dw + number * op[at.ROW], op[at.GY] + r * op[at.ROW_Y] + k * dimension
             for i in range(0, dimension, LANES):
                 store(ws, target + i, load(ws, target + i) + clear_lanes(load(ws, g + i), dimension - i))
 

@@ -13,7 +13,8 @@ from uldp.learners.kernels.jit import entry, kernel, stay_apart
 from uldp.learners.kernels.operations import prepare
 from uldp.learners.kernels.passes import backward, forward, gather, loss_gradient
 from uldp.learners.kernels.randomness import order_records
-from uldp.learners.kernels.simd import LANES, load, store
+from uldp.learners.kernels.simd import LANES, load, store, whole
+from uldp.learners.kernels.single import train_single
 
 
 @kernel
@@ -29,7 +30,7 @@ def differentiate(ws, iw, uw, fw, program, reals, head, features, labels, record
             load_tile(ws, uw, head, features, labels, records, batch, begin, count, key)
             forward(ws, program, reals, head, count, True, uw, step)
             for r in range(count):
-                fw[begin + r] = ws[head[at.OUTPUTS] + r]
+                fw[begin + r] = ws[head[at.OUTPUTS] + r * LANES]
                 fw[2 * most + begin + r] = labels[records[batch[begin + r]]]
         words, numbers = uw[2 * tile + 2 * most :], iw[head[at.INTEGERS] + 2 * most :]
         objectives.cox(fw, fw[2 * most :], fw[most:], m, words, numbers, words[most:], numbers[most:])
@@ -39,7 +40,7 @@ def differentiate(ws, iw, uw, fw, program, reals, head, features, labels, record
         forward(ws, program, reals, head, count, True, uw, step)
         if coupled:
             for r in range(count):
-                ws[head[at.G_OUTPUTS] + r] = fw[most + begin + r]
+                ws[head[at.G_OUTPUTS] + r * LANES] = fw[most + begin + r]
         else:
             loss_gradient(ws, head, count, 1.0 / m)
         backward(ws, iw, program, reals, head, count, begin == 0, False)
@@ -74,6 +75,12 @@ def train(ws, iw, uw, fw, program, reals, head, settings, options, features, lab
     epochs, size, optimiser = options[0], options[1], options[2]
     power1, power2, step = 1.0, 1.0, 0
     most = fw.size // 3
+    if head[at.SINGLE] and optimiser == optimisers.SGD and count <= head[at.TILE]:
+        for k in range(count):
+            gather(ws, head, features, records[k], k)
+            ws[head[at.LABELS] + k] = labels[records[k]]
+        train_single(ws, uw, iw, head, program[0], settings, options, count, keys, most)
+        return
     order, words = iw[head[at.INTEGERS] :], uw[2 * head[at.TILE] :]
     for k in range(count):
         order[k] = k
@@ -139,7 +146,7 @@ def run(what, ws, iw, uw, fw, program, reals, head, settings, options, start, pl
             forward(ws, program, reals, head, count, False, uw, 0)
             for r in range(count):
                 for j in range(head[at.N_OUTPUTS]):
-                    rows[begin + r, j] = ws[head[at.OUTPUTS] + r * head[at.N_OUTPUTS] + j]
+                    rows[begin + r, j] = ws[head[at.OUTPUTS] + r * whole(head[at.N_OUTPUTS]) + j]
     if what == at.CLIP:
         for k in range(parameters):
             if places[k] >= 0:

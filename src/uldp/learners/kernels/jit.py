@@ -54,8 +54,9 @@ class _LinkedCompiler(CompilerBase):  # type: ignore[misc]
 
 
 def _inner(function: Function, **options: Any) -> Function:
-    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return numba.njit(pipeline_class=_LinkedCompiler, **wrappers, **_OPTIONS, **options)(function)  # type: ignore[no-any-return]
+    # All arrays belong to the entry's caller: counting references would cost a locked instruction in every call.
+    options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}
+    return numba.njit(pipeline_class=_LinkedCompiler, **_OPTIONS, **options)(function)  # type: ignore[no-any-return]
 
 
 def kernel(function: Function) -> Function:

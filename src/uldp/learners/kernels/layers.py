@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 from torch import nn
 
 from uldp.learners.blocks import Embedding, Residual
-from uldp.learners.kernels import activations
+from uldp.learners.kernels import activations, norms
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.forms import Form, NoKernelError, Operation, ceiling
 from uldp.learners.kernels.simd import LANES
+
+#: Whole numbers below this are exact in float32: a maximum's place is kept as one.
+_EXACT: Final = 2**24
 
 
 def layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -148,7 +152,7 @@ def _convolution(layer: nn.Conv2d, form: Form, starts: list[int]) -> Operation:
     bordered = (form.height + 2 * ph) * (form.width + 2 * pw) * form.channels
     columns = {
         at.KIND: at.CONVOLUTION, at.ROW: ceiling(layer.out_channels), at.KH: kh, at.KW: kw, at.SH: sh, at.SW: sw,
-        at.PH: ph, at.PW: pw, at.OUT_CHANNELS: layer.out_channels, at.N_BORDERED: bordered,
+        at.PH: ph, at.PW: pw, at.OUT_CHANNELS: layer.out_channels, at.N_BORDERED: ceiling(bordered),
     }  # fmt: skip
     return Operation(
         columns, form, outputs,
@@ -177,7 +181,7 @@ def _norm(layer: nn.GroupNorm | nn.LayerNorm, form: Form, starts: list[int]) -> 
     return Operation(
         columns, form, form, layer.eps,
         per_record={at.HAT: form.size, at.RATES: ceiling(form.channels) if form.is_image else groups},
-        rooms={at.ROOM: 2 * ceiling(form.channels)} if form.is_image else {},
+        rooms={at.ROOM: 2 * ceiling(form.channels) if form.is_image else norms.ROOM},
         weight=tensors[0] if tensors else None, bias=tensors[1] if len(tensors) > 1 else None, in_place=True,
     )  # fmt: skip
 
@@ -211,6 +215,8 @@ def _pool(layer: nn.MaxPool2d | nn.AvgPool2d, form: Form) -> Operation:
         for i, size in enumerate((form.height, form.width))
     )
     if not plain or min(height, width) < 1 or any(2 * padding[i] > kernel[i] for i in (0, 1)):
+        raise NoKernelError(f"no kernel for {layer} on an image of {form.height}x{form.width}")
+    if is_max and kernel[0] * form.width * form.channels >= _EXACT:
         raise NoKernelError(f"no kernel for {layer} on an image of {form.height}x{form.width}")
     outputs = Form.image(form.channels, height, width)
     columns = {

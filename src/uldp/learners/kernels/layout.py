@@ -1,7 +1,8 @@
 """The columns of a program's table, and of its header. A row of the table is one operation on the workspace.
 
-Activations of a batch are rows, one record after the other, without gaps; images lie as (height, width, channels).
-Parameters and their gradients have rows rounded up to eight numbers, with zeros in the gaps.
+Activations of a batch are rows, one record after the other; images lie as (height, width, channels). All rows are
+rounded up to eight numbers. Parameters and their gradients have zeros in the gaps; those of activations may hold
+anything.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ B: Final = 8  # bias (or a norm's shift)
 ROW: Final = 9  # distance of two rows of the matrix that forward products read
 TURNED: Final = 10  # room for the transposed weights
 FUNCTION: Final = 11  # of an activation
+ROW_X: Final = 43  # from one record's input to the next one's: NX rounded up to whole vectors
+ROW_Y: Final = 44
 
 # --- norms ----------------------------------------------------------------------------------------------------
 GROUPS: Final = 12
@@ -65,7 +68,7 @@ OUT_CHANNELS: Final = 32
 BORDERED: Final = 33  # the image with zeros around it: X where there are none
 N_BORDERED: Final = 34
 G_BORDERED: Final = 35  # room for the gradient of one image with its border
-INDEX: Final = 36  # of a maximum in its window
+INDEX: Final = 36  # of a maximum: how far it lies behind the corner of its window
 
 COUNT_BORDER: Final = 37  # whether a mean counts the zeros around the image
 
@@ -78,7 +81,7 @@ CATEGORIES: Final = 40
 DIMENSION: Final = 41
 EMBEDDED: Final = 42  # so many columns come first that hold categories
 
-COLUMNS: Final = 43
+COLUMNS: Final = 45
 
 # --- header ---------------------------------------------------------------------------------------------------
 TILE: Final = 0  # records that go through the layers together
@@ -107,8 +110,9 @@ WORKSPACE: Final = 20
 INTEGERS: Final = 21
 CLIPPED_B: Final = 22  # float64 room of clipped sums: the sums, factors, inputs and, from here on, scaled gradients
 CLIPPED: Final = 23  # numbers of it
+SINGLE: Final = 24  # whether all is one linear layer with one output, and a loss that adds over records
 
-HEADER: Final = 24
+HEADER: Final = 25
 
 # --- what to do -----------------------------------------------------------------------------------------------
 TRAIN: Final = 0

@@ -6,7 +6,10 @@ layer has none; all rows of C numbers share them.
 
 from __future__ import annotations
 
+from typing import Final
+
 from uldp.learners.kernels.jit import inlined, kernel, stay_apart
+from uldp.learners.kernels.products import row_totals
 from uldp.learners.kernels.simd import (
     LANES,
     clear_lanes,
@@ -19,7 +22,6 @@ from uldp.learners.kernels.simd import (
     spread_like,
     store,
     store_tail,
-    total,
 )
 
 
@@ -33,63 +35,89 @@ def scaled(ws, value, gamma, beta):
     return value
 
 
+#: Numbers that norms of rows work in: a vector for each of eight rows, twice, and two numbers for each of them.
+ROOM: Final = 2 * LANES * LANES + 2 * LANES
+
+
 @kernel
-def rows_forward(ws, x, y, hat, rates, gamma, beta, m, groups, size, epsilon):
-    """Groups of ``size`` neighbouring numbers, ``groups`` of them in each of m rows."""
+def rows_forward(ws, x, y, hat, rates, gamma, beta, m, row, groups, size, epsilon, room):
+    """Groups of ``size`` neighbouring numbers, ``groups`` of them in each of m rows; eight rows at a time."""
     stay_apart()
     zero, one, eps = spread_like(ws, 0.0), spread_like(ws, 1.0), spread_like(ws, epsilon)
-    share = one / spread_like(ws, size)
-    for row in range(m * groups):
-        start = row * size
-        column = (row % groups) * size
-        sums = zero
-        for i in range(0, size, LANES):
-            sums = sums + load_tail(ws, x + start + i, size - i)
-        mean = splat(total(sums)) * share
-        sums = zero
-        for i in range(0, size, LANES):
-            centred = clear_lanes(load(ws, x + start + i) - mean, size - i)
-            sums = fma(centred, centred, sums)
-        rate = one / root(fma(splat(total(sums)), share, eps))
-        ws[rates + row] = first(rate)
-        for i in range(0, size, LANES):
-            value = (load(ws, x + start + i) - mean) * rate
-            result = scaled(ws, value, gamma + column + i if gamma >= 0 else -1, beta + column + i if beta >= 0 else -1)
-            if size - i >= LANES:
-                store(ws, hat + start + i, value)
-                store(ws, y + start + i, result)
-            else:
-                store_tail(ws, hat + start + i, value, size - i)
-                store_tail(ws, y + start + i, result, size - i)
+    share, means = one / spread_like(ws, size), room + LANES * LANES
+    for begin in range(0, m, LANES):
+        count = min(LANES, m - begin)
+        for group in range(groups):
+            column, rate_at = group * size, rates + (begin * groups + group * LANES)
+            start = begin * row + column
+            for r in range(count):
+                sums = zero
+                for i in range(0, size, LANES):
+                    sums = sums + load_tail(ws, x + start + r * row + i, size - i)
+                store(ws, room + LANES * r, sums)
+            store(ws, means, row_totals(ws, room) * share)
+            for r in range(count):
+                mean, sums = splat(ws[means + r]), zero
+                for i in range(0, size, LANES):
+                    centred = clear_lanes(load(ws, x + start + r * row + i) - mean, size - i)
+                    sums = fma(centred, centred, sums)
+                store(ws, room + LANES * r, sums)
+            store(ws, rate_at, one / root(fma(row_totals(ws, room), share, eps)))
+            for r in range(count):
+                mean, rate = splat(ws[means + r]), splat(ws[rate_at + r])
+                for i in range(0, size, LANES):
+                    at = start + r * row + i
+                    value = (load(ws, x + at) - mean) * rate
+                    result = scaled(ws, value, gamma + column + i if gamma >= 0 else -1,
+                                    beta + column + i if beta >= 0 else -1)  # fmt: skip
+                    store_group(ws, hat + at, value, size - i, groups)
+                    store_group(ws, y + at, result, size - i, groups)
+
+
+@inlined
+def store_group(ws, at, value, count, groups):
+    """Store the numbers of a group; behind the last group of a row is a gap."""
+    if count >= LANES or groups == 1:
+        store(ws, at, value)
+    else:
+        store_tail(ws, at, value, count)
 
 
 @kernel
-def rows_backward(ws, g, hat, rates, gamma, m, groups, size):
+def rows_backward(ws, g, hat, rates, gamma, m, row, groups, size, room):
     """g <- rate (h - mean(h) - xhat mean(h xhat)) with h = gamma g and means over the group."""
     stay_apart()
     zero = spread_like(ws, 0.0)
     share = spread_like(ws, -1.0) / spread_like(ws, size)
-    for row in range(m * groups):
-        start = row * size
-        column = (row % groups) * size
-        sums, along = zero, zero
-        for i in range(0, size, LANES):
-            h = scaled(ws, load(ws, g + start + i), gamma + column + i if gamma >= 0 else -1, -1)
-            h = clear_lanes(h, size - i)
-            sums = sums + h
-            along = fma(h, load_tail(ws, hat + start + i, size - i), along)
-        mean, slope, rate = splat(total(sums)) * share, splat(total(along)) * share, splat(ws[rates + row])
-        for i in range(0, size, LANES):
-            h = scaled(ws, load(ws, g + start + i), gamma + column + i if gamma >= 0 else -1, -1)
-            h = fma(slope, load(ws, hat + start + i), h + mean) * rate
-            if size - i >= LANES:
-                store(ws, g + start + i, h)
-            else:
-                store_tail(ws, g + start + i, h, size - i)
+    more, means = room + LANES * LANES, room + 2 * LANES * LANES
+    slopes = means + LANES
+    for begin in range(0, m, LANES):
+        count = min(LANES, m - begin)
+        for group in range(groups):
+            column, rate_at = group * size, rates + (begin * groups + group * LANES)
+            start = begin * row + column
+            for r in range(count):
+                sums, along = zero, zero
+                for i in range(0, size, LANES):
+                    at = start + r * row + i
+                    h = scaled(ws, load(ws, g + at), gamma + column + i if gamma >= 0 else -1, -1)
+                    h = clear_lanes(h, size - i)
+                    sums = sums + h
+                    along = fma(h, load_tail(ws, hat + at, size - i), along)
+                store(ws, room + LANES * r, sums)
+                store(ws, more + LANES * r, along)
+            store(ws, means, row_totals(ws, room) * share)
+            store(ws, slopes, row_totals(ws, more) * share)
+            for r in range(count):
+                mean, slope, rate = splat(ws[means + r]), splat(ws[slopes + r]), splat(ws[rate_at + r])
+                for i in range(0, size, LANES):
+                    at = start + r * row + i
+                    h = scaled(ws, load(ws, g + at), gamma + column + i if gamma >= 0 else -1, -1)
+                    store_group(ws, g + at, fma(slope, load(ws, hat + at), h + mean) * rate, size - i, groups)
 
 
 @kernel
-def parameters_backward(ws, g, hat, begin, end, n, d_gamma, d_beta, fresh):
+def parameters_backward(ws, g, hat, row, rows, n, d_gamma, d_beta, fresh):
     """d_gamma = sum over rows of g xhat, d_beta = sum over rows of g; added to what is there unless ``fresh``."""
     stay_apart()
     zero = spread_like(ws, 0.0)
@@ -98,9 +126,9 @@ def parameters_backward(ws, g, hat, begin, end, n, d_gamma, d_beta, fresh):
         if not fresh:
             scale = load(ws, d_gamma + i)
             shift = load(ws, d_beta + i) if d_beta >= 0 else zero
-        for row in range(begin, end):
-            value = load(ws, g + row * n + i)
-            scale = fma(value, load(ws, hat + row * n + i), scale)
+        for k in range(rows):
+            value = load(ws, g + k * row + i)
+            scale = fma(value, load(ws, hat + k * row + i), scale)
             shift = shift + value
         store_tail(ws, d_gamma + i, scale, n - i)
         if d_beta >= 0:

@@ -17,8 +17,8 @@ from uldp.learners.kernels.simd import (
     splat,
     spread_like,
     store,
-    store_tail,
     total,
+    whole,
 )
 
 CROSS_ENTROPY: Final = 0
@@ -41,7 +41,7 @@ def cross_entropy(ws, z, labels, g, m, n, weight):
     stay_apart()
     weights, zero = spread_like(ws, weight), spread_like(ws, 0.0)
     for r in range(m):
-        row, target = z + r * n, g + r * n
+        row, target = z + r * whole(n), g + r * whole(n)
         largest = ws[row]
         for c in range(1, n):
             largest = max(largest, ws[row + c])
@@ -49,10 +49,10 @@ def cross_entropy(ws, z, labels, g, m, n, weight):
         for c in range(0, n, LANES):
             value = exp(load(ws, row + c) - splat(largest))
             sums = sums + clear_lanes(value, n - c)
-            store_tail(ws, target + c, value, n - c)
+            store(ws, target + c, value)
         share = weights / splat(total(sums))
         for c in range(0, n, LANES):
-            store_tail(ws, target + c, load(ws, target + c) * share, n - c)
+            store(ws, target + c, load(ws, target + c) * share)
         label = ws[labels + r]
         if label >= 0 and label < n:
             ws[target + int(label)] -= first(weights)
@@ -66,8 +66,9 @@ def logistic_loss(ws, z, labels, g, m, weight):
     """g[r] = weight (1 / (1 + exp(-z[r])) - y[r])."""
     stay_apart()
     weights = spread_like(ws, weight)
-    for r in range(0, m, LANES):
-        store(ws, g + r, (logistic(load(ws, z + r)) - load(ws, labels + r)) * weights)
+    for r in range(m):
+        at = r * LANES
+        store(ws, g + at, (logistic(load(ws, z + at)) - splat(ws[labels + r])) * weights)
 
 
 @kernel
@@ -75,8 +76,9 @@ def squared(ws, z, labels, g, m, weight):
     """g[r] = 2 weight (z[r] - y[r])."""
     stay_apart()
     weights = spread_like(ws, 2.0 * weight)
-    for r in range(0, m, LANES):
-        store(ws, g + r, (load(ws, z + r) - load(ws, labels + r)) * weights)
+    for r in range(m):
+        at = r * LANES
+        store(ws, g + at, (load(ws, z + at) - splat(ws[labels + r])) * weights)
 
 
 @inlined

@@ -7,7 +7,7 @@ from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.jit import kernel, stay_apart
 from uldp.learners.kernels.products import multiply, transpose
 from uldp.learners.kernels.randomness import dropout_factors
-from uldp.learners.kernels.simd import LANES, load, store
+from uldp.learners.kernels.simd import LANES, load, store, whole
 
 
 @kernel
@@ -17,12 +17,10 @@ def prepare(ws, program):
     for number in range(program.shape[0]):
         op = program[number]
         if op[at.KIND] == at.LINEAR and op[at.GX] >= 0:
-            transpose(
-                ws, op[at.W], op[at.ROW], op[at.TURNED], (op[at.NX] + LANES - 1) // LANES * LANES, op[at.NX], op[at.NY]
-            )
+            transpose(ws, op[at.W], op[at.ROW], op[at.TURNED], op[at.ROW_X], op[at.NX], op[at.NY])
         elif op[at.KIND] == at.CONVOLUTION:
             run = op[at.KW] * op[at.CHANNELS]
-            padded = (run + LANES - 1) // LANES * LANES
+            padded = whole(run)
             convolution.turn_weights(
                 ws, op[at.W], op[at.TURNED], op[at.ROW], op[at.KH], run, padded, op[at.OUT_CHANNELS]
             )
@@ -37,12 +35,19 @@ def convolve(ws, op, m, zero):
         image = op[at.BORDERED] + r * op[at.N_BORDERED]
         if op[at.PH] > 0 or op[at.PW] > 0:
             convolution.add_border(
-                ws, op[at.X] + r * op[at.NX], image, op[at.HEIGHT], op[at.WIDTH], op[at.CHANNELS], op[at.PH], op[at.PW]
+                ws,
+                op[at.X] + r * op[at.ROW_X],
+                image,
+                op[at.HEIGHT],
+                op[at.WIDTH],
+                op[at.CHANNELS],
+                op[at.PH],
+                op[at.PW],
             )
         convolution.forward(
             ws,
             image,
-            op[at.Y] + r * op[at.NY],
+            op[at.Y] + r * op[at.ROW_Y],
             op[at.TURNED],
             op[at.ROW],
             bias,
@@ -59,11 +64,12 @@ def convolve(ws, op, m, zero):
 
 
 @kernel
-def convolve_backward(ws, iw, op, r, dw, db, zero, values, fresh):
+def convolve_backward(ws, iw, op, head, r, dw, db, fresh):
     """Back through a convolution, for record r."""
     stay_apart()
+    values = head[at.VALUES]
     line, run = (op[at.WIDTH] + 2 * op[at.PW]) * op[at.CHANNELS], op[at.KW] * op[at.CHANNELS]
-    padded, g = (run + LANES - 1) // LANES * LANES, op[at.GY] + r * op[at.NY]
+    padded, g = whole(run), op[at.GY] + r * op[at.ROW_Y]
     convolution.weights_backward(
         ws,
         iw,
@@ -71,7 +77,8 @@ def convolve_backward(ws, iw, op, r, dw, db, zero, values, fresh):
         g,
         dw,
         db,
-        zero,
+        head[at.ZERO],
+        head[at.ONE],
         line,
         op[at.CHANNELS],
         op[at.KH],
@@ -89,7 +96,7 @@ def convolve_backward(ws, iw, op, r, dw, db, zero, values, fresh):
     if op[at.GX] < 0:
         return
     has_border = op[at.PH] > 0 or op[at.PW] > 0
-    target = op[at.G_BORDERED] if has_border else op[at.GX] + r * op[at.NX]
+    target = op[at.G_BORDERED] if has_border else op[at.GX] + r * op[at.ROW_X]
     convolution.input_backward(
         ws,
         iw,
@@ -112,7 +119,7 @@ def convolve_backward(ws, iw, op, r, dw, db, zero, values, fresh):
     )
     if has_border:
         convolution.remove_border(
-            ws, target, op[at.GX] + r * op[at.NX], op[at.HEIGHT], op[at.WIDTH], op[at.CHANNELS], op[at.PH], op[at.PW]
+            ws, target, op[at.GX] + r * op[at.ROW_X], op[at.HEIGHT], op[at.WIDTH], op[at.CHANNELS], op[at.PH], op[at.PW]
         )
 
 
@@ -122,13 +129,12 @@ def normalise(ws, op, m, epsilon):
     stay_apart()
     if op[at.KIND] == at.ROW_NORM:
         size = op[at.NX] // op[at.GROUPS]
-        norms.rows_forward(
-            ws, op[at.X], op[at.Y], op[at.HAT], op[at.RATES], op[at.W], op[at.B], m, op[at.GROUPS], size, epsilon
-        )
+        norms.rows_forward(ws, op[at.X], op[at.Y], op[at.HAT], op[at.RATES], op[at.W], op[at.B], m, op[at.ROW_X],
+                           op[at.GROUPS], size, epsilon, op[at.ROOM])  # fmt: skip
         return
-    padded = (op[at.CHANNELS] + LANES - 1) // LANES * LANES
+    padded = whole(op[at.CHANNELS])
     for r in range(m):
-        begin = r * op[at.NX]
+        begin = r * op[at.ROW_X]
         norms.image_forward(
             ws,
             op[at.X] + begin,
@@ -150,13 +156,12 @@ def normalise_backward(ws, op, m):
     """Back through a norm, in place."""
     stay_apart()
     if op[at.KIND] == at.ROW_NORM:
-        norms.rows_backward(
-            ws, op[at.GY], op[at.HAT], op[at.RATES], op[at.W], m, op[at.GROUPS], op[at.NX] // op[at.GROUPS]
-        )
+        norms.rows_backward(ws, op[at.GY], op[at.HAT], op[at.RATES], op[at.W], m, op[at.ROW_X], op[at.GROUPS],
+                            op[at.NX] // op[at.GROUPS], op[at.ROOM])  # fmt: skip
         return
-    padded = (op[at.CHANNELS] + LANES - 1) // LANES * LANES
+    padded = whole(op[at.CHANNELS])
     for r in range(m):
-        begin = r * op[at.NX]
+        begin = r * op[at.ROW_X]
         norms.image_backward(
             ws,
             op[at.GY] + begin,
@@ -178,7 +183,7 @@ def drop(ws, op, m, factor, keys, step):
     for r in range(m):
         dropout_factors(
             ws,
-            op[at.MASK] + r * op[at.NX],
+            op[at.MASK] + r * op[at.ROW_X],
             keys[2 * r],
             step,
             op[at.LAYER],
@@ -189,7 +194,7 @@ def drop(ws, op, m, factor, keys, step):
             op[at.THRESHOLD],
             factor,
         )
-    for i in range(0, m * op[at.NX], LANES):
+    for i in range(0, m * op[at.ROW_X], LANES):
         store(ws, op[at.Y] + i, load(ws, op[at.X] + i) * load(ws, op[at.MASK] + i))
 
 
@@ -198,9 +203,9 @@ def pool(ws, op, m):
     """Forward through pooling."""
     stay_apart()
     for r in range(m):
-        x, y = op[at.X] + r * op[at.NX], op[at.Y] + r * op[at.NY]
+        x, y = op[at.X] + r * op[at.ROW_X], op[at.Y] + r * op[at.ROW_Y]
         if op[at.KIND] == at.MAX_POOL:
-            pooling.max_forward(ws, op, x, y, op[at.INDEX] + r * op[at.NY])
+            pooling.max_forward(ws, op, x, y, op[at.INDEX] + r * op[at.ROW_Y])
         else:
             pooling.mean_forward(ws, op, x, y)
 
@@ -210,9 +215,9 @@ def pool_backward(ws, op, m):
     """Back through pooling."""
     stay_apart()
     for r in range(m):
-        g, gx = op[at.GY] + r * op[at.NY], op[at.GX] + r * op[at.NX]
+        g, gx = op[at.GY] + r * op[at.ROW_Y], op[at.GX] + r * op[at.ROW_X]
         if op[at.KIND] == at.MAX_POOL:
-            pooling.max_backward(ws, op, g, gx, op[at.INDEX] + r * op[at.NY])
+            pooling.max_backward(ws, op, g, gx, op[at.INDEX] + r * op[at.ROW_Y])
         else:
             pooling.mean_backward(ws, op, g, gx)
 
@@ -222,24 +227,8 @@ def linear_gradient(ws, op, head, m, dw, db, fresh):
     """dw = X^T G, db = the sum of G's rows."""
     stay_apart()
     before, row = (head[at.ZERO], 0) if fresh else (dw, op[at.ROW])
-    multiply(
-        ws, op[at.X], 1, op[at.NX], 1, 0, m, op[at.GY], op[at.NY], before, row, dw, op[at.ROW], op[at.NX], op[at.NY]
-    )
+    multiply(ws, op[at.X], 1, op[at.ROW_X], 1, 0, m, op[at.GY], op[at.ROW_Y], before, row, dw, op[at.ROW],
+             op[at.NX], op[at.NY])  # fmt: skip
     if db >= 0:
-        multiply(
-            ws,
-            head[at.ONE],
-            0,
-            0,
-            1,
-            0,
-            m,
-            op[at.GY],
-            op[at.NY],
-            head[at.ZERO] if fresh else db,
-            0,
-            db,
-            0,
-            1,
-            op[at.NY],
-        )
+        multiply(ws, head[at.ONE], 0, 0, 1, 0, m, op[at.GY], op[at.ROW_Y], head[at.ZERO] if fresh else db, 0, db, 0,
+                 1, op[at.NY])  # fmt: skip

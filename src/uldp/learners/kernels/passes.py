@@ -18,7 +18,7 @@ from uldp.learners.kernels.operations import (
 )
 from uldp.learners.kernels.products import multiply
 from uldp.learners.kernels.shortcuts import connect, connect_backward
-from uldp.learners.kernels.simd import LANES, load, store
+from uldp.learners.kernels.simd import LANES, load, spread_like, store, whole
 
 
 @kernel
@@ -30,32 +30,17 @@ def forward(ws, program, reals, head, m, training, keys, step):
         kind = op[at.KIND]
         if kind == at.LINEAR:
             bias = op[at.B] if op[at.B] >= 0 else head[at.ZERO]
-            multiply(
-                ws,
-                op[at.X],
-                op[at.NX],
-                1,
-                1,
-                0,
-                op[at.NX],
-                op[at.W],
-                op[at.ROW],
-                bias,
-                0,
-                op[at.Y],
-                op[at.NY],
-                m,
-                op[at.NY],
-            )
+            multiply(ws, op[at.X], op[at.ROW_X], 1, 1, 0, op[at.NX], op[at.W], op[at.ROW], bias, 0, op[at.Y],
+                     op[at.ROW_Y], m, op[at.ROW_Y])  # fmt: skip
         elif kind == at.ACTIVATION:
-            activations.activate(ws, op[at.FUNCTION], real, op[at.X], op[at.Y], m * op[at.NX])
+            activations.activate(ws, op[at.FUNCTION], real, op[at.X], op[at.Y], m * op[at.ROW_X])
         elif kind == at.ROW_NORM or kind == at.IMAGE_NORM:
             normalise(ws, op, m, real)
         elif kind == at.DROPOUT:
             if training:
                 drop(ws, op, m, real, keys, step)
             else:
-                for i in range(0, m * op[at.NX], LANES):
+                for i in range(0, m * op[at.ROW_X], LANES):
                     store(ws, op[at.Y] + i, load(ws, op[at.X] + i))
         elif kind == at.CONVOLUTION:
             convolve(ws, op, m, head[at.ZERO])
@@ -82,42 +67,26 @@ def backward(ws, iw, program, reals, head, m, fresh, explicit):
             if not explicit:
                 linear_gradient(ws, op, head, m, dw, db, fresh)
             if op[at.GX] >= 0:
-                row = (op[at.NX] + LANES - 1) // LANES * LANES
-                multiply(
-                    ws,
-                    op[at.GY],
-                    op[at.NY],
-                    1,
-                    1,
-                    0,
-                    op[at.NY],
-                    op[at.TURNED],
-                    row,
-                    head[at.ZERO],
-                    0,
-                    op[at.GX],
-                    op[at.NX],
-                    m,
-                    op[at.NX],
-                )
+                multiply(ws, op[at.GY], op[at.ROW_Y], 1, 1, 0, op[at.NY], op[at.TURNED], op[at.ROW_X], head[at.ZERO],
+                         0, op[at.GX], op[at.ROW_X], m, op[at.ROW_X])  # fmt: skip
         elif kind == at.ACTIVATION:
             activations.activate_backward(
-                ws, op[at.FUNCTION], reals[number], op[at.X], op[at.Y], op[at.GY], m * op[at.NX]
+                ws, op[at.FUNCTION], reals[number], op[at.X], op[at.Y], op[at.GY], m * op[at.ROW_X]
             )
         elif kind == at.ROW_NORM or kind == at.IMAGE_NORM:
             norm_gradient(ws, op, head, m, dw, db, fresh, explicit)
             normalise_backward(ws, op, m)
         elif kind == at.DROPOUT:
-            for i in range(0, m * op[at.NX], LANES):
+            for i in range(0, m * op[at.ROW_X], LANES):
                 store(ws, op[at.GY] + i, load(ws, op[at.GY] + i) * load(ws, op[at.MASK] + i))
         elif kind == at.CONVOLUTION:
             for r in range(m):
                 if explicit:
                     own = head[at.RECORD_GRADIENTS] + r * head[at.EXPLICIT]
                     bias = own + op[at.B] if op[at.B] >= 0 else -1
-                    convolve_backward(ws, iw, op, r, own + op[at.W], bias, head[at.ZERO], head[at.VALUES], True)
+                    convolve_backward(ws, iw, op, head, r, own + op[at.W], bias, True)
                 else:
-                    convolve_backward(ws, iw, op, r, dw, db, head[at.ZERO], head[at.VALUES], fresh and r == 0)
+                    convolve_backward(ws, iw, op, head, r, dw, db, fresh and r == 0)
         elif kind == at.EMBEDDING:
             embedding_gradient(ws, op, head, m, dw, fresh, explicit)
         elif kind == at.FORK or kind == at.ADD or kind == at.REORDER:
@@ -132,17 +101,18 @@ def norm_gradient(ws, op, head, m, dw, db, fresh, explicit):
     stay_apart()
     if op[at.W] < 0:
         return
-    channels = op[at.CHANNELS] if op[at.KIND] == at.IMAGE_NORM else op[at.NX]
-    rows = op[at.NX] // channels
-    if not explicit:
-        norms.parameters_backward(ws, op[at.GY], op[at.HAT], 0, m * rows, channels, dw, db, fresh)
-        return
+    image = op[at.KIND] == at.IMAGE_NORM
     for r in range(m):
         own = head[at.RECORD_GRADIENTS] + r * head[at.EXPLICIT]
-        shift = own + op[at.B] if op[at.B] >= 0 else -1
-        norms.parameters_backward(
-            ws, op[at.GY], op[at.HAT], r * rows, (r + 1) * rows, channels, own + op[at.W], shift, True
-        )
+        scale, shift = (own + op[at.W], own + op[at.B] if op[at.B] >= 0 else -1) if explicit else (dw, db)
+        first, begin = explicit or (fresh and r == 0), r * op[at.ROW_X]
+        if image:
+            norms.parameters_backward(ws, op[at.GY] + begin, op[at.HAT] + begin, op[at.CHANNELS], op[at.PIXELS],
+                                      op[at.CHANNELS], scale, shift, first)  # fmt: skip
+        elif explicit:
+            norms.parameters_backward(ws, op[at.GY] + begin, op[at.HAT] + begin, 0, 1, op[at.NX], scale, shift, True)
+        elif r == 0:
+            norms.parameters_backward(ws, op[at.GY], op[at.HAT], op[at.ROW_X], m, op[at.NX], dw, db, fresh)
 
 
 @kernel
@@ -162,7 +132,9 @@ def loss_gradient(ws, head, m, weight):
 def gather(ws, head, features, record, r):
     """The features of a record to place r of the tile, images as (height, width, channels)."""
     stay_apart()
-    x, n, channels = head[at.FEATURES] + r * head[at.N_FEATURES], head[at.N_FEATURES], head[at.FEATURE_CHANNELS]
+    n, channels = head[at.N_FEATURES], head[at.FEATURE_CHANNELS]
+    x = head[at.FEATURES] + r * whole(n)
+    store(ws, x + whole(n) - LANES, spread_like(ws, 0.0))  # zeros in the gap
     if channels == 1:
         for i in range(n):
             ws[x + i] = features[record, i]

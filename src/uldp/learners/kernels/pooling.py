@@ -39,7 +39,8 @@ def pixels_counted(op, top, left):
 
 @kernel
 def max_forward(ws, op, x, y, index):
-    """The largest number of each window, and which of the window it was; the first among equals, NaN before all."""
+    """The largest number of each window, and how far it lies behind the window's corner; the first among equals, NaN
+    before all."""
     stay_apart()
     channels, width, kw = op[at.CHANNELS], op[at.WIDTH], op[at.KW]
     for oy in range(op[at.OUT_HEIGHT]):
@@ -51,11 +52,11 @@ def max_forward(ws, op, x, y, index):
             target, corner = (oy * op[at.OUT_WIDTH] + ox) * channels, x + (top * width + left) * channels
             for c in range(0, channels, LANES):
                 best = load(ws, corner + (y0 * width + x0) * channels + c)
-                number = spread_like(ws, y0 * kw + x0)
+                number = spread_like(ws, (y0 * width + x0) * channels)
                 for ky in range(y0, y1):
                     for kx in range(x0, x1):
                         value = load(ws, corner + (ky * width + kx) * channels + c)
-                        number = where_new_maximum(value, best, spread_like(ws, ky * kw + kx), number)
+                        number = where_new_maximum(value, best, spread_like(ws, (ky * width + kx) * channels), number)
                         best = where_new_maximum(value, best, value, best)
                 store_tail(ws, y + target + c, best, channels - c)
                 store_tail(ws, index + target + c, number, channels - c)
@@ -65,15 +66,14 @@ def max_forward(ws, op, x, y, index):
 def max_backward(ws, op, g, gx, index):
     """gx at the largest number of each window += g; zero elsewhere."""
     stay_apart()
-    channels, width, kw = op[at.CHANNELS], op[at.WIDTH], op[at.KW]
+    channels, width = op[at.CHANNELS], op[at.WIDTH]
     fill_zero(ws, gx, op[at.NX])
     for oy in range(op[at.OUT_HEIGHT]):
         for ox in range(op[at.OUT_WIDTH]):
             source = (oy * op[at.OUT_WIDTH] + ox) * channels
             corner = gx + ((oy * op[at.SH] - op[at.PH]) * width + ox * op[at.SW] - op[at.PW]) * channels
             for c in range(channels):
-                k = int(ws[index + source + c])
-                ws[corner + ((k // kw) * width + k % kw) * channels + c] += ws[g + source + c]
+                ws[corner + int(ws[index + source + c]) + c] += ws[g + source + c]
 
 
 @kernel

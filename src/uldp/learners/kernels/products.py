@@ -13,26 +13,30 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from uldp.learners.kernels.jit import CHECKED, kernel, stay_apart
+from uldp.learners.kernels.jit import CHECKED, inlined, kernel, stay_apart
 from uldp.learners.kernels.simd import (
     LANES,
+    VECTORS,
     Builder,
     Value,
     call_intrinsic,
     check,
     element,
     first_lanes,
+    load_to_blend,
     load_vector,
     spread,
     store_vector,
 )
 
 _WORD: Final = ir.IntType(64)
-_DENSE_NAMES: Final = "a row_a k_a parts part_a k b row_b z row_z c row_c".split()
-_SPARSE_NAMES: Final = "places values count b row_b z row_z c row_c".split()
+_DENSE_NAMES: Final = ["a", "row_a", "k_a", "parts", "part_a", "k", "b", "row_b", "z", "row_z", "c", "row_c"]
+_SPARSE_NAMES: Final = ["places", "values", "count", "b", "row_b", "z", "row_z", "c", "row_c"]
 #: Blocks of sums: for each number of rows, of how many vectors. Sixteen registers of AVX2 hold 6 x 2 or 3 x 4 sums,
 #: two vectors of b and a number of a. The tallest is repeated; of the others one takes what is left.
 _DENSE: Final = {6: (2, 1), 5: (2, 1), 4: (2, 1), 3: (4, 2, 1), 2: (4, 2, 1), 1: (4, 2, 1)}
+#: Sums of few terms (gradients of few records): for each number of terms, panels of how many vectors.
+_SHORT: Final = {1: (4, 2, 1), 2: (4, 2, 1), 3: (4, 2, 1), 4: (2, 1), 5: (2, 1), 6: (2, 1)}
 _SPARSE: Final = {5: (2, 1), 4: (2, 1), 3: (4, 2, 1), 2: (4, 2, 1), 1: (4, 2, 1)}
 
 Names = dict[str, Any]
@@ -94,7 +98,7 @@ def _store_block(o: _Offsets, sums: list[list[Value]], c: Value, row_c: Value, t
                 for v, value in enumerate(row):
                     target = o.at(c, row_c, r, LANES * v)
                     if v == vectors - 1:
-                        value = b.select(mask, value, load_vector(b, o.scalar, target))
+                        value = b.select(mask, value, load_to_blend(b, o.scalar, target))
                     store_vector(b, o.scalar, value, target)
         with full:
             for r, row in enumerate(sums):
@@ -120,12 +124,20 @@ def _dense_block(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> 
 
     def step(carried: list[Value]) -> list[Value]:
         a, row, *values = carried
-        found = [o.vector(row, zero, 0, LANES * v) for v in range(vectors)]
-        new = []
-        for r in range(rows):
-            x = o.broadcast(a, p["row_a"], r)
-            new += [_fma(b, x, found[v], values[r * vectors + v]) for v in range(vectors)]
-        return [b.add(a, p["k_a"]), b.add(row, p["row_b"]), *new]
+        # The fewer ones are kept, the others taken one after the other: twelve sums leave room for four.
+        if rows < vectors:
+            kept = [o.broadcast(a, p["row_a"], r) for r in range(rows)]
+            for v in range(vectors):
+                y = o.vector(row, zero, 0, LANES * v)
+                for r in range(rows):
+                    values[r * vectors + v] = _fma(b, kept[r], y, values[r * vectors + v])
+        else:
+            kept = [o.vector(row, zero, 0, LANES * v) for v in range(vectors)]
+            for r in range(rows):
+                x = o.broadcast(a, p["row_a"], r)
+                for v in range(vectors):
+                    values[r * vectors + v] = _fma(b, x, kept[v], values[r * vectors + v])
+        return [b.add(a, p["k_a"]), b.add(row, p["row_b"]), *values]
 
     def part(carried: list[Value]) -> list[Value]:
         a, *rest = carried
@@ -184,11 +196,27 @@ def _panels(b: Builder, n: Value, widths: tuple[int, ...], panel: Callable[[int,
         (column,) = _loop(b, count, [column], step)
 
 
+def _short_block(b: Builder, o: _Offsets, p: Names, terms: int, vectors: int) -> None:
+    """p["m"] rows of sums of few terms: sums[v] = z + sum over k of a[k] b[k, v], with all of b in registers."""
+    kept = [[o.vector(p["b"], p["row_b"], k, LANES * v) for v in range(vectors)] for k in range(terms)]
+
+    def row(carried: list[Value]) -> list[Value]:
+        a, z, c = carried
+        sums = [o.vector(z, z, 0, LANES * v) for v in range(vectors)]
+        for k in range(terms):
+            x = o.broadcast(a, p["k_a"], k)
+            sums = [_fma(b, x, kept[k][v], sums[v]) for v in range(vectors)]
+        _store_block(o, [sums], c, c, p["tail"])
+        return [b.add(a, p["row_a"]), b.add(z, p["row_z"]), b.add(c, p["row_c"])]
+
+    _loop(b, p["m"], [p["a"], p["z"], p["c"]], row)
+
+
 class _Product:
     """The function of one of the two products: its blocks, and the sweep over them."""
 
     def __init__(self, scalar: types.Float, dense: bool) -> None:
-        self.scalar, self.blocks = scalar, _DENSE if dense else _SPARSE
+        self.scalar, self.dense, self.blocks = scalar, dense, _DENSE if dense else _SPARSE
         self.name = f"uldp_{'dense' if dense else 'sparse'}"
         self.names = _DENSE_NAMES if dense else _SPARSE_NAMES
         self.write = _dense_block if dense else _sparse_block
@@ -201,12 +229,28 @@ class _Product:
         builder.call(function, [workspace, *args])
 
     def _sweep(self, b: Builder, args: Any) -> None:
-        """Rows by blocks of the tallest kind, and what is left by one block of the right height."""
+        """Sums of few terms row by row; others by blocks."""
         workspace, *values, m, n = args
+        p = dict(zip(self.names, values, strict=True))
+        if not self.dense:
+            self._sweep_blocks(b, workspace, p, m, n)
+            return
+        few = b.icmp_signed("<=", p["k"], ir.Constant(_WORD, max(_SHORT)))
+        few = b.and_(few, b.icmp_signed("==", p["parts"], ir.Constant(_WORD, 1)))
+        few = b.and_(few, b.icmp_signed(">", p["k"], ir.Constant(_WORD, 0)))
+        with b.if_else(b.and_(few, b.icmp_signed(">", m, p["k"]))) as (short, long):
+            with short:
+                for terms in _SHORT:
+                    with b.if_then(b.icmp_signed("==", p["k"], ir.Constant(_WORD, terms))):
+                        self._call_short(b, workspace, p, terms, m, n)
+            with long:
+                self._sweep_blocks(b, workspace, p, m, n)
+
+    def _sweep_blocks(self, b: Builder, workspace: Value, p: Names, m: Value, n: Value) -> None:
+        """Rows by blocks of the tallest kind, and what is left by one block of the right height."""
         tallest = max(self.blocks)
         whole, left = b.sdiv(m, ir.Constant(_WORD, tallest)), b.srem(m, ir.Constant(_WORD, tallest))
-        start = b.sub(m, left)
-        below = dict(zip(self.names, values, strict=True))
+        start, below = b.sub(m, left), dict(p)
         for rows in self.blocks:
             if rows == tallest:
                 with b.if_then(b.icmp_signed(">", whole, ir.Constant(_WORD, 0))):
@@ -217,18 +261,34 @@ class _Product:
                 with b.if_then(b.icmp_signed("==", left, ir.Constant(_WORD, rows))):
                     self._call_blocks(b, workspace, below, rows, ir.Constant(_WORD, 1), n)
 
+    def _call_short(self, b: Builder, workspace: Value, p: Names, terms: int, m: Value, n: Value) -> None:
+        def write(inner: Builder, o: _Offsets, q: Names, vectors: int) -> None:
+            _short_block(inner, o, {**q, "m": q["repeat"]}, terms, vectors)
+
+        self._call_panels(b, workspace, p, f"short_{terms}", _SHORT[terms], write, m, n)
+
     def _call_blocks(self, b: Builder, workspace: Value, p: Names, rows: int, repeat: Value, n: Value) -> None:
+        def write(inner: Builder, o: _Offsets, q: Names, vectors: int) -> None:
+            _repeat(inner, q, self.moves, rows, lambda moved: self.write(inner, o, moved, rows, vectors))
+
+        self._call_panels(b, workspace, p, str(rows), self.blocks[rows], write, repeat, n)
+
+    def _call_panels(
+        self, b: Builder, workspace: Value, p: Names, name: str, widths: tuple[int, ...], write: Any, repeat: Value,
+        n: Value,
+    ) -> None:  # fmt: skip
+        """Cover n columns by panels; each is a call of the function that ``write`` writes for its width."""
+
         def panel(vectors: int, column: Value, tail: Value) -> None:
             def body(inner: Builder, given: Any) -> None:
                 named = dict(zip([*self.names, "tail", "repeat"], given[1:], strict=True))
-                offsets = _Offsets(inner, given[0], self.scalar)
-                _repeat(inner, named, self.moves, rows, lambda q: self.write(inner, offsets, q, rows, vectors))
+                write(inner, _Offsets(inner, given[0], self.scalar), named, vectors)
 
-            function = _define(b, f"{self.name}_{rows}_{vectors}_{self.scalar}", [*self.kinds, _WORD, _WORD], body)
+            function = _define(b, f"{self.name}_{name}_{vectors}_{self.scalar}", [*self.kinds, _WORD, _WORD], body)
             moved = {**p, **{name: b.add(p[name], column) for name in ("b", "z", "c")}}
             b.call(function, [workspace, *(moved[name] for name in self.names), tail, repeat])
 
-        _panels(b, n, self.blocks[rows], panel)
+        _panels(b, n, widths, panel)
 
 
 @intrinsic
@@ -293,28 +353,52 @@ def multiply_list(ws, iw, places, values, count, b, row_b, z, row_z, c, row_c, m
     _sparse(ws, iw, places, values, count, b, row_b, z, row_z, c, row_c, m, n)
 
 
+def _turned(b: Builder, rows: list[Value]) -> list[Value]:
+    """Eight vectors as the columns of what they were the rows of: three rounds of exchanges between pairs of rows."""
+    index, width = ir.VectorType(ir.IntType(32), LANES), 1
+    while width < LANES:
+        new = list(rows)
+        low = [j if not j & width else LANES + j - width for j in range(LANES)]
+        high = [j + width if not j & width else LANES + j for j in range(LANES)]
+        for r in range(LANES):
+            if not r & width:
+                new[r] = b.shuffle_vector(rows[r], rows[r + width], ir.Constant(index, low))
+                new[r + width] = b.shuffle_vector(rows[r], rows[r + width], ir.Constant(index, high))
+        rows, width = new, 2 * width
+    return rows
+
+
 @intrinsic
 def _transpose_block(context, ws, source, row, target, target_row):
-    """The 8 x 8 block at ``source``, turned, to ``target``: three rounds of exchanges between pairs of rows."""
+    """The 8 x 8 block at ``source``, turned, to ``target``."""
 
     def lower(context: Any, b: Builder, sig: Any, args: Any) -> Value:
         o = _Offsets(b, context.make_array(ws)(context, b, args[0]).data, ws.dtype)
-        rows = [o.vector(args[1], args[2], r) for r in range(LANES)]
-        index, width = ir.VectorType(ir.IntType(32), LANES), 1
-        while width < LANES:
-            new = list(rows)
-            low = [j if not j & width else LANES + j - width for j in range(LANES)]
-            high = [j + width if not j & width else LANES + j for j in range(LANES)]
-            for r in range(LANES):
-                if not r & width:
-                    new[r] = b.shuffle_vector(rows[r], rows[r + width], ir.Constant(index, low))
-                    new[r + width] = b.shuffle_vector(rows[r], rows[r + width], ir.Constant(index, high))
-            rows, width = new, 2 * width
-        for r in range(LANES):
-            store_vector(b, ws.dtype, rows[r], o.at(args[3], args[4], r))
+        for r, value in enumerate(_turned(b, [o.vector(args[1], args[2], r) for r in range(LANES)])):
+            store_vector(b, ws.dtype, value, o.at(args[3], args[4], r))
         return context.get_dummy_value()
 
     return types.void(ws, *[types.intp] * 4), lower
+
+
+@intrinsic
+def _row_totals(context, ws, source):
+    def lower(context: Any, b: Builder, sig: Any, args: Any) -> Value:
+        o = _Offsets(b, context.make_array(ws)(context, b, args[0]).data, ws.dtype)
+        found = _turned(b, [o.vector(args[1], ir.Constant(_WORD, LANES), r) for r in range(LANES)])
+        while len(found) > 1:
+            half = len(found) // 2
+            found = [b.fadd(low, high) for low, high in zip(found[:half], found[half:], strict=True)]
+        return found[0]
+
+    return VECTORS[ws.dtype](ws, types.intp), lower
+
+
+@inlined
+def row_totals(ws, source):
+    """The sums of eight vectors that lie one after the other: what ``total`` gives for each, bit by bit."""
+    check(ws, source, source + LANES * LANES)
+    return _row_totals(ws, source)
 
 
 @kernel

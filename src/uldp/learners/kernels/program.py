@@ -18,6 +18,7 @@ from torch import nn
 
 from uldp.errors import ModelError
 from uldp.learners.kernels import layout as at
+from uldp.learners.kernels import norms
 from uldp.learners.kernels.forms import Form, IntArray, NoKernelError, Shape, ceiling
 from uldp.learners.kernels.layers import Translation, layers
 from uldp.learners.kernels.simd import LANES
@@ -102,8 +103,11 @@ def validate(program: Program) -> None:
     parts = [(int(head[column]), block) for column in (at.GRADIENTS, at.MEANS, at.SQUARES)]
     parts += [(0, block), (int(head[at.ZERO]), int(head[at.ZEROS])), (int(head[at.LABELS]), tile)]
     parts += [(int(head[at.RECORD_GRADIENTS]), tile * int(head[at.EXPLICIT])), (int(head[at.ONE]), 1)]
-    parts += [(int(head[at.FEATURES]), tile * int(head[at.N_FEATURES])), (int(head[at.VALUES]), int(head[at.INTEGERS]))]
-    parts += [(int(head[column]), tile * program.outputs) for column in (at.OUTPUTS, at.G_OUTPUTS)]
+    parts += [
+        (int(head[at.FEATURES]), tile * ceiling(int(head[at.N_FEATURES]))),
+        (int(head[at.VALUES]), int(head[at.INTEGERS])),
+    ]
+    parts += [(int(head[column]), tile * ceiling(program.outputs)) for column in (at.OUTPUTS, at.G_OUTPUTS)]
     for row in program.table.tolist():
         parts += _extents(row, tile)
         for offset, numbers in zip((row[at.W], row[at.B]), _parameters(row), strict=True):
@@ -116,30 +120,30 @@ def validate(program: Program) -> None:
 
 def _extents(row: list[int], tile: int) -> list[tuple[int, int]]:
     """What one operation reads and writes: (offset, numbers)."""
-    parts = [(row[at.X], tile * row[at.NX]), (row[at.Y], tile * row[at.NY])]
+    parts = [(row[at.X], tile * row[at.ROW_X]), (row[at.Y], tile * row[at.ROW_Y])]
     if row[at.GX] >= 0:
-        parts.append((row[at.GX], tile * row[at.NX]))
-    parts.append((row[at.GY], tile * row[at.NY]))
+        parts.append((row[at.GX], tile * row[at.ROW_X]))
+    parts.append((row[at.GY], tile * row[at.ROW_Y]))
     if row[at.KIND] == at.LINEAR:
         parts.append((row[at.TURNED], ceiling(row[at.NX]) * ceiling(row[at.NY])))
     if row[at.KIND] in (at.ROW_NORM, at.IMAGE_NORM):
         image = row[at.KIND] == at.IMAGE_NORM
-        parts.append((row[at.HAT], tile * row[at.NX]))
+        parts.append((row[at.HAT], tile * row[at.ROW_X]))
         parts.append((row[at.RATES], tile * (ceiling(row[at.CHANNELS]) if image else row[at.GROUPS])))
-        parts.append((row[at.ROOM], 2 * ceiling(row[at.CHANNELS]) if image else 0))
+        parts.append((row[at.ROOM], 2 * ceiling(row[at.CHANNELS]) if image else norms.ROOM))
     if row[at.KIND] == at.DROPOUT:
-        parts.append((row[at.MASK], tile * row[at.NX]))
+        parts.append((row[at.MASK], tile * row[at.ROW_X]))
     if row[at.KIND] == at.CONVOLUTION:
         run = row[at.KH] * row[at.KW] * row[at.CHANNELS]
         parts.append((row[at.TURNED], (run + LANES) * row[at.ROW]))
         parts.append((row[at.BORDERED], tile * row[at.N_BORDERED]))
         parts.append((row[at.G_BORDERED], row[at.N_BORDERED]))
     if row[at.KIND] in (at.FORK, at.ADD):
-        parts.append((row[at.KEPT], tile * row[at.NX]))
+        parts.append((row[at.KEPT], tile * row[at.ROW_X]))
     if row[at.KIND] == at.ADD:
-        parts.append((row[at.SKIP], tile * row[at.NX]))
+        parts.append((row[at.SKIP], tile * row[at.ROW_X]))
     if row[at.KIND] == at.MAX_POOL:
-        parts.append((row[at.INDEX], tile * row[at.NY]))
+        parts.append((row[at.INDEX], tile * row[at.ROW_Y]))
     return parts
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.jit import kernel, stay_apart
-from uldp.learners.kernels.simd import LANES, load, store
+from uldp.learners.kernels.simd import LANES, load, store, whole
 
 
 @kernel
@@ -32,9 +32,9 @@ def connect(ws, op, m):
     """Forward through one of the three."""
     stay_apart()
     if op[at.KIND] == at.FORK:
-        copy(ws, op[at.X], op[at.Y], m * op[at.NX])
+        copy(ws, op[at.X], op[at.Y], m * op[at.ROW_X])
     elif op[at.KIND] == at.ADD:
-        add(ws, op[at.X], op[at.SKIP], op[at.Y], m * op[at.NX])
+        add(ws, op[at.X], op[at.SKIP], op[at.Y], m * op[at.ROW_X])
     else:
         swap(ws, op[at.X], op[at.Y], m, op[at.PIXELS], op[at.CHANNELS])
 
@@ -44,9 +44,9 @@ def connect_backward(ws, op, m):
     """Back through one of the three."""
     stay_apart()
     if op[at.KIND] == at.FORK:
-        add(ws, op[at.GY], op[at.KEPT], op[at.GY], m * op[at.NX])
+        add(ws, op[at.GY], op[at.KEPT], op[at.GY], m * op[at.ROW_X])
     elif op[at.KIND] == at.ADD:
-        copy(ws, op[at.GY], op[at.KEPT], m * op[at.NX])
+        copy(ws, op[at.GY], op[at.KEPT], m * op[at.ROW_X])
     else:
         swap(ws, op[at.GY], op[at.GX], m, op[at.CHANNELS], op[at.PIXELS])
 
@@ -56,7 +56,7 @@ def swap(ws, x, y, m, rows, columns):
     """y[r, j, i] = x[r, i, j] for m records."""
     stay_apart()
     for r in range(m):
-        start = r * rows * columns
+        start = r * whole(rows * columns)
         for i in range(rows):
             for j in range(columns):
                 ws[y + start + j * rows + i] = ws[x + start + i * columns + j]

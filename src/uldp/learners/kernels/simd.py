@@ -155,15 +155,33 @@ def load_vector(builder: Builder, scalar: types.Float, pointer: Value) -> Value:
     return found
 
 
+class _VolatileLoad(ir.LoadInstr):  # type: ignore[misc]
+    def descr(self, buf: list[str]) -> None:
+        super().descr(buf)
+        buf[-1] = buf[-1].replace("load ", "load volatile ", 1)
+
+
+def load_to_blend(builder: Builder, scalar: types.Float, pointer: Value) -> Value:
+    """As :func:`load_vector`, where some lanes are to be written back to the same place.
+
+    LLVM makes a masked store of a load, a selection and a store; AMD's processors take twenty times as long for that.
+    It leaves volatile loads alone.
+    """
+    found = _VolatileLoad(builder.block, address_of_vector(builder, scalar, pointer))
+    found.align = scalar.bitwidth // 8
+    builder._insert(found)
+    return found
+
+
 def store_vector(builder: Builder, scalar: types.Float, value: Value, pointer: Value) -> None:
     """Eight lanes to a pointer to a scalar, at any alignment."""
     builder.store(value, address_of_vector(builder, scalar, pointer)).align = scalar.bitwidth // 8
 
 
 def first_lanes(builder: Builder, count: Value) -> Value:
-    """A mask of the first ``count`` lanes."""
-    numbers = ir.Constant(ir.VectorType(ir.IntType(64), LANES), list(range(LANES)))
-    return builder.icmp_signed("<", numbers, spread(builder, count))
+    """A mask of the first ``count`` lanes, for counts below 2^31."""
+    numbers = ir.Constant(ir.VectorType(ir.IntType(32), LANES), list(range(LANES)))
+    return builder.icmp_signed("<", numbers, spread(builder, builder.trunc(count, ir.IntType(32))))
 
 
 def spread(builder: Builder, value: Value) -> Value:
@@ -178,6 +196,14 @@ def spread(builder: Builder, value: Value) -> Value:
 def _load(context: Any, array: Any, index: Any) -> Any:
     def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         return load_vector(builder, array.dtype, _address(context, builder, array, args[0], args[1]))
+
+    return VECTORS[array.dtype](array, types.intp), lower
+
+
+@intrinsic
+def _load_back(context: Any, array: Any, index: Any) -> Any:
+    def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
+        return load_to_blend(builder, array.dtype, _address(context, builder, array, args[0], args[1]))
 
     return VECTORS[array.dtype](array, types.intp), lower
 
@@ -285,12 +311,24 @@ if CHECKED:
         return _load(array, index)
 
     @inlined
+    def load_back(array: Any, index: int) -> Any:
+        """Eight numbers, of which some are to be written back."""
+        check(array, index, index + LANES)
+        return _load_back(array, index)
+
+    @inlined
     def store(array: Any, index: int, value: Any) -> None:
         """Write eight numbers to ``array[index]`` and behind."""
         check(array, index, index + LANES)
         _store(array, index, value)
 else:
-    load, store = _load, _store
+    load, load_back, store = _load, _load_back, _store
+
+
+@inlined
+def whole(n):
+    """Rounded up to whole vectors."""
+    return (n + LANES - 1) // LANES * LANES
 
 
 @inlined
@@ -302,4 +340,4 @@ def load_tail(array: Any, index: int, count: int) -> Any:
 @inlined
 def store_tail(array: Any, index: int, value: Any, count: int) -> None:
     """Write the first ``count`` lanes; what lies behind them is read and written back as it was."""
-    store(array, index, keep_lanes(value, load(array, index), count))
+    store(array, index, keep_lanes(value, load_back(array, index), count))

@@ -8,12 +8,11 @@ import numpy as np
 
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.forms import IntArray, NoKernelError, Operation, ceiling
-from uldp.learners.kernels.objectives import CROSS_ENTROPY
+from uldp.learners.kernels.objectives import CROSS_ENTROPY, LOGISTIC, SQUARED
 from uldp.learners.kernels.simd import LANES
 
 #: Records go through the layers together while their numbers stay in the processor's cache.
 _TILE_NUMBERS: Final = 2**17
-_MIN_TILE: Final = 8
 _MAX_TILE: Final = 64
 
 
@@ -57,7 +56,7 @@ def _padded_rows(numbers: IntArray) -> IntArray:
 
 def _tile(operations: list[Operation], features: int) -> int:
     per_record = features + sum(2 * op.outputs.size + sum(op.per_record.values()) for op in operations)
-    return max(_MIN_TILE, min(_MAX_TILE, _TILE_NUMBERS // per_record))
+    return max(LANES, min(_MAX_TILE, _TILE_NUMBERS // per_record // LANES * LANES))
 
 
 def lay_out(operations: list[Operation], loss: int) -> tuple[IntArray, IntArray, IntArray]:
@@ -83,7 +82,7 @@ def lay_out(operations: list[Operation], loss: int) -> tuple[IntArray, IntArray,
     lists = max(op.lists for op in operations)
     head[at.VALUES], head[at.INTEGERS] = space.room(lists), lists
     head[at.N_FEATURES], head[at.FEATURE_CHANNELS] = inputs.size, inputs.channels
-    head[at.FEATURES] = value = space.room(tile * inputs.size)
+    head[at.FEATURES] = value = space.room(tile * ceiling(inputs.size))
     table = np.zeros((len(operations), at.COLUMNS), dtype=np.int64)
     gradient = -1
     for number, op in enumerate(operations):
@@ -91,9 +90,9 @@ def lay_out(operations: list[Operation], loss: int) -> tuple[IntArray, IntArray,
         row[at.W], row[at.B] = offsets[number]
         _fill(row, op)
         row[at.X], row[at.GX] = value, gradient
-        row[at.Y] = value = space.room(tile * op.outputs.size)
+        row[at.Y] = value = space.room(tile * ceiling(op.outputs.size))
         for column, numbers in op.per_record.items():
-            row[column] = space.room(tile * numbers)
+            row[column] = space.room(tile * ceiling(numbers))
         for column, numbers in op.rooms.items():
             row[column] = space.room(numbers)
         if op.columns[at.KIND] == at.CONVOLUTION and at.BORDERED not in op.per_record:
@@ -102,9 +101,11 @@ def lay_out(operations: list[Operation], loss: int) -> tuple[IntArray, IntArray,
             row[at.SKIP], table[op.fork, at.KEPT] = table[op.fork, at.Y], row[at.KEPT]
         if number >= trained[0]:
             shared = op.in_place and gradient >= 0
-            row[at.GY] = gradient = gradient if shared else space.room(tile * op.outputs.size)
+            row[at.GY] = gradient = gradient if shared else space.room(tile * ceiling(op.outputs.size))
     head[at.OUTPUTS], head[at.N_OUTPUTS], head[at.G_OUTPUTS] = value, outputs.size, gradient
     head[at.FIRST_TRAINED], head[at.LOSS], head[at.WORKSPACE] = trained[0], loss, space.size
+    single = len(operations) == 1 and operations[0].columns[at.KIND] == at.LINEAR and outputs.size == 1
+    head[at.SINGLE] = single and loss in (LOGISTIC, SQUARED)
     return table, head, places
 
 
@@ -113,6 +114,7 @@ def _fill(row: IntArray, op: Operation) -> None:
     for column, value in op.columns.items():
         row[column] = value
     row[at.NX], row[at.NY] = op.inputs.size, op.outputs.size
+    row[at.ROW_X], row[at.ROW_Y] = ceiling(op.inputs.size), ceiling(op.outputs.size)
     row[at.CHANNELS], row[at.PIXELS] = op.inputs.channels, op.inputs.pixels
     row[at.HEIGHT], row[at.WIDTH] = op.inputs.height, op.inputs.width
     row[at.OUT_HEIGHT], row[at.OUT_WIDTH] = op.outputs.height, op.outputs.width
