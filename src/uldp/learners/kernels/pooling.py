@@ -22,7 +22,7 @@ def fill_zero(ws, begin, n):
 
 @inlined
 def window(op, oy, ox):
-    """Where an output pixel's window begins, and its part inside the image: rows y0 to y1, columns x0 to x1 (excluded)."""
+    """Where an output pixel's window begins, and its part inside the image: rows y0..y1 - 1, columns x0..x1 - 1."""
     top, left = oy * op[at.SH] - op[at.PH], ox * op[at.SW] - op[at.PW]
     y0, y1 = max(0, -top), min(op[at.KH], op[at.HEIGHT] - top)
     x0, x1 = max(0, -left), min(op[at.KW], op[at.WIDTH] - left)
