@@ -224,6 +224,37 @@ def test_residual_additions_of_images():
         agree(images(channels, 4, 3, block), (2, 4, 3), 3)
 
 
+# --- numbers that are none ------------------------------------------------------------------------------------------
+
+ON_IMAGES = {
+    **{kind.__name__: kind() for kind in ACTIVATIONS},
+    "max": nn.MaxPool2d(3, 2, padding=1, ceil_mode=True),
+    "mean": nn.AvgPool2d(3, 2, padding=1, count_include_pad=False),
+    "norm": nn.GroupNorm(3, 9),
+    "dropout": nn.Dropout(0.9),
+    "convolution": nn.Conv2d(9, 2, 3, stride=2, padding=1),
+    "residual": Residual(nn.ReLU()),
+}
+
+
+@pytest.mark.parametrize("pixel", [(0, 0, 0), (1, 2, 3), (1, 4, 4)])
+@pytest.mark.parametrize("name", ON_IMAGES)
+def test_nan_reaches_the_outputs_and_the_gradient(name, pixel):
+    """One pixel of one record: no comparison, mask or window may swallow it, and no other record has it."""
+    module = with_random_parameters(images(9, 5, 5, ON_IMAGES[name]))
+    features, labels = records((2, 5, 5), 3, "cross-entropy", 2)
+    x = flat(p.detach().numpy() for p in module.parameters())
+    runner = Runner(compile_program(module, (2, 5, 5), NUMBERS["cross-entropy"]), np.float32, 1)
+    before = runner.outputs(x, Table.of(features, labels))
+    features[(1, *pixel)] = np.nan
+    table = Table.of(features, labels)
+    outputs = runner.outputs(x, table)
+    assert np.isnan(outputs[1]).all()
+    np.testing.assert_array_equal(outputs[[0, 2]], before[[0, 2]])
+    ((_, rows),) = runner.gradients(x, table, everybody(3))
+    assert not np.isfinite(rows).all()
+
+
 # --- optimisers -----------------------------------------------------------------------------------------------------
 
 OPTIMISERS = {

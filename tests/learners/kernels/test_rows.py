@@ -129,6 +129,21 @@ def test_a_user_of_nan_leaves_nothing_behind(name):
             np.testing.assert_array_equal(after[user], before[user])
 
 
+@pytest.mark.parametrize("local", ["momentum", "adamw"])
+@pytest.mark.parametrize("name", ["table", "image"])
+def test_threads_do_not_change_a_bit(name, local):
+    made, x, _ = program(name)
+    shape, task, _ = MODELS[name]
+    data = make_silo([1 + user % 6 for user in range(100)], shape, task)  # several blocks of users
+    table, some = Table.of(data.features, data.labels), groups(data)
+    one, *others = (
+        collect(Runner(made, np.float32, threads).deltas(x, table, some, LOCALS[local])) for threads in (1, 2, 3, 4)
+    )
+    for other in others:
+        for user, row in one.items():
+            np.testing.assert_array_equal(other[user], row)
+
+
 def test_a_label_that_is_no_class_reaches_nothing_else():
     made, x, data = program("creditcard")
     good, _ = rows(Runner(made, np.float32, 1), x, data, LOCALS["sgd"])

@@ -21,19 +21,21 @@ def fill_zero(ws, begin, n):
 
 
 @inlined
-def part_inside(start, window, size):
-    """The part of a window that lies inside an image of this size: from which of its pixels up to which."""
-    return max(0, -start), min(window, size - start)
+def window(op, oy, ox):
+    """Where an output pixel's window begins, and its part inside the image: rows y0..y1 - 1, columns x0..x1 - 1."""
+    top, left = oy * op[at.SH] - op[at.PH], ox * op[at.SW] - op[at.PW]
+    y0, y1 = max(0, -top), min(op[at.KH], op[at.HEIGHT] - top)
+    x0, x1 = max(0, -left), min(op[at.KW], op[at.WIDTH] - left)
+    return top, left, y0, y1, x0, x1
 
 
 @inlined
-def pixels_counted(op, top, left):
+def pixels_counted(op, oy, ox):
     """By how many pixels the mean of a window divides."""
+    top, left, y0, y1, x0, x1 = window(op, oy, ox)
     if op[at.COUNT_BORDER]:
         height = min(top + op[at.KH], op[at.HEIGHT] + op[at.PH]) - top
         return height * (min(left + op[at.KW], op[at.WIDTH] + op[at.PW]) - left)
-    y0, y1 = part_inside(top, op[at.KH], op[at.HEIGHT])
-    x0, x1 = part_inside(left, op[at.KW], op[at.WIDTH])
     return (y1 - y0) * (x1 - x0)
 
 
@@ -44,11 +46,8 @@ def max_forward(ws, op, x, y, index):
     stay_apart()
     channels, width, kw = op[at.CHANNELS], op[at.WIDTH], op[at.KW]
     for oy in range(op[at.OUT_HEIGHT]):
-        top = oy * op[at.SH] - op[at.PH]
-        y0, y1 = part_inside(top, op[at.KH], op[at.HEIGHT])
         for ox in range(op[at.OUT_WIDTH]):
-            left = ox * op[at.SW] - op[at.PW]
-            x0, x1 = part_inside(left, kw, width)
+            top, left, y0, y1, x0, x1 = window(op, oy, ox)
             target, corner = (oy * op[at.OUT_WIDTH] + ox) * channels, x + (top * width + left) * channels
             for c in range(0, channels, LANES):
                 best = load(ws, corner + (y0 * width + x0) * channels + c)
@@ -82,12 +81,9 @@ def mean_forward(ws, op, x, y):
     stay_apart()
     channels, width, zero = op[at.CHANNELS], op[at.WIDTH], spread_like(ws, 0.0)
     for oy in range(op[at.OUT_HEIGHT]):
-        top = oy * op[at.SH] - op[at.PH]
-        y0, y1 = part_inside(top, op[at.KH], op[at.HEIGHT])
         for ox in range(op[at.OUT_WIDTH]):
-            left = ox * op[at.SW] - op[at.PW]
-            x0, x1 = part_inside(left, op[at.KW], width)
-            size, corner = spread_like(ws, pixels_counted(op, top, left)), x + (top * width + left) * channels
+            top, left, y0, y1, x0, x1 = window(op, oy, ox)
+            size, corner = spread_like(ws, pixels_counted(op, oy, ox)), x + (top * width + left) * channels
             for c in range(0, channels, LANES):
                 sums = zero
                 for ky in range(y0, y1):
@@ -103,12 +99,9 @@ def mean_backward(ws, op, g, gx):
     channels, width = op[at.CHANNELS], op[at.WIDTH]
     fill_zero(ws, gx, op[at.NX])
     for oy in range(op[at.OUT_HEIGHT]):
-        top = oy * op[at.SH] - op[at.PH]
-        y0, y1 = part_inside(top, op[at.KH], op[at.HEIGHT])
         for ox in range(op[at.OUT_WIDTH]):
-            left = ox * op[at.SW] - op[at.PW]
-            x0, x1 = part_inside(left, op[at.KW], width)
-            size, corner = spread_like(ws, pixels_counted(op, top, left)), gx + (top * width + left) * channels
+            top, left, y0, y1, x0, x1 = window(op, oy, ox)
+            size, corner = spread_like(ws, pixels_counted(op, oy, ox)), gx + (top * width + left) * channels
             for c in range(0, channels, LANES):
                 share = load(ws, g + (oy * op[at.OUT_WIDTH] + ox) * channels + c) / size
                 for ky in range(y0, y1):
