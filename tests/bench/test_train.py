@@ -96,7 +96,9 @@ def test_a_pfl_that_fails_gives_one_sentence(monkeypatch, tmp_path):
     broken.write_text("#!/bin/sh\necho 'Traceback' >&2\necho 'ModuleNotFoundError: pfl' >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setattr(user_round, "PYTHON", broken)
-    with pytest.raises(RunError, match=r"pfl failed \(ModuleNotFoundError: pfl\); make bench-pfl"):
+    with pytest.raises(
+        RunError, match=r"a process failed \(ModuleNotFoundError: pfl\); remove .venv-pfl and install .* make bench-pfl"
+    ):
         user_round.run_pfl(user_round.Problem.of(ROUND), 2)
 
 
@@ -127,11 +129,14 @@ def test_the_fastest_variant_is_the_baseline_and_one_that_fails_is_named():
     def broken(part):
         raise NotImplementedError("no such layer\nand more")
 
-    versus = Versus("x", lambda: None, 1e6, 1, [variant("slow", 8.0), variant("fast", 2.0), Variant("broken", broken)])
+    variants = [variant("slow", 8.0), variant("medium", 3.0), variant("fast", 2.0), Variant("broken", broken)]
+    versus = Versus("x", lambda: None, 1e6, 1, variants)
     case = versus.run(lambda text: None)
     assert case["baseline"] == 2.0 and case["baseline_variant"] == "fast"
-    assert calls == [("slow", 0.25), ("fast", 0.25), ("fast", 1.0), ("fast", 1.0)]
-    note = "the fastest variant is fast (slow about 8 s, broken does not run (NotImplementedError: no such layer))"
+    trials, whole = [("slow", 0.25), ("medium", 0.25), ("fast", 0.25)], [("medium", 1.0), ("fast", 1.0)]
+    assert calls == trials + 2 * whole
+    failed = "broken does not run (NotImplementedError: no such layer)"
+    note = f"the fastest variant is fast (medium 3 s, slow about 8 s, {failed})"
     assert variants_note(case) == note
 
 
@@ -163,7 +168,7 @@ def test_cold_and_warm_use_one_folder_that_was_empty(monkeypatch):
 
 def test_a_process_that_cannot_start_gives_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(RunError, match="a new process could not train"):
+    with pytest.raises(RunError, match="start: a process failed"):
         start.start(str(tmp_path))
 
 

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import nn
 
-from uldp.bench.machine import Case, Say, thread_options, timed, torch_threads
+from uldp.bench.machine import Case, Say, counted_threads, random_silo, thread_options, timed, torch_threads
 from uldp.bench.versus import Variant, Versus, variants_note
 from uldp.data.federation import SiloData, Task
 from uldp.learners.base import Vector
@@ -75,14 +74,10 @@ class Problem:
     @classmethod
     def of(cls, epoch: Epoch) -> Problem:
         streams = Streams.from_seed(0).child("bench", "dp-sgd")
-        generator = streams.generator()
-        features = generator.standard_normal((epoch.records, *_SHAPE), dtype=np.float32)
-        labels = generator.integers(10, size=epoch.records)
+        data = random_silo(streams, epoch.records, 1, _SHAPE, _TASK.classes)
         module = build_model("cnn", _SHAPE, _TASK, {"dropout": epoch.dropout})
         learner = TorchLearner(module, _TASK)
-        return cls(
-            epoch, SiloData("0", features, labels, np.arange(epoch.records)), module, learner, learner.initial(streams)
-        )
+        return cls(epoch, data, module, learner, learner.initial(streams))
 
 
 def run_case(say: Say = lambda text: None, epoch: Epoch = Epoch()) -> Case:  # noqa: B008
@@ -94,7 +89,7 @@ def run_case(say: Say = lambda text: None, epoch: Epoch = Epoch()) -> Case:  # n
         flops=float(epoch.records * problem.learner.flops_per_record(_SHAPE)),
         threads=torch.get_num_threads(),
         variants=[
-            Variant(f"{mode}, {threads} threads", partial(_opacus_seconds, problem, mode, threads))
+            Variant(f"{mode}, {counted_threads(threads)}", partial(_opacus_seconds, problem, mode, threads))
             for mode in MODES
             for threads in thread_options()
         ],

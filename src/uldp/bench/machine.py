@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
+import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
+
+from uldp.data.federation import SiloData
+from uldp.errors import RunError
+from uldp.rng import Streams
 
 Case = dict[str, Any]
 Say = Callable[[str], None]
@@ -53,9 +60,33 @@ def torch_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def run_process(
+    command: Sequence[str], place: str, environment: Mapping[str, str] | None = None, remedy: str = ""
+) -> str:
+    """What a new process prints; if it fails, one sentence with the last line of its error."""
+    done = subprocess.run(command, env={**os.environ, **(environment or {})}, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise RunError(f"a process failed ({reason}){remedy}", place=place)
+    return done.stdout
+
+
 def thread_options() -> list[int]:
     """Numbers of threads that a baseline is tried with: one, and all that torch takes."""
     return sorted({1, torch.get_num_threads()})
+
+
+def counted_threads(threads: int) -> str:
+    """For people."""
+    return f"{threads} thread{'s' if threads > 1 else ''}"
+
+
+def random_silo(streams: Streams, users: int, records: int, shape: tuple[int, ...], classes: int) -> SiloData:
+    """A silo of users with so many random records each, in the order of users."""
+    generator = streams.child("data").generator()
+    owners = np.repeat(np.arange(users), records)
+    features = generator.standard_normal((len(owners), *shape), dtype=np.float32)
+    return SiloData("0", features, generator.integers(classes, size=len(owners)), owners)
 
 
 class PeakMemory:

@@ -8,7 +8,6 @@ sample of the users' trainings and scaled by the number of optimiser steps; the 
 from __future__ import annotations
 
 import copy
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from uldp.bench.machine import Case, PeakMemory, Say, matrix_flops, thread_options, timed, torch_threads
+from uldp.bench.machine import Case, PeakMemory, Say, matrix_flops, run_process, thread_options, timed, torch_threads
 from uldp.data.allocate import allocate
 from uldp.data.federation import SiloData, Task
 from uldp.learners.base import LocalTraining, Vector
@@ -226,8 +225,7 @@ def memory_growth(users: int) -> float:
 def _growth_in_fresh_process(users: int) -> float:
     """:func:`memory_growth` where no memory is left over from earlier work, which would hide the growth."""
     code = f"from uldp.bench.plain_loop import memory_growth; print(memory_growth({users}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    return float(run_process([sys.executable, "-c", code], f"memory-{users}"))
 
 
 def _sample(problem: Problem) -> tuple[list[tuple[int, int]], float]:

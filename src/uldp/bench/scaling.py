@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
 import torch
 
-from uldp.bench.machine import Case, Say, timed
-from uldp.data.federation import SiloData, Task
+from uldp.bench.machine import Case, Say, random_silo, thread_options, timed
+from uldp.data.federation import Task
 from uldp.learners.base import LocalTraining
 from uldp.learners.models import build_model
 from uldp.learners.torch import TorchLearner
@@ -83,7 +82,7 @@ def run_case(
 
 def _threads(base: Point, repeats: int) -> list[Measured]:
     """One thread, and all of torch's, in turn."""
-    problems = [_Problem(replace(base, threads=n)) for n in sorted({1, torch.get_num_threads()})]
+    problems = [_Problem(replace(base, threads=n)) for n in thread_options()]
     times = [[timed(problem.run) for problem in problems] for _ in range(repeats + 1)][1:]
     return [
         {"setting": "threads", "value": problem.point.threads, **problem.measured(min(seconds))}
@@ -97,10 +96,7 @@ class _Problem:
     def __init__(self, point: Point) -> None:
         self.point = point
         self._streams = Streams.from_seed(0).child("bench", "scaling")
-        generator = self._streams.generator()
-        users = np.repeat(np.arange(point.users), point.records)
-        features = generator.standard_normal((len(users), FEATURES), dtype=np.float32)
-        self._data = SiloData("0", features, generator.integers(2, size=len(users)), users)
+        self._data = random_silo(self._streams, point.users, point.records, (FEATURES,), _TASK.classes)
         module = build_model("creditcard", (FEATURES,), _TASK, {"width": point.width, "dropout": 0.0})
         self._learner = TorchLearner(module, _TASK, threads=point.threads)
         self._x = self._learner.initial(self._streams)

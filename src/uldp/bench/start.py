@@ -7,18 +7,14 @@ float32 kernels of every model. *Cold*: the cache folder is empty. *Warm*: the s
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from typing import Final
 
-from uldp.bench.machine import Case, Say
-from uldp.errors import RunError
+from uldp.bench.machine import Case, Say, run_process
 
 WARM_RUNS: Final = 3
-FOLDER_VARIABLE: Final = "ULDP_CACHE_DIR"
 
 
 def run_case(say: Say = lambda text: None) -> Case:
@@ -39,13 +35,10 @@ def run_case(say: Say = lambda text: None) -> Case:
 
 def start(folder: str) -> dict[str, float]:
     """Seconds of one new process that keeps compiled kernels in ``folder``: in total, and by part."""
-    environment = {**os.environ, FOLDER_VARIABLE: folder}
-    command = [sys.executable, "-m", "uldp.bench.start_worker"]
+    from uldp.learners.kernels.cache import FOLDER_VARIABLE
+
     begin = time.perf_counter()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    printed = run_process([sys.executable, "-m", "uldp.bench.start_worker"], "start", {FOLDER_VARIABLE: folder})
     total = time.perf_counter() - begin
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no reason given"]
-        raise RunError(f"a new process could not train ({lines[-1]})", place="start")
-    parts: dict[str, float] = json.loads(done.stdout)
+    parts: dict[str, float] = json.loads(printed)
     return {"total": total, **parts}

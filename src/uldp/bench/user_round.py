@@ -10,8 +10,6 @@ pfl runs in an environment of its own beside ours, which ``make bench-pfl`` crea
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -22,10 +20,9 @@ from typing import Final
 import numpy as np
 import torch
 
-from uldp.bench.machine import Case, Say, thread_options
+from uldp.bench.machine import Case, Say, counted_threads, random_silo, run_process, thread_options
 from uldp.bench.versus import Variant, Versus, variants_note
 from uldp.data.federation import SiloData, Task
-from uldp.errors import RunError
 from uldp.learners.base import Vector
 from uldp.learners.models import build_model
 from uldp.learners.torch import TorchLearner
@@ -74,10 +71,7 @@ class Problem:
     @classmethod
     def of(cls, work: Round) -> Problem:
         streams = Streams.from_seed(0).child("bench", "user-round")
-        generator = streams.generator()
-        users = np.repeat(np.arange(work.users), work.records_per_user)
-        features = generator.standard_normal((len(users), WIDTH), dtype=np.float32)
-        data = SiloData("0", features, generator.integers(2, size=len(users)), users)
+        data = random_silo(streams, work.users, work.records_per_user, (WIDTH,), _TASK.classes)
         module = build_model("creditcard", (WIDTH,), _TASK, {"width": WIDTH, "dropout": 0.0})
         learner = TorchLearner(module, _TASK)
         return cls(work, data, learner, learner.initial(streams))
@@ -86,7 +80,9 @@ class Problem:
 def run_case(say: Say = lambda text: None, work: Round = Round()) -> Case:  # noqa: B008
     problem = Problem.of(work)
     most = torch.get_num_threads()
-    variants = [Variant(f"one process, {n} threads", partial(_pfl_seconds, problem, n, 1)) for n in thread_options()]
+    variants = [
+        Variant(f"one process, {counted_threads(n)}", partial(_pfl_seconds, problem, n, 1)) for n in thread_options()
+    ]
     if most > 1:
         variants.append(Variant(f"{most} workers", partial(_pfl_seconds, problem, 1, most)))
     versus = Versus(
@@ -140,13 +136,9 @@ def run_pfl(problem: Problem, users: int, threads: int = 1, workers: int = 1) ->
         )
         many = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)) if workers > 1 else ()
         # The worker's folder holds modules of ours, which must not be found in place of others.
-        environment = {**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": str(threads)}
-        environment.pop("PYTHONPATH", None)
+        environment = {"PYTHONSAFEPATH": "1", "PYTHONPATH": "", "OMP_NUM_THREADS": str(threads)}
         command = [str(PYTHON), *many, str(WORKER), str(given), str(result)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode or not result.exists():
-            lines = done.stderr.strip().splitlines() or ["no reason given"]
-            raise RunError(f"pfl failed ({lines[-1]}); make bench-pfl installs it anew", place="user-round")
+        run_process(command, "user-round", environment, "; remove .venv-pfl and install it again with: make bench-pfl")
         with np.load(result) as answer:
             return float(answer["seconds"]), answer["x"].astype(np.float64)
 
