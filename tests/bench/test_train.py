@@ -60,6 +60,7 @@ def test_without_opacus_ours_is_measured_and_the_note_says_how_to_install_it(mon
     monkeypatch.setitem(sys.modules, "opacus", None)
     case = dp_sgd_epoch.run_case(epoch=EPOCH)
     assert case["ours"] > 0 and case["baseline"] is None and case["ratio"] is None
+    assert not case["failed_variants"]
     assert case["note"].endswith("Opacus is not installed; install it with: pip install 'uldp[bench]'")
 
 
