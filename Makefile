@@ -4,6 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FLOWER := $(VENV)/.flower
 RAY := $(VENV)/.ray
+PFL := .venv-pfl
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 .DEFAULT_GOAL := help
 
@@ -70,9 +71,17 @@ federation: $(FLOWER) ## Rehearse a server and its silos over Flower and TLS; th
 	  --set method.rounds=3 --set privacy.noise_multiplier=0 --set run.threads=1
 
 .PHONY: bench
-bench: $(STAMP) ## Measure the trainer and the private weighting against simple code
+bench: $(STAMP) ## Measure the trainer and the private weighting against others
 	$(BIN)/uldp bench train
 	$(BIN)/uldp bench protocol
+
+.PHONY: bench-pfl
+bench-pfl: $(PFL)/.installed ## Create .venv-pfl with pfl, a baseline of bench
+
+$(PFL)/.installed: constraints-pfl.txt
+	$(PYTHON) -m venv --clear $(PFL)
+	$(PFL)/bin/python -m pip install --quiet --constraint constraints-pfl.txt 'pfl[pytorch]'
+	@touch $@
 
 .PHONY: fuzz
 fuzz: $(STAMP) ## Send a million mutated messages to server and silos, in every phase
@@ -83,5 +92,5 @@ nasty: $(FLOWER) ## Put hundreds of nasty inputs to every command; each must be 
 	$(BIN)/python tests/cli/nasty.py
 
 .PHONY: clean
-clean: ## Remove .venv and caches
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## Remove .venv, .venv-pfl and caches
+	rm -rf $(VENV) $(PFL) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -3,24 +3,90 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
+import subprocess
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+import numpy as np
 import torch
 
+from uldp.data.federation import SiloData
+from uldp.errors import RunError
+from uldp.rng import Streams
 
-def matrix_flops(size: int = 1024, seconds: float = 0.3) -> float:
-    """Floating-point operations per second of a large float32 matrix product, at torch's number of threads."""
+Case = dict[str, Any]
+Say = Callable[[str], None]
+
+
+def matrix_flops(sizes: Sequence[int] = (512, 1024, 2048), seconds: float = 0.1) -> float:
+    """Floating-point operations per second of a float32 matrix product at torch's number of threads.
+
+    The best of several square products, each for at least ``seconds``: where one size suits the BLAS library or the
+    cache badly, another one counts.
+    """
+    return max(2.0 * size**3 / _fastest_product(size, seconds) for size in sizes)
+
+
+def _fastest_product(size: int, seconds: float) -> float:
     a = torch.linspace(-1.0, 1.0, size * size).view(size, size)
     out = torch.empty(size, size)
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        torch.mm(a, a, out=out)
-        best = min(best, time.perf_counter() - start)
-    return 2.0 * size**3 / best
+    times = [timed(lambda: torch.mm(a, a, out=out)) for _ in range(3)]
+    while sum(times) < seconds:
+        times.append(timed(lambda: torch.mm(a, a, out=out)))
+    return min(times)
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds of wall time."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Compute with so many threads of torch."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def run_process(
+    command: Sequence[str], place: str, environment: Mapping[str, str] | None = None, remedy: str = ""
+) -> str:
+    """What a new process prints; if it fails, one sentence with the last line of its error."""
+    done = subprocess.run(command, env={**os.environ, **(environment or {})}, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise RunError(f"a process failed ({reason}){remedy}", place=place)
+    return done.stdout
+
+
+def thread_options() -> list[int]:
+    """Numbers of threads that a baseline is tried with: one, and all that torch takes."""
+    return sorted({1, torch.get_num_threads()})
+
+
+def counted_threads(threads: int) -> str:
+    """For people."""
+    return f"{threads} thread{'s' if threads > 1 else ''}"
+
+
+def random_silo(streams: Streams, users: int, records: int, shape: tuple[int, ...], classes: int) -> SiloData:
+    """A silo of users with so many random records each, in the order of users."""
+    generator = streams.child("data").generator()
+    owners = np.repeat(np.arange(users), records)
+    features = generator.standard_normal((len(owners), *shape), dtype=np.float32)
+    return SiloData("0", features, generator.integers(classes, size=len(owners)), owners)
 
 
 class PeakMemory:

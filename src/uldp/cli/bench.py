@@ -23,25 +23,17 @@ def train(
     case: Annotated[list[str], typer.Option("--case", help="Only this case; may be repeated.")] = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """The per-user trainer against a loop over users."""
+    """The trainer against a loop over users, Opacus and pfl; its start, and how it scales. Takes some minutes."""
     from uldp.bench.train import run_cases
 
     cases = run_cases(case or None, say=lambda text: typer.echo(text, err=True))
     if as_json:
         print_json(cases)
         return
-    rows = [
-        (
-            item["name"],
-            f"{item['ours']:.3g} s",
-            f"{item['baseline']:.4g} s",
-            f"{item['ratio']:.1f}x",
-            f"{item['peak_mb']:.0f} MB",
-            f"{100 * item['flops_share']:.0f} %",
-        )
-        for item in cases
-    ]
-    print_table(("case", "ours", "loop", "ratio", "peak memory", "of peak flops"), rows)
+    printers = {"comparison": _print_comparisons, "start": _print_starts, "scaling": _print_scaling}
+    for kind, printer in printers.items():
+        if chosen := [item for item in cases if item["kind"] == kind]:
+            printer(chosen)
     _print_notes(cases)
 
 
@@ -154,6 +146,44 @@ def _print_notes(cases: Sequence[dict[str, Any]]) -> None:
 
 def _target(item: dict[str, Any]) -> str:
     return f"{item['target']}: {'met' if item['met'] else 'MISSED'}" if item["target"] else ""
+
+
+def _print_comparisons(cases: Sequence[dict[str, Any]]) -> None:
+    rows = [
+        (
+            item["name"],
+            _amount(item["ours"], "s"),
+            "-" if item["baseline"] is None else _amount(item["baseline"], "s"),
+            "-" if item["ratio"] is None else f"{item['ratio']:.1f}x",
+            f"{item['peak_mb']:.0f} MB",
+            f"{100 * item['flops_share']:.0f} %",
+        )
+        for item in cases
+    ]
+    print_table(("case", "ours", "baseline", "ratio", "peak memory", "of peak flops"), rows)
+
+
+def _print_starts(cases: Sequence[dict[str, Any]]) -> None:
+    parts = ("total", "torch", "numba", "uldp", "kernels")
+    rows = [(how, *(_amount(item[how][part], "s") for part in parts)) for item in cases for how in ("cold", "warm")]
+    headers = ("start", "new process", "import torch", "import numba", "other imports", "kernels")
+    print_table(headers, rows)
+
+
+def _print_scaling(cases: Sequence[dict[str, Any]]) -> None:
+    rows = [
+        (
+            point["setting"],
+            f"{point['value']:,}",
+            f"{point['parameters']:,}",
+            _amount(point["seconds"], "s"),
+            f"{point['us_per_user_step']:.3g} us",
+            f"{point['gflops']:.3g} GFLOP/s",
+        )
+        for item in cases
+        for point in item["points"]
+    ]
+    print_table(("setting", "value", "parameters", "time", "a user's step", "rate"), rows)
 
 
 def _print_rounds(cases: Sequence[dict[str, Any]]) -> None:

@@ -1,0 +1,44 @@
+"""``uldp bench train --case start``: from a new process to the first trained model, with and without compiled kernels.
+
+The process trains a tiny model, as ``python -m uldp.learners.kernels`` does: that compiles, or loads from disk, the
+float32 kernels of every model. *Cold*: the cache folder is empty. *Warm*: the same folder again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from typing import Final
+
+from uldp.bench.machine import Case, Say, run_process
+
+WARM_RUNS: Final = 3
+
+
+def run_case(say: Say = lambda text: None) -> Case:
+    with tempfile.TemporaryDirectory() as folder:
+        say("start: cold, kernels are compiled")
+        cold = start(folder)
+        say("start: warm")
+        warm = min((start(folder) for _ in range(WARM_RUNS)), key=lambda seconds: seconds["total"])
+    return {
+        "name": "start",
+        "kind": "start",
+        "unit": "s",
+        "cold": cold,
+        "warm": warm,
+        "note": f"a new process that trains a tiny model with float32 kernels; warm is the best of {WARM_RUNS} runs",
+    }
+
+
+def start(folder: str) -> dict[str, float]:
+    """Seconds of one new process that keeps compiled kernels in ``folder``: in total, and by part."""
+    from uldp.learners.kernels.cache import FOLDER_VARIABLE
+
+    begin = time.perf_counter()
+    printed = run_process([sys.executable, "-m", "uldp.bench.start_worker"], "start", {FOLDER_VARIABLE: folder})
+    total = time.perf_counter() - begin
+    parts: dict[str, float] = json.loads(printed)
+    return {"total": total, **parts}

@@ -1,0 +1,147 @@
+"""``uldp bench train --case user-round``: one user-level round of an MLP, ours against Apple's pfl.
+
+Both sides train every user's model from the same x, clip its change, add the changes up, add Gaussian noise and step.
+Ours is ULDP-AVG with one silo: the integer sum, the exact discrete noise from a cryptographic stream and the server's
+step included. pfl simulates a central iteration of federated averaging with a cohort of all users, central clipping
+and its Gaussian mechanism, in one process with one or all threads, or in as many workers as there are threads.
+
+pfl runs in an environment of its own beside ours, which ``make bench-pfl`` creates.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from uldp.bench.machine import Case, Say, counted_threads, random_silo, run_process, thread_options
+from uldp.bench.versus import Variant, Versus, variants_note
+from uldp.data.federation import SiloData, Task
+from uldp.learners.base import Vector
+from uldp.learners.models import build_model
+from uldp.learners.torch import TorchLearner
+from uldp.methods.base import Facts, State
+from uldp.methods.release import add_noise, silo_sum
+from uldp.methods.uldp_avg import UldpAvg
+from uldp.rng import Secrets, Streams
+
+PYTHON: Final = Path(sys.prefix).parent / ".venv-pfl" / "bin" / "python"
+WORKER: Final = Path(__file__).with_name("pfl_worker.py")
+MISSING: Final = "pfl is not installed; install it with: make bench-pfl"
+WIDTH: Final = 30
+_TASK: Final = Task(classes=2)
+
+
+@dataclass(frozen=True)
+class Round:
+    """The work: so many users with so many records each, in one silo."""
+
+    users: int = 1000
+    records_per_user: int = 22
+    epochs: int = 30
+    noise_multiplier: float = 1.0
+    clip: float = 1.0
+
+    @property
+    def method(self) -> UldpAvg:
+        return UldpAvg(
+            clip=self.clip,
+            noise_multiplier=self.noise_multiplier,
+            local_epochs=self.epochs,
+            local_lr=0.01,
+            batch_size=64,
+        )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The data and the model, the same for both sides; records are in the order of users."""
+
+    work: Round
+    data: SiloData
+    learner: TorchLearner
+    x: Vector
+
+    @classmethod
+    def of(cls, work: Round) -> Problem:
+        streams = Streams.from_seed(0).child("bench", "user-round")
+        data = random_silo(streams, work.users, work.records_per_user, (WIDTH,), _TASK.classes)
+        module = build_model("creditcard", (WIDTH,), _TASK, {"width": WIDTH, "dropout": 0.0})
+        learner = TorchLearner(module, _TASK)
+        return cls(work, data, learner, learner.initial(streams))
+
+
+def run_case(say: Say = lambda text: None, work: Round = Round()) -> Case:  # noqa: B008
+    problem = Problem.of(work)
+    most = torch.get_num_threads()
+    variants = [
+        Variant(f"one process, {counted_threads(n)}", partial(_pfl_seconds, problem, n, 1)) for n in thread_options()
+    ]
+    if most > 1:
+        variants.append(Variant(f"{most} workers", partial(_pfl_seconds, problem, 1, most)))
+    versus = Versus(
+        name="user-round",
+        ours=lambda: run_ours(problem),
+        flops=float(len(problem.data) * work.epochs * problem.learner.flops_per_record((WIDTH,))),
+        threads=most,
+        variants=variants,
+        missing="" if PYTHON.exists() else MISSING,
+        trial=0.1,
+    )
+    case = versus.run(say)
+    case["note"] = (
+        f"{work.users:,} users with {work.records_per_user} records each, {problem.learner.dimension:,} parameters, no "
+        f"dropout, {work.epochs} epochs, clip, noise and step on both sides, {most} threads; "
+    ) + (MISSING if versus.missing else f"pfl 0.6: {variants_note(case)}; best of {versus.repeats} runs of each side")
+    return case
+
+
+def run_ours(problem: Problem) -> Vector:
+    """The model after the round."""
+    method, facts = problem.work.method, Facts(problem.work.users, 1, problem.learner.dimension)
+    streams, secrets, encoding = Streams.from_seed(0), Secrets.from_os(), method.encoding(facts)
+    rows = method.silo(problem.x, problem.data, problem.learner, streams, secrets)
+    weights = method.weights(facts, np.bincount(problem.data.users, minlength=facts.users), None)
+    total = silo_sum(rows, weights, encoding, facts.dimension).total
+    noisy = add_noise(total, method.noise_scale(facts), secrets.child("noise").stream())
+    return method.server(State(problem.x), encoding.decode(noisy), facts).x
+
+
+def run_pfl(problem: Problem, users: int, threads: int = 1, workers: int = 1) -> tuple[float, Vector]:
+    """Seconds of a central iteration with the first ``users`` users, and the model after it."""
+    work, method = problem.work, problem.work.method
+    records = users * work.records_per_user
+    with tempfile.TemporaryDirectory() as folder:
+        given, result = Path(folder, "problem.npz"), Path(folder, "result.npz")
+        np.savez(
+            given,
+            features=problem.data.features[:records],
+            labels=problem.data.labels[:records],
+            bounds=np.arange(0, records + 1, work.records_per_user),
+            x=problem.x.astype(np.float32),
+            width=WIDTH,
+            outputs=2,
+            clip=work.clip,
+            noise_multiplier=work.noise_multiplier,
+            epochs=work.epochs,
+            lr=method.local_lr,
+            batch_size=method.batch_size,
+            threads=threads,
+        )
+        many = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)) if workers > 1 else ()
+        # The worker's folder holds modules of ours, which must not be found in place of others.
+        environment = {"PYTHONSAFEPATH": "1", "PYTHONPATH": "", "OMP_NUM_THREADS": str(threads)}
+        command = [str(PYTHON), *many, str(WORKER), str(given), str(result)]
+        run_process(command, "user-round", environment, "; remove .venv-pfl and install it again with: make bench-pfl")
+        with np.load(result) as answer:
+            return float(answer["seconds"]), answer["x"].astype(np.float64)
+
+
+def _pfl_seconds(problem: Problem, threads: int, workers: int, part: float) -> float:
+    return run_pfl(problem, round(part * problem.work.users), threads, workers)[0]
