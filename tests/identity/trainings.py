@@ -6,9 +6,18 @@ Run as a program, it prints them as JSON; ``test_machines`` does so under severa
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import pkgutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
 
+import numba
 import numpy as np
+import torch
 
 from uldp import Experiment, prepare, run
 
@@ -32,6 +41,13 @@ RUNS = {
     "ldp-fedavg, hybrid": (CANCER, {}, {"name": "ldp-fedavg", "mechanism": "hybrid", "rounds": 2}, {}),
     "default": (SYNTHETIC, {"name": "creditcard"}, {"name": "default", "rounds": 2, "local_epochs": 2}, {}),
 }
+
+FUNCTIONS = (
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "power", "float_power", "tanh"),
+    *("sin", "cos", "tan", "sinh", "cosh", "hypot", "sigmoid", "softmax", "logcumsumexp"),
+    *("cross_entropy", "binary_cross_entropy_with_logits", "sum", "mean", "std", "var", "dot", "matmul", "einsum"),
+)
+PACKAGES = ("data", "data.sets", "learners", "mechanisms", "methods", "aggregation", "privacy", "sessions")
 
 
 def digest(*parts: np.ndarray | str) -> str:
@@ -59,5 +75,50 @@ def stages(name: str) -> dict[str, str]:
     }
 
 
+class RoundsOtherwise:
+    """A library whose FUNCTIONS are off by 2^-41, more than any is on any machine: one bit would often go unseen."""
+
+    def __init__(self, library: ModuleType) -> None:
+        self._library = library
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._library, name)
+        return partial(moved, found) if name in FUNCTIONS else found
+
+
+def moved(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    found = function(*args, **kwargs)
+    whole = isinstance(found, int) or (isinstance(found, np.ndarray | np.generic) and found.dtype.kind in "iu")
+    return found if whole else found * (1 + 2.0**-41)
+
+
+def round_otherwise() -> None:
+    """Give such libraries to all that takes part in a run; kernels are compiled and call none."""
+    for package in PACKAGES:
+        found = importlib.import_module(f"uldp.{package}")
+        for inner in pkgutil.iter_modules(getattr(found, "__path__", []), f"uldp.{package}."):
+            importlib.import_module(inner.name)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("uldp.") and not name.startswith("uldp.learners.kernels"):
+            for alias in ("np", "math", "torch", "functional"):
+                if isinstance(getattr(module, alias, None), ModuleType):
+                    setattr(module, alias, RoundsOtherwise(getattr(module, alias)))
+
+
+def main(arguments: list[str]) -> None:
+    if arguments == ["--rounds-otherwise"]:
+        round_otherwise()
+    print(
+        json.dumps(
+            {
+                "runs": {name: stages(name) for name in RUNS},
+                "numpy": np.show_config(mode="dicts")["SIMD Extensions"].get("found", []),
+                "torch": torch.backends.cpu.get_cpu_capability(),
+                "numba": numba.config.CPU_NAME,
+            }
+        )
+    )
+
+
 if __name__ == "__main__":
-    print(json.dumps({name: stages(name) for name in RUNS}))
+    main(sys.argv[1:])
