@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 from trainings import RUNS
 
-pytestmark = pytest.mark.slow
+from uldp.learners.kernels.support import why_not
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
 PROGRAM = Path(__file__).with_name("trainings.py")
 X86 = platform.machine().lower() in ("x86_64", "amd64")
