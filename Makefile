@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --e
 
 .PHONY: help
 help: ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(STAMP) ## Create .venv with everything a developer needs
@@ -42,6 +42,11 @@ test: $(FLOWER) ## Run the tests
 .PHONY: test-all
 test-all: $(FLOWER) ## Run the tests, the slow ones too
 	$(BIN)/python -m pytest -n 2
+
+.PHONY: test-identity
+test-identity: $(STAMP) ## Compare whole runs bit by bit under several instruction sets
+	$(BIN)/python -m pytest tests/identity \
+	  tests/learners/kernels/test_rows.py::test_two_instruction_sets_give_the_same_bits
 
 .PHONY: test-sim
 test-sim: $(RAY) ## Run simulations on Flower's engine, which needs Ray

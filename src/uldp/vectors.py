@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from uldp.elementary import row_sums
 from uldp.errors import ConfigError
 
 Vector = npt.NDArray[np.float64]
@@ -32,6 +33,7 @@ NOISE_DEVIATIONS: Final = 40.0
 """Noise beyond 40 standard deviations has probability below 1e-340: room enough in every range check."""
 
 _BLOCK: Final = 1 << 22  # elements of float64 work space: bounds memory whatever the number of users
+_SQUARES: Final = 1 << 17  # squares at once, or one row's
 
 
 def rounding_margin(dimension: int) -> float:
@@ -62,13 +64,20 @@ def clip_rows(rows: Rows, clip: float) -> Vector:
 
 
 def _row_norms(rows: Vector) -> Vector:
-    """L2 norms, one call of one shape per row.
-
-    A reduction over the whole matrix may add up in another order when the number of rows changes, and then one user's
-    clip factor would depend on who else is there.
-    """
+    """L2 norms. Each row is added up by itself: no user's clip factor depends on who else is there."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.sqrt(np.array([np.add.reduce(row * row) for row in rows], dtype=np.float64))
+        return np.sqrt(_square_sums(rows))
+
+
+def _square_sums(rows: Vector) -> Vector:
+    count, dimension = rows.shape
+    block = min(count, max(1, _SQUARES // max(1, dimension)))
+    squares, sums = np.empty((block, dimension)), np.empty(count)
+    for start in range(0, count, max(1, block)):
+        part = rows[start : start + block]
+        np.multiply(part, part, out=squares[: len(part)])
+        sums[start : start + block] = row_sums(squares[: len(part)], overwrite=True)
+    return sums
 
 
 @dataclass(frozen=True)
@@ -152,7 +161,7 @@ class FixedPoint:
         be rounded, by at most half of 2^-52, so it is taken a little smaller. A clipped row always passes, for its
         margin is larger; this keeps the promise even if an argument about rounding were wrong.
         """
-        squares = np.array([np.add.reduce(row * row) for row in integers], dtype=np.float64)
+        squares = _square_sums(integers)
         if weights is None:
             return np.asarray(squares <= float(self.units) ** 2)
         return np.asarray(squares <= (weights * self.units) ** 2 * (1 - 2.0**-52))

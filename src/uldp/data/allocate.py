@@ -6,6 +6,7 @@ n ranks has P(rank i) proportional to i^-a, i = 1 .. n; exponent 0 is the unifor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uldp.data.federation import IntArray, LabelArray
+from uldp.elementary import power
 from uldp.errors import ConfigError
 from uldp.rng import Streams
 
@@ -96,9 +98,8 @@ def bounded_zipf(ranks: int, exponent: float) -> Weights:
     >>> bounded_zipf(5, 2.0).round(2).tolist()
     [0.68, 0.17, 0.08, 0.04, 0.03]
     """
-    weights: Weights = np.arange(1, ranks + 1, dtype=np.float64) ** -exponent
-    shares: Weights = weights / weights.sum()
-    return shares
+    weights = power(np.arange(1, ranks + 1, dtype=np.float64), -exponent)
+    return weights / math.fsum(weights.tolist())
 
 
 def _check(labels: LabelArray, users: int, silos: int, kind: str, user_exponent: float, silo_exponent: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from uldp.elementary import mean
 from uldp.errors import ConfigError
 
 Matrix = npt.NDArray[np.float64]
@@ -26,11 +28,10 @@ class Statistics:
         """Of the features at ``positions``; no rows change nothing, a constant feature is only centred."""
         if not len(features):
             return cls((0.0,) * len(positions), (1.0,) * len(positions))
-        numbers = features[:, list(positions)].astype(np.float64)
-        deviation = numbers.std(axis=0)
-        mean: list[float] = numbers.mean(axis=0).tolist()
-        spread: list[float] = np.where(deviation > 0, deviation, 1.0).tolist()
-        return cls(tuple(mean), tuple(spread))
+        columns = [features[:, position].astype(np.float64) for position in positions]
+        means = [mean(column) for column in columns]
+        offsets = [column - middle for column, middle in zip(columns, means, strict=True)]
+        return cls(tuple(means), tuple(math.sqrt(mean(offset * offset)) or 1.0 for offset in offsets))
 
     def apply(self, features: npt.NDArray[np.floating[Any]], positions: Sequence[int]) -> Matrix:
         """The features with those at ``positions`` standardised."""

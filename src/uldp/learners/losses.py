@@ -1,7 +1,7 @@
 """Losses over the records of one user: the mean, differentiable, and each record's part where there is one.
 
-The kernels have gradients of their own (``kernels.objectives``, under the same numbers); these are for evaluation and
-for models that autograd trains.
+The kernels have gradients of their own (``kernels.objectives``, under the same numbers); these are for models
+that autograd trains. Evaluation has its own (``evaluation``), which are the same bits on every processor.
 """
 
 from __future__ import annotations

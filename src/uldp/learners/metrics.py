@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uldp.data.federation import IntArray, LabelArray, Task
+from uldp.elementary import mean
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,7 +32,7 @@ def score(task: Task, predictions: Floats, labels: LabelArray, loss: float) -> d
     else:
         errors = predictions - labels.astype(np.float64)
         metrics["r2"] = r_squared(errors, labels.astype(np.float64))
-        metrics["mae"] = float(np.abs(errors).mean() * abs(task.label_scale))
+        metrics["mae"] = mean(np.abs(errors)) * abs(task.label_scale)
     return {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
 
 
@@ -46,7 +47,7 @@ def roc_auc(chances: Floats, classes: IntArray) -> float | None:
     targets = [1] if count == 2 else range(count)
     areas = [binary_auc(chances[:, target], classes == target) for target in targets]
     known = [area for area in areas if area is not None]
-    return float(np.mean(known)) if len(known) == len(areas) else None
+    return math.fsum(known) / len(known) if len(known) == len(areas) else None
 
 
 def binary_auc(scores: Floats, positive: npt.NDArray[np.bool_]) -> float | None:
@@ -88,5 +89,6 @@ def concordance(risks: Floats, labels: Floats) -> float | None:
 
 def r_squared(errors: Floats, labels: Floats) -> float | None:
     """1 - residual / total sum of squares; None when all labels are equal."""
-    total = float(((labels - labels.mean()) ** 2).sum())
-    return 1.0 - float((errors**2).sum()) / total if total > 0 else None
+    offsets = labels - mean(labels)
+    total = mean(offsets * offsets)
+    return 1.0 - mean(errors * errors) / total if total > 0 else None

@@ -17,6 +17,7 @@ from torch import nn
 from uldp.data.federation import Task
 from uldp.errors import ConfigError, ModelError, own_code, shown
 from uldp.learners.checks import Shape, check_model, check_parameters
+from uldp.learners.initialisers import WrittenOutDraws
 from uldp.learners.seeding import seed_cpu
 from uldp.limits import MAX_LAYERS, MAX_PARAMETERS, check_whole
 from uldp.plugins import import_own
@@ -84,7 +85,7 @@ def build_model(
 
 def seeded(recipe: Callable[[], nn.Module], streams: Streams) -> nn.Module:
     """Build under a generator that starts from ``streams``; torch's own generator stays where it is."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), WrittenOutDraws():
         seed_cpu(streams.child("parameters").word() >> 1)
         return recipe()
 

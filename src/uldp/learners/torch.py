@@ -22,13 +22,13 @@ from torch.func import functional_call
 
 from uldp.data.federation import IntArray, Records, SiloData, Task
 from uldp.errors import ConfigError, ModelError, UldpError
-from uldp.learners import metrics
+from uldp.learners import evaluation, metrics
 from uldp.learners.base import ClippedSums, LocalTraining, Rows, Vector
 from uldp.learners.checks import Shape, check_model, probe
 from uldp.learners.groups import group_users, record_names
 from uldp.learners.kernels.support import why_not
 from uldp.learners.loop import Loop
-from uldp.learners.losses import AdditiveLoss, Loss, choose_loss
+from uldp.learners.losses import Loss, choose_loss
 from uldp.learners.models import initial_module
 from uldp.learners.noise import Noise
 from uldp.rng import Streams
@@ -267,7 +267,7 @@ class TorchLearner:
             return {}
         outputs = self._outputs(x, records.features)
         loss = self._plan(tuple(records.features.shape[1:])).loss
-        value = float(loss(outputs, loss.labels(_tensor(records.labels), torch.float64)))
+        value = evaluation.mean_loss(loss.name, outputs, records.labels)
         return metrics.score(self._task, self._predictions(outputs), records.labels, value)
 
     @property
@@ -297,8 +297,7 @@ class TorchLearner:
     def _measured(self, x: Vector, records: Records) -> Vector:
         outputs = self._outputs(x, records.features)
         loss = self._plan(tuple(records.features.shape[1:])).loss
-        assert isinstance(loss, AdditiveLoss)
-        losses = loss.each(outputs, loss.labels(_tensor(records.labels), torch.float64)).numpy()
+        losses = evaluation.record_losses(loss.name, outputs, records.labels)
         predictions = self._predictions(outputs)
         if self._task.kind == "classification":
             return np.stack([losses, predictions.argmax(1) == records.labels], axis=1)
@@ -307,20 +306,15 @@ class TorchLearner:
     def predict(self, x: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         return self._predictions(self._outputs(x, features))
 
-    def _predictions(self, outputs: Tensor) -> npt.NDArray[np.float64]:
-        if self._task.kind != "classification":
-            return outputs.squeeze(1).numpy()
-        if outputs.shape[1] == 1:
-            chance = torch.sigmoid(outputs)
-            return torch.cat([1.0 - chance, chance], 1).numpy()
-        return torch.softmax(outputs, 1).numpy()
+    def _predictions(self, outputs: Vector) -> Vector:
+        return evaluation.probabilities(outputs) if self._task.kind == "classification" else outputs[:, 0]
 
-    def _outputs(self, x: Vector, features: npt.NDArray[np.float32]) -> Tensor:
+    def _outputs(self, x: Vector, features: npt.NDArray[np.float32]) -> Vector:
         """(records, outputs) in float64, dropout off, some records at a time."""
         plan = self._plan(tuple(features.shape[1:]))
         if plan.runner is not None:
             none = np.zeros(len(features))
-            return torch.from_numpy(plan.runner.outputs(self._checked(x), _as_table(features, none)))
+            return plan.runner.outputs(self._checked(x), _as_table(features, none))
         parts = self._vector(x).split_with_sizes(self._sizes)
         shapes = [p.shape for p in self._module.parameters() if p.requires_grad]
         parameters = {n: part.view(s) for n, part, s in zip(self._names, parts, shapes, strict=True)}
@@ -332,7 +326,7 @@ class TorchLearner:
                 part = _tensor(features[first : first + size])
                 result = functional_call(module, parameters, (part.to(self._device, self._dtype),))
                 outputs.append(result.double().cpu())
-        return torch.cat(outputs)
+        return torch.cat(outputs).numpy()
 
     def _checked(self, x: Vector) -> Vector:
         if x.shape != (self.dimension,):

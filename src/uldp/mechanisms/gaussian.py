@@ -8,10 +8,9 @@ can be made of integers, :mod:`uldp.mechanisms.discrete_gaussian` has no such ga
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
+from uldp.elementary import normal_pairs
 from uldp.rng import SecretStream
 from uldp.vectors import Vector
 
@@ -20,8 +19,4 @@ def sample_gaussian(scale: float, count: int, stream: SecretStream) -> Vector:
     """``count`` samples of N(0, scale^2) by Box and Muller's transform, from two 53-bit uniforms per pair."""
     pairs = (count + 1) // 2
     words = stream.words(2 * pairs) >> np.uint64(11)
-    # (0, 1]: no logarithm of zero. The largest sample is 8.57 deviations; beyond lies a mass of 1e-17.
-    radius = np.sqrt(-2.0 * np.log((words[:pairs] + np.uint64(1)) * 2.0**-53))
-    angle = words[pairs:] * (2.0 * math.pi * 2.0**-53)
-    samples = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
-    return scale * samples
+    return scale * normal_pairs(words[:pairs], words[pairs:])[:count]

@@ -17,7 +17,7 @@ import numpy as np
 
 from uldp.mechanisms.local import LocalMechanism
 from uldp.mechanisms.piecewise import Piecewise
-from uldp.mechanisms.ranks import DRAW_BITS, uniform_draws
+from uldp.mechanisms.ranks import DRAW_BITS, exp_below, uniform_draws
 from uldp.mechanisms.two_point import TwoPoint
 from uldp.rng import SecretStream
 from uldp.vectors import Vector
@@ -33,9 +33,9 @@ class Hybrid(LocalMechanism):
     summary: ClassVar[str] = "Wang et al.: piecewise or two-point by a coin, without bias"
     biased: ClassVar[bool] = False
 
-    @property
+    @cached_property
     def share(self) -> float:
-        return 1 - math.exp(-self.epsilon / 2) if self.epsilon > _TWO_POINTS_UP_TO else 0.0
+        return float(1 - 1 / exp_below(self.epsilon / 2)) if self.epsilon > _TWO_POINTS_UP_TO else 0.0
 
     @cached_property
     def piecewise(self) -> Piecewise:

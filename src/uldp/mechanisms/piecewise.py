@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from uldp.mechanisms.local import LocalMechanism
-from uldp.mechanisms.ranks import Indices, RankLaw
+from uldp.mechanisms.ranks import Indices, RankLaw, exp_below
 from uldp.rng import SecretStream
 from uldp.vectors import Vector
 
@@ -37,7 +37,7 @@ class Piecewise(LocalMechanism):
 
     @cached_property
     def window(self) -> int:
-        return max(1, round(CELLS / (math.exp(self.epsilon / 2) + 1)))
+        return max(1, round(CELLS / (exp_below(self.epsilon / 2) + 1)))
 
     @cached_property
     def law(self) -> RankLaw:

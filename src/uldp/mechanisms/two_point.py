@@ -34,7 +34,8 @@ class TwoPoint(LocalMechanism):
     @cached_property
     def reach(self) -> float:
         """A: how far from c both outputs are."""
-        return self.radius / math.tanh(self.epsilon / 2)
+        power = exp_below(self.epsilon)
+        return self.radius * float((power + 1) / (power - 1))
 
     @cached_property
     def smallest_mass(self) -> int:

@@ -226,7 +226,8 @@ def clipped_gradients(x: Vector, data: SiloData, learner: Learner, clip: float, 
     total = np.zeros(len(x))
     for _, rows in learner.user_gradients(x, data, streams):
         finite = np.isfinite(rows).all(axis=1)
-        total += clip_rows(rows if finite.all() else rows[finite], clip).sum(axis=0)
+        for row in clip_rows(rows if finite.all() else rows[finite], clip):  # in the order of users
+            total += row
     return total
 
 

@@ -14,6 +14,7 @@ from uldp.data.federation import FloatArray, IntArray, Records, Task
 from uldp.data.sets.base import DatasetInfo, FiledDataset, Options, Pool, split
 from uldp.data.sets.files import integers, read_csv
 from uldp.data.store import DataFile, DataFiles, Located, unreadable
+from uldp.elementary import log1p
 from uldp.errors import DataError
 from uldp.rng import Streams
 
@@ -86,7 +87,7 @@ def _features(path: Path, frame: pd.DataFrame) -> FloatArray:
     time, amount = values[:, :1], values[:, -1:]
     components = np.clip(values[:, 1:-1] / np.array(DEVIATIONS), -FARTHEST, FARTHEST)
     scaled_time = 2 * np.clip(time / LAST_SECOND, 0, 1) - 1
-    scaled_amount = 2 * np.log1p(np.clip(amount, 0, LARGEST_AMOUNT)) / np.log1p(LARGEST_AMOUNT) - 1
+    scaled_amount = 2 * log1p(np.clip(amount, 0, LARGEST_AMOUNT)) / log1p(LARGEST_AMOUNT) - 1
     return np.concatenate([scaled_time, components, scaled_amount], axis=1).astype(np.float32)
 
 

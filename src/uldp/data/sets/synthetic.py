@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from uldp.data.federation import FloatArray, LabelArray, Records, Task
 from uldp.data.sets.base import DatasetInfo, Options, Pool, PooledDataset, split
+from uldp.elementary import Floats, log, tanh
 from uldp.errors import ConfigError, shown
 from uldp.rng import Streams
 
@@ -28,33 +30,45 @@ def _read(streams: Streams, options: Options) -> Pool:
             value=records,
         )
     streams = streams.child("synthetic")
-    drawn = streams.child("features").generator().standard_normal((records, width)) / 3
+    drawn = _normal(streams.child("features"), records, width) / 3
     features = np.clip(drawn, -1, 1).astype(np.float32)
     labels = _classes(features, classes, streams) if classes else _numbers(features, streams)
     train, test = split(Records(features, labels), options["test_fraction"], streams, stratify=classes > 0)
     return Pool(train, test, Task(classes))
 
 
-def _scores(features: FloatArray, outputs: int, streams: Streams) -> npt.NDArray[np.float64]:
+def _normal(streams: Streams, *shape: int) -> Floats:
+    """Standard normal numbers, cut off at 3.65: beyond 3.6542 numpy takes them from the C library's logarithm, whose
+    last bits depend on the machine."""
+    return np.clip(streams.generator().standard_normal(shape), -3.65, 3.65)
+
+
+def _scores(features: FloatArray, outputs: int, streams: Streams) -> Floats:
     """A linear rule with a bend, of about unit variance."""
-    generator = streams.child("rule").generator()
     width = features.shape[1]
-    straight, bent = generator.standard_normal((2, width, outputs)) * 3 / np.sqrt(width)
-    scores: npt.NDArray[np.float64] = features @ straight + 0.5 * np.tanh(features @ bent)
-    return scores
+    straight, bent = _normal(streams.child("rule"), 2, width, outputs) * 3 / math.sqrt(width)
+    return _product(features, straight) + 0.5 * tanh(_product(features, bent))
+
+
+def _product(features: FloatArray, rule: Floats) -> Floats:
+    """features @ rule, one feature after the other: a library for products would add in an order of its own."""
+    total = np.zeros((len(features), rule.shape[1]))
+    for column, weights in zip(features.T, rule, strict=True):
+        total += column[:, None] * weights
+    return total
 
 
 def _classes(features: FloatArray, classes: int, streams: Streams) -> LabelArray:
     scores = _SHARPNESS * _scores(features, classes, streams)
     # The largest score plus Gumbel noise is a draw from the softmax of the scores.
-    gumbel = streams.child("labels").generator().gumbel(size=scores.shape)
+    gumbel = -log(-log(1.0 - streams.child("labels").generator().random(scores.shape)))
     labels: npt.NDArray[np.int64] = np.argmax(scores + gumbel, axis=1).astype(np.int64)
     return labels
 
 
 def _numbers(features: FloatArray, streams: Streams) -> LabelArray:
-    noise = streams.child("labels").generator().standard_normal(len(features))
-    labels = np.tanh(_scores(features, 1, streams)[:, 0] / 2) + _NOISE * noise
+    noise = _normal(streams.child("labels"), len(features))
+    labels = tanh(_scores(features, 1, streams)[:, 0] / 2) + _NOISE * noise
     return np.clip(labels, -1, 1).astype(np.float32)
 
 
