@@ -181,7 +181,7 @@ def _define(builder: Builder, name: str, kinds: list[Any], body: Any) -> Value:
 
 
 def _panels(b: Builder, n: Value, widths: tuple[int, ...], panel: Callable[[int, Value, Value], None]) -> None:
-    """Cover n columns by panels of the largest width, then of the next; ``panel(vectors, column, lanes of the last)``."""
+    """Cover n columns by panels of the largest width, then of the next: ``panel(vectors, column, last lanes)``."""
     column: Value = ir.Constant(_WORD, 0)
     end = b.and_(b.add(n, ir.Constant(_WORD, LANES - 1)), ir.Constant(_WORD, -LANES))
     for vectors in widths:

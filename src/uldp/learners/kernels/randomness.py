@@ -115,7 +115,7 @@ def _hash_lanes(b: Builder, row: Value, lane: Value) -> Value:
 
 @intrinsic
 def _sixteen_factors(context, ws, at, count, row, lane, threshold, factor):
-    """ws[at..at+15] = factor where the unit stays, else 0, for the units from 2 lane on; eight if count is at most 8."""
+    """ws[at..at+15] = factor where the unit stays, else 0, for units from 2 lane on; eight if count is at most 8."""
 
     def lower(context: Any, b: Builder, sig: Any, args: Any) -> Value:
         scalar, data = ws.dtype, context.make_array(ws)(context, b, args[0]).data
