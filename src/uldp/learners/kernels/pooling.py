@@ -44,7 +44,7 @@ def max_forward(ws, op, x, y, index):
     """The largest number of each window, and how far it lies behind the window's corner; the first among equals, NaN
     before all."""
     stay_apart()
-    channels, width, kw = op[at.CHANNELS], op[at.WIDTH], op[at.KW]
+    channels, width = op[at.CHANNELS], op[at.WIDTH]
     for oy in range(op[at.OUT_HEIGHT]):
         for ox in range(op[at.OUT_WIDTH]):
             top, left, y0, y1, x0, x1 = window(op, oy, ox)
