@@ -1,5 +1,7 @@
 """Settings for all tests: hypothesis without a clock, so that a slow machine fails nothing; no file of the user's."""
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -7,6 +9,8 @@ settings.register_profile(
     "uldp", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 settings.load_profile("uldp")
+# A shell ignores the interrupt in its background jobs, and they inherit that; tests of Ctrl-C must not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -137,6 +137,7 @@ EVERY_STEP = """
 import os, signal, sys, time
 from uldp.crypto import parallel
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts its background jobs without it
 parent, second = os.getpid(), sys.argv[1] == "second"
 armed, left = False, 0
 

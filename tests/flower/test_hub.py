@@ -143,14 +143,14 @@ def test_a_run_with_an_old_token_is_not_heard(hub):
 
 
 def test_a_run_that_takes_nothing_holds_up_nobody_and_is_dropped(monkeypatch):
-    monkeypatch.setattr(hub_module, "SEND_SECONDS", 1)
+    monkeypatch.setattr(hub_module, "SEND_SECONDS", 5)
     with Hub({"a": 11, "b": 12}) as hub:
         FakeRun(hub, hub.new_token())
         large, began = bytes(8 << 20), time.monotonic()
         assert isinstance(hub.exchange({"a": large, "b": large}, 0.2)["a"], Failed)
-        assert hub.late == ("a", "b") and time.monotonic() - began < 1
+        assert hub.late == ("a", "b") and time.monotonic() - began < 4
         while hub.connected:
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 100
             time.sleep(0.05)
         second = FakeRun(hub, hub.new_token())
         thread, found = exchanging(hub, {"a": large, "b": large})
@@ -168,7 +168,7 @@ def test_closing_does_not_wait_for_a_run_that_takes_nothing(monkeypatch):
     hub.exchange({"a": bytes(8 << 20)}, 0.1)
     began = time.monotonic()
     hub.close()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 30
 
 
 class FakeSilo:

@@ -15,12 +15,14 @@ DELTA = 1e-5
 
 @pytest.mark.parametrize(("rate", "steps", "size", "target"), [(0.01, 5000, 8, 20.0), (0.1, 1, 4, 300.0)])
 def test_noise_for_a_group(rate, steps, size, target):
+    tried = []
+
     def planned(sigma):
+        tried.append(sigma)
         return {dp_sgd(sigma, rate, steps, size): 1}
 
-    start = time.monotonic()
     sigma = calibrate(planned, target, DELTA)
-    assert time.monotonic() - start < 60
+    assert len(tried) < 40
     assert account(planned(sigma), DELTA).value <= target
     assert account(planned(sigma * 0.998), DELTA).value > target
 
@@ -85,9 +87,9 @@ def test_no_rounds_are_within_where_one_is_too_many():
 )
 def test_odd_settings_neither_hang_nor_promise_too_much(size, rate, sigma, steps, delta):
     event = Group(size, PoissonSampled(rate, Gaussian(sigma)))
-    start = time.monotonic()
+    start = time.thread_time()
     spent = account({event: steps}, delta).value
-    assert time.monotonic() - start < 20
+    assert time.thread_time() - start < 20
     unsampled = account({Group(size, Gaussian(sigma)): steps}, delta).value
     single = account({PoissonSampled(rate, Gaussian(sigma)): steps}, delta).value
     assert single * 0.999 <= spent <= unsampled
