@@ -57,6 +57,11 @@ _NEW: Final[dict[Any, Callable[..., Tensor]]] = {_aten.rand.default: _uniform, _
 class WrittenOutDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it, uniform and normal numbers of torch are drawn as this module says."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would import its compiler for that, which takes two seconds."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 

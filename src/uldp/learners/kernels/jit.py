@@ -7,13 +7,14 @@ took ten times as long.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import numba
 from numba import types
-from numba.core.codegen import CPUCodeLibrary
+from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.extending import intrinsic
 
@@ -40,6 +41,33 @@ class _LinkedLibrary(CPUCodeLibrary):  # type: ignore[misc]
         self._finalized = True
 
 
+class _EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """An entry with all that is linked into it. numba would optimise twice, the first time to count fewer references."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        passes, builder = self._codegen._module_pass_manager(slp_vectorize=False)
+        passes.run(self._final_module, builder)
+
+
+class _EntryCompiler(CompilerBase):  # type: ignore[misc]
+    def define_pipelines(self) -> list[Any]:
+        return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
+
+    def compile_extra(self, function: Any) -> Any:
+        self.state.library = _EntryLibrary(self.state.targetctx.codegen(), function.__qualname__)
+        self.state.library.enable_object_caching()
+        collecting = gc.isenabled()
+        gc.disable()  # millions of objects, hardly any of them garbage
+        try:
+            return super().compile_extra(function)
+        finally:
+            if collecting:
+                gc.enable()
+
+
 class _LinkedCompiler(CompilerBase):  # type: ignore[misc]
     def define_pipelines(self) -> list[Any]:
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
@@ -56,7 +84,15 @@ class _LinkedCompiler(CompilerBase):  # type: ignore[misc]
 def _inner(function: Function, **options: Any) -> Function:
     # All arrays belong to the entry's caller: counting references would cost a locked instruction in every call.
     options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}
-    return numba.njit(pipeline_class=_LinkedCompiler, **_OPTIONS, **options)(function)  # type: ignore[no-any-return]
+    compiled = numba.njit(pipeline_class=_LinkedCompiler, **_OPTIONS, **options)(function)
+    template = compiled.get_call_template
+
+    def plain(args: Any, kws: Any) -> Any:
+        """numba would compile a function anew for each constant that it is called with."""
+        return template([types.unliteral(a) for a in args], {name: types.unliteral(a) for name, a in kws.items()})
+
+    compiled.get_call_template = plain
+    return compiled  # type: ignore[no-any-return]
 
 
 def kernel(function: Function) -> Function:
@@ -71,7 +107,7 @@ def inlined(function: Function) -> Function:
 
 def entry(function: Function) -> Function:
     """A function that Python calls."""
-    return numba.njit(**_OPTIONS)(function)  # type: ignore[no-any-return]
+    return numba.njit(pipeline_class=_EntryCompiler, **_OPTIONS)(function)  # type: ignore[no-any-return]
 
 
 @intrinsic  # type: ignore[untyped-decorator]
