@@ -42,7 +42,7 @@ class _LinkedLibrary(CPUCodeLibrary):  # type: ignore[misc]
 
 
 class _EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """An entry with all that is linked into it. numba would optimise twice, the first time to count fewer references."""
+    """An entry with all that is linked into it. numba would optimise twice, first to count fewer references."""
 
     def _optimize_functions(self, module: Any) -> None:
         module.data_layout = self._codegen._data_layout

@@ -36,6 +36,10 @@ _OPTIMISERS: Final = {"sgd": optimisers.SGD, "adam": optimisers.ADAM, "adamw": o
 _BLOCK_BYTES: Final = 4 * 2**20
 _BLOCK_USERS: Final = 32
 _BLOCK_RECORDS: Final = 256
+#: Of a batch of DP-SGD: several blocks even of a small one, for several threads.
+_CLIPPED_RECORDS: Final = 64
+#: Less work than this (products) is done before a thread is started.
+_LITTLE_WORK: Final = 3 * 10**6
 
 
 @functools.cache
@@ -109,13 +113,13 @@ class Runner:
 
         def block(begin: int) -> Vector:
             sums = np.zeros(self.program.parameters)
-            part = slice(begin, begin + _BLOCK_RECORDS)
+            part = slice(begin, begin + _CLIPPED_RECORDS)
             users = Groups(_NONE, _NONE, _NONE, records[part], keys[part])
             self._call(at.CLIP, start, table, users, (clip, 0.0, 0.0), (step, 0, 0), self._rows(0), sums)
             return sums
 
         total = np.zeros(self.program.parameters)
-        for sums in self._spread(block, range(0, len(records), _BLOCK_RECORDS)):
+        for sums in self._spread(block, range(0, len(records), _CLIPPED_RECORDS)):
             total += sums
         return total
 
@@ -145,7 +149,9 @@ class Runner:
         options: tuple[int, int, int],
     ) -> Iterator[tuple[IntArray, Rows]]:
         start = self._start(x)
-        size = max(1, min(_BLOCK_USERS, _BLOCK_BYTES // (self.program.parameters * self.dtype.itemsize)))
+        work = int(groups.counts.sum()) * max(1, options[0]) * self.program.products
+        most = len(groups.users) if work < _LITTLE_WORK else _BLOCK_USERS
+        size = max(1, min(most, _BLOCK_BYTES // (self.program.parameters * self.dtype.itemsize)))
 
         def block(begin: int) -> tuple[IntArray, Rows]:
             part = slice(begin, begin + size)
