@@ -151,6 +151,9 @@ def test_hooks_are_not_left_out():
     hooked[0].register_forward_hook(lambda layer, inputs, output: 3.0 * output)
     assert TorchLearner(module, Task(2)).path((3,)) == "kernels"
     assert TorchLearner(hooked, Task(2)).path((3,)) == "loop"
+    hooked = copy.deepcopy(module)
+    hooked[0].register_full_backward_pre_hook(lambda layer, gradients: tuple(3.0 * g for g in gradients))
+    assert TorchLearner(hooked, Task(2)).path((3,)) == "loop"
 
 
 def test_one_user_with_very_many_records_does_not_take_everybodys_memory():

@@ -193,6 +193,7 @@ LAYERS = {
         Residual(nn.Sequential(nn.Dropout(0.3), Residual(nn.Conv2d(3, 3, 1)), nn.SiLU(), Residual(nn.Identity()))),
         nn.Dropout(0.2),
     ],
+    "residual-changed": [nn.Conv2d(2, 4, 2), Residual(nn.Sequential(nn.ReLU(inplace=True), nn.Conv2d(4, 4, 1)))],
     "residual-flat": [nn.Conv2d(2, 3, 4), nn.Flatten(), Residual(nn.Linear(48, 48)), nn.LayerNorm(48)],
     "residual-of-nothing-trained": [Residual(nn.Tanh()), nn.Conv2d(2, 3, 4)],
     "embedding": [nn.Flatten(), Embedding(2, 5), nn.Dropout(0.4), nn.Linear(490, 4), nn.ReLU()],

@@ -31,7 +31,7 @@ class Residual(nn.Module):
         self.f = f
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.f(x)
+        y: Tensor = self.f(x.clone())  # layers that work in place would change x too
         if y.shape != x.shape:  # broadcasting would add them all the same
             raise ModelError(
                 f"a Residual's layers turn features of shape {tuple(x.shape[1:])} into {tuple(y.shape[1:])}; "

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba.core.caching import IndexDataCacheFile
 
-from uldp.learners.kernels import cache
+from uldp.learners.kernels import cache, sources
 
 
 def fresh():
@@ -34,22 +34,31 @@ def test_other_sources_versions_and_processors_have_other_folders(tmp_path, monk
     monkeypatch.setattr(cache.numba, "__version__", "0")
     names.add(cache.folder().name)
     (tmp_path / "simd.py").write_text("other")
-    monkeypatch.setattr(cache, "__file__", str(tmp_path / "cache.py"))
+    monkeypatch.setattr(sources, "__file__", str(tmp_path / "sources.py"))
+    monkeypatch.setattr(sources, "IMPORTED", sources.digest())
     names.add(cache.folder().name)
     assert len(names) == 3
 
 
 def test_only_files_without_compiled_functions_are_left_out_of_the_name():
     """A kernel in such a file would change, and the code that was compiled before would still be taken."""
-    sources = Path(cache.__file__).parent
-    for name in cache._ORDINARY:
-        text = (sources / name).read_text()
+    folder = Path(sources.__file__).parent
+    for name in sources.ORDINARY:
+        text = (folder / name).read_text()
         for maker in ("@kernel", "@inlined", "@entry", "@intrinsic", "_elementwise("):
             assert maker not in text, (name, maker)
-    for source in {path.name for path in sources.glob("*.py")} - set(cache._ORDINARY):
-        text = (sources / source).read_text()
-        for name in cache._ORDINARY:
+    for source in {path.name for path in folder.glob("*.py")} - set(sources.ORDINARY):
+        text = (folder / source).read_text()
+        for name in sources.ORDINARY:
             assert f"kernels.{name.removesuffix('.py')} import" not in text, (source, name)
+
+
+def test_code_of_sources_that_changed_since_they_were_imported_is_not_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    function = cache.keep_on_disk(fresh())
+    monkeypatch.setattr(sources, "digest", lambda: "another")
+    assert function(np.float32(1)) == 2
+    assert not list(tmp_path.glob("kernels-*/*.nbi"))
 
 
 def test_without_a_folder_kernels_are_compiled_in_memory_and_it_is_said_once(tmp_path, monkeypatch, capsys):

@@ -9,5 +9,8 @@ compiler is left no choice that changes a result: LLVM neither reorders nor cont
 carry no fast-math flags, and theirs carry none.
 
 *Why nothing passes from one user to the next.* Every value that a kernel reads was written for the same user before,
-except lanes beyond the end of a row: they are computed with, and never stored (``simd.store_tail``).
+except in the gaps at the end of a row: what is computed from a gap is stored in a gap, or not at all
+(``simd.store_tail``).
 """
+
+from uldp.learners.kernels import sources as sources

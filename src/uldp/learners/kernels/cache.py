@@ -19,14 +19,10 @@ import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 from numba.core.registry import cpu_target
 
+from uldp.learners.kernels import sources
 from uldp.learners.kernels.jit import CHECKED
 
 FOLDER_VARIABLE: Final = "ULDP_CACHE_DIR"
-#: Files without compiled functions; all others count.
-_ORDINARY: Final = (
-    "__init__.py", "__main__.py", "cache.py", "forms.py", "layers.py", "program.py", "runner.py", "support.py",
-    "workspace.py",
-)  # fmt: skip
 
 
 def _say(text: str) -> None:
@@ -38,13 +34,9 @@ def folder() -> Path:
     home = os.environ.get(FOLDER_VARIABLE) or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "uldp"
     )
-    known = hashlib.sha256(repr((numba.__version__, llvmlite.__version__, CHECKED)).encode())
-    known.update(repr(cpu_target.target_context.codegen().magic_tuple()).encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        if source.name in _ORDINARY:
-            continue
-        known.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    return Path(home) / f"kernels-{known.hexdigest()[:20]}"
+    known = repr((sources.IMPORTED, numba.__version__, llvmlite.__version__, CHECKED))
+    known += repr(cpu_target.target_context.codegen().magic_tuple())
+    return Path(home) / f"kernels-{hashlib.sha256(known.encode()).hexdigest()[:20]}"
 
 
 class _Locator(_CacheLocator):  # type: ignore[misc]
@@ -90,6 +82,10 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         return found
 
     def save_overload(self, signature: Any, data: Any) -> None:
+        if (
+            sources.digest() != sources.IMPORTED
+        ):  # an upgrade in the middle of this process: nobody knows what was compiled
+            return
         try:
             super().save_overload(signature, data)
         except Exception as error:  # a full disk, or a damaged file that could not be written anew

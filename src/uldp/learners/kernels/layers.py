@@ -123,6 +123,8 @@ def _linear(layer: nn.Linear, form: Form, starts: list[int]) -> Operation:
 
 def _embedding(layer: Embedding, form: Form, starts: list[int]) -> Operation:
     columns = form.size if layer.columns is None else layer.columns
+    if columns > form.size:
+        raise NoKernelError(f"{layer} on {form.size} columns")
     weight = starts[0] + np.arange(layer.weight.numel(), dtype=np.int64).reshape(layer.weight.shape)
     return Operation(
         {
@@ -216,7 +218,7 @@ def _pool(layer: nn.MaxPool2d | nn.AvgPool2d, form: Form) -> Operation:
     )
     if not plain or min(height, width) < 1 or any(2 * padding[i] > kernel[i] for i in (0, 1)):
         raise NoKernelError(f"no kernel for {layer} on an image of {form.height}x{form.width}")
-    if is_max and kernel[0] * form.width * form.channels >= _EXACT:
+    if is_max and (kernel[0] * form.width + padding[1]) * form.channels >= _EXACT:
         raise NoKernelError(f"no kernel for {layer} on an image of {form.height}x{form.width}")
     outputs = Form.image(form.channels, height, width)
     columns = {

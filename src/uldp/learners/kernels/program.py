@@ -50,7 +50,8 @@ def compile_program(module: nn.Module, feature_shape: Shape, loss: int) -> Progr
     """The program of a model; :class:`NoKernelError` says why it has none."""
     for part in module.modules():
         # A hook, or a forward of the instance's own, may do anything: a program would silently leave it out.
-        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or "forward" in vars(part):
+        hooks = (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
+        if any(hooks) or "forward" in vars(part):
             raise NoKernelError(f"{type(part).__name__} has a hook or a forward of its own")
     form = _features(module, feature_shape)
     translation = Translation(_starts(module))

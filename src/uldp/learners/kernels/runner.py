@@ -20,7 +20,7 @@ import torch
 from uldp.errors import ModelError
 from uldp.learners.base import LocalTraining, Rows, Vector
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels import optimisers
+from uldp.learners.kernels import objectives, optimisers
 from uldp.learners.kernels.forms import IntArray
 from uldp.learners.kernels.program import Program
 from uldp.learners.kernels.simd import LANES
@@ -38,6 +38,7 @@ _BLOCK_USERS: Final = 32
 _BLOCK_RECORDS: Final = 256
 #: Of a batch of DP-SGD: several blocks even of a small one, for several threads.
 _CLIPPED_RECORDS: Final = 64
+_BLOCKS: Final = 4
 #: Less work than this (products) is done before a thread is started.
 _LITTLE_WORK: Final = 3 * 10**6
 
@@ -109,6 +110,8 @@ class Runner:
 
     def clipped_sum(self, x: Vector, table: Table, records: IntArray, keys: Words, step: int, clip: float) -> Vector:
         """The sum of the records' clipped gradients; blocks of records have a fixed size, and are added in order."""
+        if self.program.header[at.LOSS] == objectives.COX:
+            raise ModelError("this loss compares records: a single one has no gradient", place="model")
         start = self._start(x)
 
         def block(begin: int) -> Vector:
@@ -118,10 +121,13 @@ class Runner:
             self._call(at.CLIP, start, table, users, (clip, 0.0, 0.0), (step, 0, 0), self._rows(0), sums)
             return sums
 
-        total = np.zeros(self.program.parameters)
-        for sums in self._spread(block, range(0, len(records), _CLIPPED_RECORDS)):
-            total += sums
-        return total
+        total, part = np.zeros(self.program.parameters), np.zeros(self.program.parameters)
+        for number, sums in enumerate(self._spread(block, range(0, len(records), _CLIPPED_RECORDS)), 1):
+            part += sums
+            if number % _BLOCKS == 0:  # in two stages: a sum of millions rounds less
+                total += part
+                part[:] = 0
+        return total + part
 
     def outputs(self, x: Vector, table: Table) -> npt.NDArray[np.float64]:
         """(records, outputs) of the model, dropout off."""
