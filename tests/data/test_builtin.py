@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from uldp.data.builtin import datasets, load_builtin
@@ -94,6 +94,13 @@ def test_breast_cancer_has_a_schema_for_new_tables():
     known = {row.tobytes() for row in features}
     assert all(row.tobytes() in known for row in federation.test.features)
     assert federation.schema.label.classes == ("malignant", "benign")
+
+
+def test_digits_are_those_of_scikit_learn():
+    known = {(image.tobytes(), label) for image, label in zip(load_digits().images, load_digits().target, strict=True)}
+    test = load("digits").test
+    images = (test.features[:, 0].astype(np.float64) + 1) * 8
+    assert all((image.tobytes(), label) in known for image, label in zip(images, test.labels, strict=True))
 
 
 def test_breast_cancer_ranges_are_those_of_the_published_description():

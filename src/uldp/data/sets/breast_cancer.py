@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from uldp.data.columns import ClassLabel, NumberColumn
 from uldp.data.federation import Records
 from uldp.data.schema import Schema
 from uldp.data.sets.base import DatasetInfo, Options, Pool, PooledDataset, split
+from uldp.data.sets.scikit import load_numbers
 from uldp.rng import Streams
 
 # "Summary Statistics" of the data set's published description. They are rounded there: the records that lie a
@@ -53,10 +56,11 @@ SCHEMA: Final = Schema(
 
 
 def _read(streams: Streams, options: Options) -> Pool:
-    from sklearn.datasets import load_breast_cancer
+    import pandas as pd
 
-    loaded = load_breast_cancer(as_frame=True)
-    frame = loaded.data.assign(diagnosis=loaded.target_names[loaded.target])
+    rows = load_numbers("breast_cancer.csv", skip=1)
+    diagnoses = np.array(["malignant", "benign"])[rows[:, -1].astype(np.int64)]
+    frame = pd.DataFrame(rows[:, :-1], columns=list(RANGES)).assign(diagnosis=diagnoses)
     records = Records(SCHEMA.features(frame, "breast-cancer"), SCHEMA.labels(frame, "breast-cancer"))
     train, test = split(records, options["test_fraction"], streams, stratify=True)
     return Pool(train, test, SCHEMA.task, SCHEMA)
