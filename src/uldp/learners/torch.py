@@ -42,7 +42,8 @@ DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 MARGIN: Final = 1e-5
 """The clip is taken so much smaller, relatively: rounding in float64 does not carry beyond it, neither that of one
 record's norm nor that of the sums of three million records, in which all others are added anew without one."""
-#: From so many operations per record on, one user's many records are trained faster by torch's own threads.
+#: From so many operations per record on, torch's products are faster, though one user's at a time. A rule by the number
+#: of records would have to look at one user's only: a row must not depend on others.
 _LARGE: Final = 5 * 10**7
 _EVALUATION_BYTES: Final = 64 * 2**20
 
@@ -55,7 +56,8 @@ class SlowTrainingWarning(UserWarning):
 class _Plan:
     """What is known once the shape of the features is: how to compute, and what a record costs.
 
-    ``slow`` says why users are trained one after the other where nobody asked for it.
+    ``runner`` has the kernels, ``trainer`` too where they are the fastest way to train and to predict. ``slow`` says
+    why users are trained one after the other where nobody asked for it.
     """
 
     loss: Loss
@@ -63,11 +65,12 @@ class _Plan:
     units: int
     flops: int
     runner: Runner | None
+    trainer: Runner | None
     slow: str = ""
 
     @property
     def path(self) -> str:
-        return "loop" if self.runner is None else "kernels"
+        return "loop" if self.trainer is None else "kernels"
 
 
 class TorchLearner:
@@ -156,9 +159,9 @@ class TorchLearner:
         if not len(data):
             return
         plan = self._plan(tuple(data.features.shape[1:]))
-        if plan.runner is not None:
+        if plan.trainer is not None:
             table, groups = _grouped(data, data.users, streams)
-            yield from plan.runner.deltas(self._checked(x), table, groups, local)
+            yield from plan.trainer.deltas(self._checked(x), table, groups, local)
             return
         loop = Loop(self._module, plan.loss)
         yield from self._one_by_one(
@@ -169,9 +172,9 @@ class TorchLearner:
         if not len(data):
             return
         plan = self._plan(tuple(data.features.shape[1:]))
-        if plan.runner is not None:
+        if plan.trainer is not None:
             table, groups = _grouped(data, data.users, streams)
-            yield from plan.runner.gradients(self._checked(x), table, groups)
+            yield from plan.trainer.gradients(self._checked(x), table, groups)
             return
         loop = Loop(self._module, plan.loss)
         yield from self._one_by_one(plan, x, data, streams, loop.gradient)
@@ -209,9 +212,9 @@ class TorchLearner:
             return np.zeros(self.dimension)
         plan = self._plan(tuple(data.features.shape[1:]))
         below = streams.child("silo")
-        if plan.runner is not None and (plan.flops < _LARGE or self._path == "kernels"):
+        if plan.trainer is not None:
             table, groups = _grouped(data, np.zeros(len(data), dtype=np.int64), below)
-            ((_, rows),) = plan.runner.deltas(self._checked(x), table, groups, local)
+            ((_, rows),) = plan.trainer.deltas(self._checked(x), table, groups, local)
         else:
             features, labels = self._tensors(plan, data)
             noise = Noise(below, np.zeros(1, dtype=np.int64))
@@ -312,9 +315,9 @@ class TorchLearner:
     def _outputs(self, x: Vector, features: npt.NDArray[np.float32]) -> Vector:
         """(records, outputs) in float64, dropout off, some records at a time."""
         plan = self._plan(tuple(features.shape[1:]))
-        if plan.runner is not None:
+        if plan.trainer is not None:
             none = np.zeros(len(features))
-            return plan.runner.outputs(self._checked(x), _as_table(features, none))
+            return plan.trainer.outputs(self._checked(x), _as_table(features, none))
         parts = self._vector(x).split_with_sizes(self._sizes)
         shapes = [p.shape for p in self._module.parameters() if p.requires_grad]
         parameters = {n: part.view(s) for n, part, s in zip(self._names, parts, shapes, strict=True)}
@@ -363,8 +366,9 @@ class TorchLearner:
         if self._path != "loop":
             runner, reason = self._runner(feature_shape, loss)
             if runner is not None:
-                program = runner.program
-                return _Plan(loss, outputs, program.units, 6 * program.products, runner)
+                program, flops = runner.program, 6 * runner.program.products
+                large = flops >= _LARGE and self._path == "auto"
+                return _Plan(loss, outputs, program.units, flops, runner, None if large else runner)
             if self._path == "kernels":
                 raise ModelError(f"{reason}; use path 'auto'", place="model")
             slow = (
@@ -373,7 +377,7 @@ class TorchLearner:
             )
             warnings.warn(slow, SlowTrainingWarning, stacklevel=2)
         # We do not see the activations: as many as parameters is a cautious guess.
-        return _Plan(loss, outputs, max(2 * self.dimension, sample.numel()), 6 * self.dimension, None, slow)
+        return _Plan(loss, outputs, max(2 * self.dimension, sample.numel()), 6 * self.dimension, None, None, slow)
 
     def _runner(self, feature_shape: Shape, loss: Loss) -> tuple[Runner | None, str]:
         """What runs the model's program, or why there is none."""
