@@ -145,11 +145,11 @@ def test_paillier_says_whom_its_cap_touches_and_what_it_costs():
     kind, facts, method = make_aggregation("paillier", max_records=10), Facts(4, 2, 3), build("uldp-avg-w")
     counts = np.array([[30, 5, 0, 6], [10, 5, 0, 0]])
     (note,) = kind.notes(method, facts, counts)
-    assert "at most 5 records of a person in a silo" in note and "2 of 4 people have more" in note
+    assert "at most 5 records of a person in a silo" in note and "2 of the 3 people with records have more" in note
     # of the two: 30/40 and 6/6 by Eq. 3; 16 * 5 / (16 * 10 + 1) and 16 * 5 / (16 * 5 + 1) under the cap
     assert f"{(80 / 161 + 80 / 81) / 2:.3f} instead of {(30 / 40 + 6 / 6) / 2:.3f}" in note
     (own,) = kind.notes(method, facts, counts[:1])
-    assert own.endswith("2 of 4 people have more here.")
+    assert own.endswith("2 of the 3 people with records have more here.")
     assert kind.notes(method, facts, np.minimum(counts, 5)) == ()
     assert kind.notes(build("uldp-avg"), facts, counts) == ()
     assert make_aggregation("masked").notes(method, facts, counts) == ()

@@ -93,9 +93,9 @@ def test_a_silo_is_told_whom_the_cap_of_paillier_touches_in_its_own_table(tmp_pa
     built = experiment(**settings)
     for name in SILOS:
         silo = prepare_silo(built, name, rehearsal=True)
-        more = int((silo.data.counts(8) > 1).sum())
-        assert any(f"{more} of 8 people have more here." in note for note in silo.notes)
-    assert not any("people have more" in note for note in prepare_silo(experiment(), SILOS[0], rehearsal=True).notes)
+        more, having = (int((silo.data.counts(8) > least).sum()) for least in (1, 0))
+        assert any(f"{more} of the {having} people with records have more here." in note for note in silo.notes)
+    assert not any("have more here" in note for note in prepare_silo(experiment(), SILOS[0], rehearsal=True).notes)
 
 
 def test_a_default_of_the_aggregation_is_part_of_what_is_agreed_on(monkeypatch):

@@ -254,6 +254,23 @@ def test_a_forced_path_that_does_not_fit_is_refused():
         forced.path((3,))
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_large_net_is_trained_by_torch_one_user_at_a_time_and_keeps_its_rows():
+    task = Task(classes=3)
+    module = nn.Sequential(nn.Conv2d(3, 96, 3), nn.ReLU(), nn.Conv2d(96, 96, 3), nn.Flatten(), nn.Linear(13824, 3))
+    learner = TorchLearner(module, task)
+    assert learner.path((3, 16, 16)) == "loop"
+    data, streams = make_silo([2, 1, 3], (3, 16, 16), task), Streams.from_seed(1)
+    x, local = learner.initial(streams), LocalTraining(lr=0.1, batch_size=2)
+    together = collect(learner.user_deltas(x, data, local, streams))
+    by_kernels = collect(TorchLearner(module, task, path="kernels").user_deltas(x, data, local, streams))
+    for user in together:
+        mine = data.users == user
+        alone = SiloData("alone", data.features[mine], data.labels[mine], data.users[mine])
+        assert np.array_equal(collect(learner.user_deltas(x, alone, local, streams))[user], together[user])
+        assert np.allclose(by_kernels[user], together[user], atol=1e-4 * np.abs(together[user]).max())
+
+
 def test_the_number_of_outputs_must_fit_the_task():
     for module, task in ((nn.Linear(3, 3), TWO), (nn.Linear(3, 2), NUMBER), (nn.Linear(3, 1), TEN)):
         with pytest.raises(ModelError, match="output"):

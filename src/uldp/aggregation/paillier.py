@@ -285,7 +285,8 @@ class PaillierWeighting(Aggregation):
             return ()
         note = (
             f"paillier counts at most {ratios.cap} records of a person in a silo (aggregation.max_records = "
-            f"{self.max_records} over {facts.silos} silos): {int(touched.sum())} of {facts.users} people have more"
+            f"{self.max_records} over {facts.silos} silos): {int(touched.sum())} of the "
+            f"{int((counts > 0).any(axis=0).sum())} people with records have more"
         )
         if len(counts) < facts.silos:  # one silo's own: the weights are nobody's to know
             return (f"{note} here.",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,7 +45,9 @@ def predict(
     frame = read_table(table, "table", schema.column_names())
     features = schema.features(frame, str(table))
     learner = _learner(directory, schema, x)
-    predicted = _predictions(learner, schema, x, features)
+    with warnings.catch_warnings():  # of training, which nobody does here
+        warnings.simplefilter("ignore")
+        predicted = _predictions(learner, schema, x, features)
     if out is not None:
         try:
             predicted.to_csv(out, index=False)

@@ -24,7 +24,7 @@ rounds = 20
 local_epochs = 10
 local_lr = {local_lr}
 clip = {clip}                     # the most one person can move the sum
-global_lr = {global_lr}               # the server divides the sum by users and silos: a few times the silos is a start
+global_lr = {global_lr}               # the server divides the sum by users and silos, and this makes up for it
 sample_rate = 1.0              # below 1: each round takes every person with this probability
 
 [privacy]

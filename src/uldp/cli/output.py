@@ -92,6 +92,8 @@ def _own_code_that_leaves() -> Iterator[None]:
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:
+        if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+            raise error.__context__ from None  # rich leaves when nobody reads its output any more
         raise InputError(f"code of the experiment's own ended the command ({first_line(error)})") from error
 
 

@@ -64,6 +64,12 @@ class _Run:
         about = {"run": self.people.run, "method": self.experiment.method_name, "unit": unit, "rounds": self.rounds}
         return {**about, **_privacy(words, epsilon, delta, simulated=self.simulated)}
 
+    @property
+    def hashed(self) -> bool:
+        """Whether two people may share a place."""
+        data = self.experiment.data
+        return data.dataset is None and data.roster is None
+
 
 @dataclass
 class _Group:
@@ -87,6 +93,7 @@ class _Group:
             if clients
             else None,
             "doubts": sorted(self.doubts),
+            "hashed": any(run.hashed for run in self.runs),
         }
 
 
@@ -176,6 +183,11 @@ def _show(found: dict[str, Any]) -> None:
             f"together: epsilon {_shown(found)} at delta {found['delta']:g}, for the outside world "
             "and a person whose records were in all of them."
         )
+        if found["hashed"]:
+            typer.echo(
+                "(ids were hashed: for two people who share a place the larger numbers hold that each run's statement "
+                "gives for replaced records)"
+            )
     _show_unbounded(found)
     for why in found["doubts"]:
         typer.echo(f"(added up because nobody knows that they are about different people: {why})")

@@ -106,7 +106,8 @@ def _automatic(shape: Shape, task: Task) -> str:
 
 def _import_factory(name: str) -> Factory:
     path, _, attribute = name.partition(":")
-    with own_code(ConfigError, f"{name!r}: module {path!r} cannot be imported", "model.name"):
+    where = "it must be installed, or lie in the folder where the command is started"
+    with own_code(ConfigError, f"{name!r}: module {path!r} cannot be imported ({where})", "model.name"):
         found: Any = import_own(path)
     for part in attribute.split("."):
         if not hasattr(found, part):

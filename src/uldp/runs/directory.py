@@ -32,6 +32,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from uldp.encoding import encode
 from uldp.errors import ConfigError, DataError, ModelError, RunError, first_line
 from uldp.experiment.config import Experiment, without_moved_keys
 from uldp.privacy.ledger import Entry
@@ -223,8 +224,7 @@ class RunDirectory:
         (self._private / "secrets.key").unlink(missing_ok=True)
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        body = msgspec.msgpack.encode(checkpoint)
-        replace_file(self.checkpoint_file, seal(_MAGIC, body))
+        replace_file(self.checkpoint_file, seal(_MAGIC, encode(checkpoint)))
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, None if there is none yet; a damaged one is an error, never a fresh start."""

@@ -22,6 +22,7 @@ import numpy as np
 from uldp.data.builtin import datasets
 from uldp.data.people import People
 from uldp.data.store import expanded
+from uldp.encoding import encode
 from uldp.errors import RunError, UldpError
 from uldp.experiment.config import Experiment
 from uldp.runs.directory import RunDirectory
@@ -78,7 +79,7 @@ def keep_people(directory: RunDirectory, people: People | None) -> None:
     except UldpError as error:  # also where no home folder is known
         _say_once(f"`uldp total` will not know this run's people and add it to all others: {error}")
         return
-    body = msgspec.msgpack.encode(digests_of(people, key))
+    body = encode(digests_of(people, key))
     replace_file(directory.people_file, seal(_MAGIC, body))
 
 

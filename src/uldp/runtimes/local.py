@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from uldp.data.federation import Federation, SiloData
-from uldp.errors import RunError
+from uldp.errors import ConfigError, RunError
 from uldp.experiment.build import Prepared, prepare
 from uldp.experiment.config import Experiment
 from uldp.privacy.ledger import Ledger
@@ -119,6 +119,14 @@ def run(
     >>> round(result.epsilon, 2)
     1.06
     """
+    if not isinstance(experiment, Experiment | Prepared):
+        raise ConfigError(
+            f"an Experiment, not a {type(experiment).__name__}; Experiment.from_file(path) reads one, "
+            "Experiment.from_tree(settings) makes one",
+            place="experiment",
+        )
+    if not isinstance(directory, RunDirectory | Path | str | None):
+        raise ConfigError(f"the path of a folder, not a {type(directory).__name__}", place="directory")
     prepared = experiment if isinstance(experiment, Prepared) else prepare(experiment)
     if isinstance(directory, Path | str):
         directory = RunDirectory.create(directory, prepared.experiment)

@@ -22,6 +22,7 @@ import numpy as np
 
 from uldp.aggregation.base import Sample
 from uldp.data.federation import IntArray
+from uldp.encoding import encode
 from uldp.errors import BudgetExhausted, MessageRefused, ModelError, RunError
 from uldp.methods.base import State
 from uldp.methods.release import add_noise
@@ -474,7 +475,7 @@ class ServerSession:
             self._heard,
             self._metrics,
         )
-        return msgspec.msgpack.encode(saved)
+        return encode(saved)
 
     def restore(self, state: bytes) -> None:
         """Continue from what :meth:`save` gave."""

@@ -11,6 +11,7 @@ import numpy as np
 from uldp.aggregation.base import RoundQuestion, Sample
 from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray, SiloData
+from uldp.encoding import encode
 from uldp.errors import DataError, MessageRefused, RunError
 from uldp.learners.base import Learner
 from uldp.methods.weights import MAX_COUNT
@@ -167,7 +168,7 @@ class SiloSession:
     def ended(state: bytes) -> bytes:
         """``state`` after a goodbye that nobody asked for."""
         saved = _decoded(state, "silo")
-        return msgspec.msgpack.encode(msgspec.structs.replace(saved, phase=Phase.CLOSED.value, answered=None))
+        return encode(msgspec.structs.replace(saved, phase=Phase.CLOSED.value, answered=None))
 
     def reply(self, request: bytes) -> bytes:
         """The answer to ``request``. A refused request changes nothing.
@@ -387,7 +388,7 @@ class SiloSession:
         told = None if self._told is None else m.pack(self._told)
         data, phase, last = self._all_digest, self._phase.value, (self._question, self._answer)
         saved = _Saved(data, phase, self._round, told, *last, self._setup, self._offer, self._answered)
-        return msgspec.msgpack.encode(saved)
+        return encode(saved)
 
     def restore(self, state: bytes) -> None:
         """Continue from what :meth:`save` gave."""
