@@ -147,7 +147,7 @@ class Opacus:
         self._loss = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
 
     def run(self, steps: int) -> Vector:
-        """Take so many steps; the change of the model in them."""
+        """Take a number of steps; returns the change of the model."""
         before = nn.utils.parameters_to_vector(self._module.parameters()).detach().clone()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about hooks, once in every process

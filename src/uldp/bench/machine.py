@@ -51,7 +51,7 @@ def timed(work: Callable[[], object]) -> float:
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """Compute with so many threads of torch."""
+    """Set torch's number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -82,7 +82,7 @@ def counted_threads(threads: int) -> str:
 
 
 def random_silo(streams: Streams, users: int, records: int, shape: tuple[int, ...], classes: int) -> SiloData:
-    """A silo of users with so many random records each, in the order of users."""
+    """A silo of random records, the same number for every user, in the order of users."""
     generator = streams.child("data").generator()
     owners = np.repeat(np.arange(users), records)
     features = generator.standard_normal((len(owners), *shape), dtype=np.float32)

@@ -205,7 +205,7 @@ def _loop_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def memory_growth(users: int) -> float:
-    """Megabytes by which memory rises above the data while one silo with so many users trains the CNN for an epoch."""
+    """Megabytes by which memory rises above the data while one silo with this number of users trains the CNN."""
     work = Workload(
         name=f"memory-{users}",
         model="cnn",

@@ -27,7 +27,7 @@ Measured = dict[str, Any]
 
 @dataclass(frozen=True)
 class Point:
-    """One problem: users with so many records each, an MLP of such a width. ``threads`` None: torch's own number."""
+    """One problem: users, records per user, width of the MLP; ``threads`` None is torch's default."""
 
     users: int = 1000
     records: int = 16

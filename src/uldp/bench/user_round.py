@@ -40,7 +40,7 @@ _TASK: Final = Task(classes=2)
 
 @dataclass(frozen=True)
 class Round:
-    """The work: so many users with so many records each, in one silo."""
+    """The work: the number of users of one silo, and of records per user."""
 
     users: int = 1000
     records_per_user: int = 22

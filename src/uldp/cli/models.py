@@ -35,6 +35,7 @@ def predict(
     """Apply a trained model to a table: one prediction per row."""
     from uldp.data.files import read_table
     from uldp.errors import RunError
+    from uldp.learners.torch import SlowTrainingWarning
     from uldp.runs.directory import RunDirectory
 
     directory = RunDirectory.open(run_directory)
@@ -45,8 +46,8 @@ def predict(
     frame = read_table(table, "table", schema.column_names())
     features = schema.features(frame, str(table))
     learner = _learner(directory, schema, x)
-    with warnings.catch_warnings():  # of training, which nobody does here
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings():  # nobody trains here
+        warnings.simplefilter("ignore", SlowTrainingWarning)
         predicted = _predictions(learner, schema, x, features)
     if out is not None:
         try:
