@@ -18,8 +18,12 @@ from uldp.learners.kernels.single import train_single
 
 
 @kernel
-def differentiate(ws, iw, uw, fw, program, reals, head, features, labels, records, batch, m, key, step):
-    """The gradient of the mean loss over a batch: records[batch[0..m-1]] of one user, a tile at a time."""
+def differentiate(ws, iw, uw, fw, program, reals, head, features, labels, records, batch, m, key, step,
+                  loaded):  # fmt: skip
+    """The gradient of the mean loss over a batch: records[batch[0..m-1]] of one user, a tile at a time.
+
+    ``loaded`` says that the batch is one tile, and lies there already.
+    """
     stay_apart()
     tile, most = head[at.TILE], fw.size // 3  # room for so many records of a user
     coupled = head[at.LOSS] == objectives.COX
@@ -36,7 +40,8 @@ def differentiate(ws, iw, uw, fw, program, reals, head, features, labels, record
         objectives.cox(fw, fw[2 * most :], fw[most:], m, words, numbers, words[most:], numbers[most:])
     for begin in range(0, m, tile):
         count = min(tile, m - begin)
-        load_tile(ws, uw, head, features, labels, records, batch, begin, count, key)
+        if not loaded:
+            load_tile(ws, uw, head, features, labels, records, batch, begin, count, key)
         forward(ws, program, reals, head, count, True, uw, step)
         if coupled:
             for r in range(count):
@@ -91,11 +96,12 @@ def train(ws, iw, uw, fw, program, reals, head, settings, options, features, lab
         if count > size:
             order_records(keys[1], epoch, count, words, order, words[most:], order[most:])
         for begin in range(0, count, size):
-            m = min(size, count - begin)
+            m, loaded = min(size, count - begin), step > 0 and count <= min(size, head[at.TILE])
             prepare(ws, program)
             differentiate(
-                ws, iw, uw, fw, program, reals, head, features, labels, records, order[begin:], m, keys[0], step
-            )
+                ws, iw, uw, fw, program, reals, head, features, labels, records, order[begin:], m, keys[0], step,
+                loaded,
+            )  # fmt: skip
             power1, power2 = power1 * optimisers.BETA1, power2 * optimisers.BETA2
             optimisers.advance(ws, head, optimiser, settings, power1, power2)
             step += 1
@@ -125,7 +131,8 @@ def run(what, ws, iw, uw, fw, program, reals, head, settings, options, start, pl
                 for k in range(count):
                     order[k] = k
                 prepare(ws, program)
-                differentiate(ws, iw, uw, fw, program, reals, head, features, labels, mine, order, count, keys[i, 0], 0)
+                differentiate(ws, iw, uw, fw, program, reals, head, features, labels, mine, order, count, keys[i, 0], 0,
+                              False)  # fmt: skip
                 for k in range(parameters):
                     if places[k] >= 0:
                         rows[i, places[k]] = ws[head[at.GRADIENTS] + k]

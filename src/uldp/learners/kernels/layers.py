@@ -218,7 +218,7 @@ def _pool(layer: nn.MaxPool2d | nn.AvgPool2d, form: Form) -> Operation:
     )
     if not plain or min(height, width) < 1 or any(2 * padding[i] > kernel[i] for i in (0, 1)):
         raise NoKernelError(f"no kernel for {layer} on an image of {form.height}x{form.width}")
-    if is_max and (kernel[0] * form.width + padding[1]) * form.channels >= _EXACT:
+    if is_max and kernel[0] * kernel[1] >= _EXACT:
         raise NoKernelError(f"no kernel for {layer} on an image of {form.height}x{form.width}")
     outputs = Form.image(form.channels, height, width)
     columns = {
@@ -231,7 +231,8 @@ def _pool(layer: nn.MaxPool2d | nn.AvgPool2d, form: Form) -> Operation:
         at.PW: padding[1],
         at.COUNT_BORDER: int(count_border),
     }
-    return Operation(columns, form, outputs, per_record={at.INDEX: outputs.size} if is_max else {})
+    return Operation(columns, form, outputs, per_record={at.INDEX: outputs.size} if is_max else {},
+                     lists=outputs.pixels + kernel[0] * kernel[1] + LANES)  # fmt: skip
 
 
 def _pooled(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int:

@@ -68,7 +68,8 @@ OUT_CHANNELS: Final = 32
 BORDERED: Final = 33  # the image with zeros around it: X where there are none
 N_BORDERED: Final = 34
 G_BORDERED: Final = 35  # room for the gradient of one image with its border
-INDEX: Final = 36  # of a maximum: how far it lies behind the corner of its window
+INDEX: Final = 36  # of a maximum: its number among the pixels of its window
+POOLED: Final = 45  # of a convolution: 1 where max-pooling comes next, else 0
 
 COUNT_BORDER: Final = 37  # whether a mean counts the zeros around the image
 
@@ -81,7 +82,7 @@ CATEGORIES: Final = 40
 DIMENSION: Final = 41
 EMBEDDED: Final = 42  # so many columns come first that hold categories
 
-COLUMNS: Final = 45
+COLUMNS: Final = 46
 
 # --- header ---------------------------------------------------------------------------------------------------
 TILE: Final = 0  # records that go through the layers together

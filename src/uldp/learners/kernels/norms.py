@@ -17,6 +17,7 @@ from uldp.learners.kernels.simd import (
     fma,
     load,
     load_tail,
+    read,
     root,
     splat,
     spread_like,
@@ -44,27 +45,32 @@ def rows_forward(ws, x, y, hat, rates, gamma, beta, m, row, groups, size, epsilo
     """Groups of ``size`` neighbouring numbers, ``groups`` of them in each of m rows; eight rows at a time."""
     stay_apart()
     zero, one, eps = spread_like(ws, 0.0), spread_like(ws, 1.0), spread_like(ws, epsilon)
-    share, means = one / spread_like(ws, size), room + LANES * LANES
+    share, means, full = one / spread_like(ws, size), room + LANES * LANES, size // LANES * LANES
     for begin in range(0, m, LANES):
         count = min(LANES, m - begin)
         for group in range(groups):
             column, rate_at = group * size, rates + (begin * groups + group * LANES)
             start = begin * row + column
             for r in range(count):
-                sums = zero
-                for i in range(0, size, LANES):
-                    sums = sums + load_tail(ws, x + start + r * row + i, size - i)
+                sums, at = zero, x + start + r * row
+                for i in range(0, full, LANES):
+                    sums = sums + load(ws, at + i)
+                if full < size:
+                    sums = sums + load_tail(ws, at + full, size - full)
                 store(ws, room + LANES * r, sums)
             store(ws, means, row_totals(ws, room) * share)
             for r in range(count):
-                mean, sums = splat(ws[means + r]), zero
-                for i in range(0, size, LANES):
-                    centred = clear_lanes(load(ws, x + start + r * row + i) - mean, size - i)
+                mean, sums, at = splat(read(ws, means + r)), zero, x + start + r * row
+                for i in range(0, full, LANES):
+                    centred = load(ws, at + i) - mean
+                    sums = fma(centred, centred, sums)
+                if full < size:
+                    centred = clear_lanes(load(ws, at + full) - mean, size - full)
                     sums = fma(centred, centred, sums)
                 store(ws, room + LANES * r, sums)
             store(ws, rate_at, one / root(fma(row_totals(ws, room), share, eps)))
             for r in range(count):
-                mean, rate = splat(ws[means + r]), splat(ws[rate_at + r])
+                mean, rate = splat(read(ws, means + r)), splat(read(ws, rate_at + r))
                 for i in range(0, size, LANES):
                     at = start + r * row + i
                     value = (load(ws, x + at) - mean) * rate
@@ -90,26 +96,33 @@ def rows_backward(ws, g, hat, rates, gamma, m, row, groups, size, room):
     zero = spread_like(ws, 0.0)
     share = spread_like(ws, -1.0) / spread_like(ws, size)
     more, means = room + LANES * LANES, room + 2 * LANES * LANES
-    slopes = means + LANES
+    slopes, full = means + LANES, size // LANES * LANES
     for begin in range(0, m, LANES):
         count = min(LANES, m - begin)
         for group in range(groups):
             column, rate_at = group * size, rates + (begin * groups + group * LANES)
             start = begin * row + column
             for r in range(count):
-                sums, along = zero, zero
-                for i in range(0, size, LANES):
-                    at = start + r * row + i
-                    h = scaled(ws, load(ws, g + at), gamma + column + i if gamma >= 0 else -1, -1)
-                    h = clear_lanes(h, size - i)
+                sums, along, at = zero, zero, start + r * row
+                for i in range(0, full, LANES):
+                    h = scaled(ws, load(ws, g + at + i), gamma + column + i if gamma >= 0 else -1, -1)
                     sums = sums + h
-                    along = fma(h, load_tail(ws, hat + at, size - i), along)
+                    along = fma(h, load(ws, hat + at + i), along)
+                if full < size:
+                    h = scaled(ws, load(ws, g + at + full), gamma + column + full if gamma >= 0 else -1, -1)
+                    h = clear_lanes(h, size - full)
+                    sums = sums + h
+                    along = fma(h, load_tail(ws, hat + at + full, size - full), along)
                 store(ws, room + LANES * r, sums)
                 store(ws, more + LANES * r, along)
             store(ws, means, row_totals(ws, room) * share)
             store(ws, slopes, row_totals(ws, more) * share)
             for r in range(count):
-                mean, slope, rate = splat(ws[means + r]), splat(ws[slopes + r]), splat(ws[rate_at + r])
+                mean, slope, rate = (
+                    splat(read(ws, means + r)),
+                    splat(read(ws, slopes + r)),
+                    splat(read(ws, rate_at + r)),
+                )
                 for i in range(0, size, LANES):
                     at = start + r * row + i
                     h = scaled(ws, load(ws, g + at), gamma + column + i if gamma >= 0 else -1, -1)

@@ -64,35 +64,12 @@ def convolve(ws, op, m, zero):
 
 
 @kernel
-def convolve_backward(ws, iw, op, head, r, dw, db, fresh):
-    """Back through a convolution, for record r."""
+def convolve_backward(ws, iw, op, after, head, r, dw, db, fresh):
+    """Back through a convolution, for record r; ``after`` is the next operation."""
     stay_apart()
-    values = head[at.VALUES]
+    values, g = head[at.VALUES], op[at.GY] + r * op[at.ROW_Y]
     line, run = (op[at.WIDTH] + 2 * op[at.PW]) * op[at.CHANNELS], op[at.KW] * op[at.CHANNELS]
-    padded, g = whole(run), op[at.GY] + r * op[at.ROW_Y]
-    convolution.weights_backward(
-        ws,
-        iw,
-        op[at.BORDERED] + r * op[at.N_BORDERED],
-        g,
-        dw,
-        db,
-        head[at.ZERO],
-        head[at.ONE],
-        line,
-        op[at.CHANNELS],
-        op[at.KH],
-        run,
-        padded,
-        op[at.OUT_HEIGHT],
-        op[at.OUT_WIDTH],
-        op[at.OUT_CHANNELS],
-        op[at.SH],
-        op[at.SW],
-        values,
-        0,
-        fresh,
-    )
+    convolution.weights_backward(ws, iw, op, after, r, g, dw, db, head[at.ZERO], head[at.ONE], values, fresh)
     if op[at.GX] < 0:
         return
     has_border = op[at.PH] > 0 or op[at.PW] > 0
@@ -107,7 +84,7 @@ def convolve_backward(ws, iw, op, head, r, dw, db, fresh):
         op[at.CHANNELS],
         op[at.KH],
         run,
-        padded,
+        whole(run),
         op[at.HEIGHT] + 2 * op[at.PH],
         op[at.OUT_HEIGHT],
         op[at.OUT_WIDTH],
@@ -212,8 +189,10 @@ def pool(ws, op, m):
 
 @kernel
 def pool_backward(ws, op, m):
-    """Back through pooling."""
+    """Back through pooling, unless nobody asks for it: see :func:`convolution.list_maxima`."""
     stay_apart()
+    if op[at.GX] < 0:
+        return
     for r in range(m):
         g, gx = op[at.GY] + r * op[at.ROW_Y], op[at.GX] + r * op[at.ROW_X]
         if op[at.KIND] == at.MAX_POOL:

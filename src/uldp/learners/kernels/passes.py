@@ -18,7 +18,7 @@ from uldp.learners.kernels.operations import (
 )
 from uldp.learners.kernels.products import multiply
 from uldp.learners.kernels.shortcuts import connect, connect_backward
-from uldp.learners.kernels.simd import LANES, load, spread_like, store, whole
+from uldp.learners.kernels.simd import LANES, load, spread_like, store, whole, write
 
 
 @kernel
@@ -62,6 +62,7 @@ def backward(ws, iw, program, reals, head, m, fresh, explicit):
     stay_apart()
     for number in range(program.shape[0] - 1, head[at.FIRST_TRAINED] - 1, -1):
         op, kind = program[number], program[number, at.KIND]
+        after = program[min(number + 1, program.shape[0] - 1)]
         dw, db = head[at.GRADIENTS] + op[at.W], head[at.GRADIENTS] + op[at.B] if op[at.B] >= 0 else -1
         if kind == at.LINEAR:
             if not explicit:
@@ -84,9 +85,9 @@ def backward(ws, iw, program, reals, head, m, fresh, explicit):
                 if explicit:
                     own = head[at.RECORD_GRADIENTS] + r * head[at.EXPLICIT]
                     bias = own + op[at.B] if op[at.B] >= 0 else -1
-                    convolve_backward(ws, iw, op, head, r, own + op[at.W], bias, True)
+                    convolve_backward(ws, iw, op, after, head, r, own + op[at.W], bias, True)
                 else:
-                    convolve_backward(ws, iw, op, head, r, dw, db, fresh and r == 0)
+                    convolve_backward(ws, iw, op, after, head, r, dw, db, fresh and r == 0)
         elif kind == at.EMBEDDING:
             embedding_gradient(ws, op, head, m, dw, fresh, explicit)
         elif kind == at.FORK or kind == at.ADD or kind == at.REORDER:
@@ -137,7 +138,7 @@ def gather(ws, head, features, record, r):
     store(ws, x + whole(n) - LANES, spread_like(ws, 0.0))  # zeros in the gap
     if channels == 1:
         for i in range(n):
-            ws[x + i] = features[record, i]
+            write(ws, x + i, features[record, i])
         return
     pixels = n // channels
     for p in range(pixels):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.jit import inlined, kernel, stay_apart
-from uldp.learners.kernels.simd import LANES, load, spread_like, store, store_tail, where_new_maximum
+from uldp.learners.kernels.simd import LANES, load, spread_like, store, store_tail, where_equal, where_new_maximum
 
 
 @kernel
@@ -41,8 +41,8 @@ def pixels_counted(op, oy, ox):
 
 @kernel
 def max_forward(ws, op, x, y, index):
-    """The largest number of each window, and how far it lies behind the window's corner; the first among equals, NaN
-    before all."""
+    """The largest number of each window, and its place in the window, ky KW + kx; the first among equals, NaN before
+    all."""
     stay_apart()
     channels, width = op[at.CHANNELS], op[at.WIDTH]
     for oy in range(op[at.OUT_HEIGHT]):
@@ -51,11 +51,11 @@ def max_forward(ws, op, x, y, index):
             target, corner = (oy * op[at.OUT_WIDTH] + ox) * channels, x + (top * width + left) * channels
             for c in range(0, channels, LANES):
                 best = load(ws, corner + (y0 * width + x0) * channels + c)
-                number = spread_like(ws, (y0 * width + x0) * channels)
+                number = spread_like(ws, y0 * op[at.KW] + x0)
                 for ky in range(y0, y1):
                     for kx in range(x0, x1):
                         value = load(ws, corner + (ky * width + kx) * channels + c)
-                        number = where_new_maximum(value, best, spread_like(ws, (ky * width + kx) * channels), number)
+                        number = where_new_maximum(value, best, spread_like(ws, ky * op[at.KW] + kx), number)
                         best = where_new_maximum(value, best, value, best)
                 store_tail(ws, y + target + c, best, channels - c)
                 store_tail(ws, index + target + c, number, channels - c)
@@ -65,14 +65,19 @@ def max_forward(ws, op, x, y, index):
 def max_backward(ws, op, g, gx, index):
     """gx at the largest number of each window += g; zero elsewhere."""
     stay_apart()
-    channels, width = op[at.CHANNELS], op[at.WIDTH]
+    channels, width, zero = op[at.CHANNELS], op[at.WIDTH], spread_like(ws, 0.0)
     fill_zero(ws, gx, op[at.NX])
     for oy in range(op[at.OUT_HEIGHT]):
         for ox in range(op[at.OUT_WIDTH]):
-            source = (oy * op[at.OUT_WIDTH] + ox) * channels
-            corner = gx + ((oy * op[at.SH] - op[at.PH]) * width + ox * op[at.SW] - op[at.PW]) * channels
-            for c in range(channels):
-                ws[corner + int(ws[index + source + c]) + c] += ws[g + source + c]
+            top, left, y0, y1, x0, x1 = window(op, oy, ox)
+            source, corner = (oy * op[at.OUT_WIDTH] + ox) * channels, gx + (top * width + left) * channels
+            for c in range(0, channels, LANES):
+                value, number = load(ws, g + source + c), load(ws, index + source + c)
+                for ky in range(y0, y1):
+                    for kx in range(x0, x1):
+                        target = corner + (ky * width + kx) * channels + c
+                        share = where_equal(number, spread_like(ws, ky * op[at.KW] + kx), value, zero)
+                        store_tail(ws, target, load(ws, target) + share, channels - c)
 
 
 @kernel

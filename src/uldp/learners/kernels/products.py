@@ -32,12 +32,13 @@ from uldp.learners.kernels.simd import (
 _WORD: Final = ir.IntType(64)
 _DENSE_NAMES: Final = ["a", "row_a", "k_a", "parts", "part_a", "k", "b", "row_b", "z", "row_z", "c", "row_c"]
 _SPARSE_NAMES: Final = ["places", "values", "count", "b", "row_b", "z", "row_z", "c", "row_c"]
-#: Blocks of sums: for each number of rows, of how many vectors. Sixteen registers of AVX2 hold 6 x 2 or 3 x 4 sums,
-#: two vectors of b and a number of a. The tallest is repeated; of the others one takes what is left.
-_DENSE: Final = {6: (2, 1), 5: (2, 1), 4: (2, 1), 3: (4, 2, 1), 2: (4, 2, 1), 1: (4, 2, 1)}
+#: Blocks of sums: for each number of rows, of how many vectors. Sixteen registers of AVX2 hold 6 x 2, 4 x 3 or 3 x 4
+#: sums, the fewer ones of rows and columns, and one of the others. The tallest is repeated; of the lower ones one takes
+#: what is left.
+_DENSE: Final = {6: (2, 1), 5: (2, 1), 4: (3, 2, 1), 3: (4, 2, 1), 2: (4, 2, 1), 1: (4, 2, 1)}
 #: Sums of few terms (gradients of few records): for each number of terms, panels of how many vectors.
 _SHORT: Final = {1: (4, 2, 1), 2: (4, 2, 1), 3: (4, 2, 1), 4: (2, 1), 5: (2, 1), 6: (2, 1)}
-_SPARSE: Final = {5: (2, 1), 4: (2, 1), 3: (4, 2, 1), 2: (4, 2, 1), 1: (4, 2, 1)}
+_SPARSE: Final = {5: (3, 2, 1), 4: (3, 2, 1), 3: (4, 2, 1), 2: (4, 2, 1), 1: (4, 2, 1)}
 
 Names = dict[str, Any]
 
@@ -181,7 +182,10 @@ def _define(builder: Builder, name: str, kinds: list[Any], body: Any) -> Value:
 
 
 def _panels(b: Builder, n: Value, widths: tuple[int, ...], panel: Callable[[int, Value, Value], None]) -> None:
-    """Cover n columns by panels of the largest width, then of the next: ``panel(vectors, column, last lanes)``."""
+    """Cover n columns by panels of the largest width, then of the next: ``panel(vectors, column, last lanes)``.
+
+    One of three vectors is taken where their number is odd: a panel of one would leave the processor waiting.
+    """
     column: Value = ir.Constant(_WORD, 0)
     end = b.and_(b.add(n, ir.Constant(_WORD, LANES - 1)), ir.Constant(_WORD, -LANES))
     for vectors in widths:
@@ -193,6 +197,10 @@ def _panels(b: Builder, n: Value, widths: tuple[int, ...], panel: Callable[[int,
             return [b.add(carried[0], ir.Constant(_WORD, LANES * vectors))]
 
         count = b.sdiv(b.sub(end, column), ir.Constant(_WORD, LANES * vectors))
+        if vectors == 3:
+            odd = b.icmp_signed("!=", b.and_(end, ir.Constant(_WORD, LANES)), ir.Constant(_WORD, 0))
+            some = b.icmp_signed(">", count, ir.Constant(_WORD, 0))
+            count = b.zext(b.and_(odd, some), _WORD)
         (column,) = _loop(b, count, [column], step)
 
 
@@ -247,19 +255,31 @@ class _Product:
                 self._sweep_blocks(b, workspace, p, m, n)
 
     def _sweep_blocks(self, b: Builder, workspace: Value, p: Names, m: Value, n: Value) -> None:
-        """Rows by blocks of the tallest kind, and what is left by one block of the right height."""
-        tallest = max(self.blocks)
+        """Rows by blocks of the tallest kind, and what is left by one block of the right height.
+
+        One or two rows by themselves would leave the processor waiting: with the block above them they make two.
+        """
+        tallest, zero, one = max(self.blocks), ir.Constant(_WORD, 0), ir.Constant(_WORD, 1)
+        middle = tallest // 2 + 1
         whole, left = b.sdiv(m, ir.Constant(_WORD, tallest)), b.srem(m, ir.Constant(_WORD, tallest))
-        start, below = b.sub(m, left), dict(p)
+        few = b.and_(b.icmp_signed(">", left, zero), b.icmp_signed("<", left, ir.Constant(_WORD, 3)))
+        split = b.and_(few, b.icmp_signed(">", whole, zero))
+        whole = b.sub(whole, b.zext(split, _WORD))
+        with b.if_then(b.icmp_signed(">", whole, zero)):
+            self._call_blocks(b, workspace, p, tallest, whole, n)
+        below = self._below(b, p, b.mul(whole, ir.Constant(_WORD, tallest)))
+        with b.if_then(split):
+            self._call_blocks(b, workspace, below, middle, one, n)
+        below = self._below(b, below, b.select(split, ir.Constant(_WORD, middle), zero))
+        left = b.add(left, b.select(split, ir.Constant(_WORD, tallest - middle), zero))
         for rows in self.blocks:
-            if rows == tallest:
-                with b.if_then(b.icmp_signed(">", whole, ir.Constant(_WORD, 0))):
-                    self._call_blocks(b, workspace, below, rows, whole, n)
-                for name, stride in self.moves.items():
-                    below[name] = b.add(below[name], b.mul(start, below[stride]))
-            else:
+            if rows < tallest:
                 with b.if_then(b.icmp_signed("==", left, ir.Constant(_WORD, rows))):
-                    self._call_blocks(b, workspace, below, rows, ir.Constant(_WORD, 1), n)
+                    self._call_blocks(b, workspace, below, rows, one, n)
+
+    def _below(self, b: Builder, p: Names, rows: Value) -> Names:
+        """The names of a product without its first rows."""
+        return {**p, **{name: b.add(p[name], b.mul(rows, p[stride])) for name, stride in self.moves.items()}}
 
     def _call_short(self, b: Builder, workspace: Value, p: Names, terms: int, m: Value, n: Value) -> None:
         def write(inner: Builder, o: _Offsets, q: Names, vectors: int) -> None:

@@ -37,8 +37,8 @@ _BLOCK_BYTES: Final = 4 * 2**20
 _BLOCK_USERS: Final = 32
 _BLOCK_RECORDS: Final = 256
 #: Of a batch of DP-SGD: several blocks even of a small one, for several threads.
-_CLIPPED_RECORDS: Final = 64
-_BLOCKS: Final = 4
+_CLIPPED_RECORDS: Final = 32
+_BLOCKS: Final = 8
 #: Less work than this (products) is done before a thread is started.
 _LITTLE_WORK: Final = 3 * 10**6
 

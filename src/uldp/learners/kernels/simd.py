@@ -133,6 +133,8 @@ where_new_maximum = _elementwise(
     4,
     lambda b, s, x, y, z, w: b.select(b.or_(b.fcmp_ordered(">", x, y), b.fcmp_unordered("uno", x, x)), z, w),
 )
+#: z where x == y, else w. A NaN in x or y gives w.
+where_equal = _elementwise(4, lambda b, s, x, y, z, w: b.select(b.fcmp_ordered("==", x, y), z, w))
 
 
 # --- memory ---------------------------------------------------------------------------------------------------
@@ -215,6 +217,23 @@ def _store(context: Any, array: Any, index: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.intp, VECTORS[array.dtype]), lower
+
+
+@intrinsic
+def _read(context: Any, array: Any, index: Any) -> Any:
+    def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
+        return builder.load(_address(context, builder, array, args[0], args[1]))
+
+    return array.dtype(array, types.intp), lower
+
+
+@intrinsic
+def _write(context: Any, array: Any, index: Any, value: Any) -> Any:
+    def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
+        builder.store(args[2], _address(context, builder, array, args[0], args[1]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, array.dtype), lower
 
 
 @intrinsic
@@ -321,8 +340,20 @@ if CHECKED:
         """Write eight numbers to ``array[index]`` and behind."""
         check(array, index, index + LANES)
         _store(array, index, value)
+
+    @inlined
+    def read(array: Any, index: int) -> Any:
+        """``array[index]``, which for numba would include a look whether index is negative."""
+        check(array, index, index + 1)
+        return _read(array, index)
+
+    @inlined
+    def write(array: Any, index: int, value: Any) -> None:
+        """``array[index] = value``, as :func:`read`."""
+        check(array, index, index + 1)
+        _write(array, index, value)
 else:
-    load, load_back, store = _load, _load_back, _store
+    load, load_back, store, read, write = _load, _load_back, _store, _read, _write
 
 
 @inlined

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -102,6 +103,11 @@ def lay_out(operations: list[Operation], loss: int) -> tuple[IntArray, IntArray,
         if number >= trained[0]:
             shared = op.in_place and gradient >= 0
             row[at.GY] = gradient = gradient if shared else space.room(tile * ceiling(op.outputs.size))
+    for row, after in pairwise(table):
+        if row[at.KIND] == at.CONVOLUTION and after[at.KIND] == at.MAX_POOL:
+            row[at.POOLED] = 1
+            if row[at.GX] < 0:
+                after[at.GX] = -1
     head[at.OUTPUTS], head[at.N_OUTPUTS], head[at.G_OUTPUTS] = value, outputs.size, gradient
     head[at.FIRST_TRAINED], head[at.LOSS], head[at.WORKSPACE] = trained[0], loss, space.size
     single = len(operations) == 1 and operations[0].columns[at.KIND] == at.LINEAR and outputs.size == 1
