@@ -24,11 +24,14 @@ from uldp.runtimes.serving import Failed
 from uldp.runtimes.silo_process import SiloProcess, signing_key_from
 
 SCRIPT = """
-import json, sys
+import json, sys, time
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import prepare_silo
 from uldp.runtimes.silo_process import SiloProcess, signing_key_from
-tree, folder, address, key = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
+tree, folder, address, key, stuck = json.loads(sys.argv[1]), *sys.argv[2:6]
+if stuck == "stuck":
+    from uldp.learners.torch import TorchLearner
+    TorchLearner.user_deltas = lambda *arguments: iter(lambda: time.sleep(3600), None)
 prepared = prepare_silo(Experiment.from_tree(tree), "silo-1")
 with SiloProcess(prepared, folder, address, identity=signing_key_from(key)) as process:
     process.serve()
@@ -50,11 +53,14 @@ class Child:
         self._arguments = [json.dumps(built.to_tree()), str(folder), self.address, str(key)]
         self.process = None
 
-    def start(self):
+    def start(self, *, stuck=False):
+        """``stuck``: training never ends, however fast the machine is."""
         source = Path(uldp.__file__).parents[1]
         environment = {**os.environ, "PYTHONPATH": str(source)}
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", SCRIPT, *self._arguments], env=environment, stderr=subprocess.PIPE
+            [sys.executable, "-P", "-c", SCRIPT, *self._arguments, "stuck" if stuck else ""],
+            env=environment,
+            stderr=subprocess.PIPE,
         )
         for _ in range(600):
             try:
@@ -82,7 +88,7 @@ class Child:
 @pytest.fixture
 def child(tmp_path, socket_folder):
     """silo-1 in a process of its own, on secrets of its own, up to its first round's question."""
-    built = with_identities(tmp_path, method={"name": "uldp-avg-w", "rounds": 2, "local_epochs": 400})
+    built = with_identities(tmp_path, method={"name": "uldp-avg-w", "rounds": 2, "local_epochs": 2})
     plan = parties_of(built).plan
     made = World(tmp_path, built, keys=tmp_path)
     kept = []
@@ -125,7 +131,7 @@ def test_a_process_that_is_killed_in_a_round_and_restarted_gives_identical_bytes
     assert expected[0] == {"kind": "reply"}
 
     saved = session_file(child).read_bytes()
-    child.start()
+    child.start(stuck=True)
     with child.open(child.request):
         wait_until((child.folder / "silo-1" / "ledger.jsonl").exists)
         child.kill()  # the round is charged and being computed
