@@ -9,10 +9,12 @@ import numpy as np
 from uldp._version import __version__
 from uldp.aggregation import lookup_aggregation
 from uldp.data.federation import Federation, Records, SiloData, Task
-from uldp.methods.base import Facts, Method
+from uldp.methods.base import Method
 from uldp.methods.registry import lookup
-from uldp.methods.release import silo_sum
 from uldp.privacy.ledger import Ledger
+from uldp.privacy.releases import PublicFacts
+from uldp.privacy.releases.counts import RecordTotals
+from uldp.privacy.releases.sums import IntegerSum
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
@@ -105,35 +107,56 @@ def make_aggregation(name: str, **limits):
 
 
 def with_paillier_weights(method: Method, paillier) -> Method:
-    """``method`` with the weights that ``paillier`` applies under encryption, for aggregations that see counts."""
+    """``method`` with the weights that ``paillier`` applies under encryption, for aggregations that see counts.
 
-    class Openly(type(method)):
-        def tell(self, facts, counts):
-            return super().tell(facts, counts if self.weighting == "uniform" else self._ratios(facts).capped(counts))
+    The weights are its release's: where a plan is changed by hand, it takes both.
+    """
 
-        def check_told(self, facts, counts, told):
+    class CappedTotals(RecordTotals):
+        def __init__(self, ratios):
+            self.ratios = ratios
+
+        def tell(self, counts):
+            return super().tell(self.ratios.capped(counts))
+
+        def check(self, counts, told):
             """Totals of capped counts may be smaller than a silo's own count."""
 
-        def weights(self, facts, counts, totals):
-            ratios = self._ratios(facts)
-            below = facts.silos if totals is None else ratios.pseudo_count * totals + 1
-            return ratios.numerators(counts) / below
+    def openly(release):
+        class Openly(type(release)):
+            @property
+            def exchange(self):
+                return None if self.weighting == "uniform" else CappedTotals(paillier.ratios(self))
 
-        def _ratios(self, facts):
-            return paillier.ratios(self, facts)
+            def weights(self, counts, told):
+                ratios = paillier.ratios(self)
+                below = self.facts.silos if told is None else ratios.pseudo_count * told + 1
+                return ratios.numerators(counts) / below
 
-    return Openly(**{item.name: getattr(method, item.name) for item in fields(method)})
+        return Openly(**_fields_of(release))
+
+    class OpenMethod(type(method)):
+        def release(self, facts):
+            return openly(super().release(facts))
+
+    return OpenMethod(**_fields_of(method))
 
 
-def make_plan(method: Method, federation: Federation, dimension=4, aggregation="plain") -> Plan:
-    method = method.fitted(federation.counts().sum(axis=0))
+def _fields_of(value) -> dict:
+    return {item.name: getattr(value, item.name) for item in fields(value)}
+
+
+def make_plan(method: Method, federation: Federation, dimension=4, aggregation="plain", **further) -> Plan:
+    method = method.for_data(federation.counts().sum(axis=0))
     kind = make_aggregation(aggregation) if isinstance(aggregation, str) else aggregation
     return Plan(
         digest="d" * 64,
+        release=method.release(PublicFacts(federation.users, len(federation.silos), dimension, kind.rounding)),
+        rounds=method.rounds,
         method=method,
         aggregation=kind,
-        facts=Facts(federation.users, len(federation.silos), dimension, kind.dither),
         silos=tuple(silo.name for silo in federation.silos),
+        **further,
     )
 
 
@@ -213,25 +236,41 @@ def build(name: str, **fields) -> Method:
     return named.method(**{**dict(named.fixed), **fields})
 
 
+def rows_of(method, x, data, learner, *, streams=None, secrets=None, facts=None, release=None):
+    """What one silo sends for the rows of ``method``: clipped, perturbed or trained, as its release has it."""
+    facts = facts or PublicFacts(users=int(data.users.max(initial=0)) + 1, silos=1, dimension=len(x))
+    release = release or method.release(facts)
+    streams, secrets = streams or Streams.from_seed(0), secrets or Secrets.simulated_from_seed(0)
+    return list(release.rows(method, x, data, learner, streams, secrets))
+
+
 def noiseless_total(method, federation, learner, x, sample=None) -> list[int]:
     """The sum over silos of what each silo would send without noise, as Python integers."""
-    facts = Facts(federation.users, len(federation.silos), len(x))
+    release = method.release(PublicFacts(federation.users, len(federation.silos), len(x)))
     streams = Streams.from_seed(0)
     counts = federation.counts()
-    told = method.tell(facts, counts) if method.needs_counts else None
+    told = None if release.exchange is None else release.exchange.tell(counts)
     total = [0] * len(x)
     for index, silo in enumerate(federation):
         mine = None if told is None else told[index]
-        data = method.kept(silo, mine, streams.child("kept", index))
+        data = release.select(silo, mine, streams.child("kept", index))
         data = data if sample is None else data.take(sample[data.users])
         secrets = Secrets.simulated_from_seed(0).child("silo", index)
-        rows = method.silo(x, data, learner, streams.child("silo", index), secrets)
-        weights = method.weights(facts, counts[index], mine)
-        part = silo_sum(rows, weights, method.encoding(facts), facts.dimension).total
-        total = [a + int(b) for a, b in zip(total, part, strict=True)]
+        part = IntegerSum(release.encoding, len(x), release.weights(counts[index], mine))
+        for users, rows in release.rows(method, x, data, learner, streams.child("silo", index), secrets):
+            part.add(users, rows)
+        total = [a + int(b) for a, b in zip(total, part.total, strict=True)]
     return total
 
 
 def moved(before: list[int], after: list[int]) -> int:
     """The squared distance of two integer vectors, exactly."""
     return sum((a - b) ** 2 for a, b in zip(before, after, strict=True))
+
+
+def owner_of(method):
+    """Which part of a run's directory has a method of this name."""
+    from uldp.runs.directory import RunDirectory
+    from uldp.runs.records import RunLog, RunState
+
+    return next(part for part in (RunLog, RunState, RunDirectory) if hasattr(part, method))

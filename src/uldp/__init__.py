@@ -24,18 +24,22 @@ if TYPE_CHECKING:
     )
     from uldp.experiment.build import Prepared, prepare
     from uldp.experiment.config import Experiment
-    from uldp.methods.base import Facts, Method, State
+    from uldp.methods.base import Method, State
     from uldp.methods.user_sum import UserSum
+    from uldp.privacy.releases import Adversary, GaussianSum, PublicFacts, Release
     from uldp.privacy.statement import Statement
     from uldp.runtimes.local import resume, run
     from uldp.runtimes.recording import Result, RoundReport
 
 _HOMES = {
+    "Adversary": "uldp.privacy.releases",
+    "GaussianSum": "uldp.privacy.releases",
+    "PublicFacts": "uldp.privacy.releases",
+    "Release": "uldp.privacy.releases",
     "BudgetExhausted": "uldp.errors",
     "ConfigError": "uldp.errors",
     "DataError": "uldp.errors",
     "Experiment": "uldp.experiment.config",
-    "Facts": "uldp.methods.base",
     "Federation": "uldp.data.federation",
     "InputError": "uldp.errors",
     "MessageRefused": "uldp.errors",
@@ -58,18 +62,21 @@ _HOMES = {
 }
 
 __all__ = [
+    "Adversary",
     "BudgetExhausted",
     "ConfigError",
     "DataError",
     "Experiment",
-    "Facts",
     "Federation",
+    "GaussianSum",
     "InputError",
     "MessageRefused",
     "Method",
     "ModelError",
     "Prepared",
+    "PublicFacts",
     "Records",
+    "Release",
     "Result",
     "RoundReport",
     "RunError",

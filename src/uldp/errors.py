@@ -27,7 +27,7 @@ from typing import Any, Final
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """A hint at the name that was probably meant, or nothing.
 
-    >>> did_you_mean("uldp-afg", ["uldp-avg", "default"])
+    >>> did_you_mean("uldp-afg", ["uldp-avg", "fedavg"])
     ". Did you mean 'uldp-avg'?"
     """
     close = difflib.get_close_matches(given.lower(), known, n=1)
@@ -137,6 +137,17 @@ class UldpError(Exception):
         elif isinstance(value, float) and not math.isfinite(value):
             value = repr(float(value))  # JSON has no nan and no inf
         return {"error": {"place": self.place, "value": value, "message": self.message}}
+
+
+def require(holds: bool, place: str, value: Any, wanted: str) -> None:
+    """Refuse a setting that does not hold, in one sentence.
+
+    >>> require(False, "method.clip", -1, "a positive number")
+    Traceback (most recent call last):
+    uldp.errors.ConfigError: method.clip: a positive number, not -1
+    """
+    if not holds:
+        raise ConfigError(f"{wanted}, not {shown(value)}", place=place, value=value)
 
 
 class InputError(UldpError):

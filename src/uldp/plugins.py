@@ -1,10 +1,13 @@
-"""Import code of somebody's own that an experiment names."""
+"""Import code of somebody's own that an experiment names as ``package.module:Name``."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from types import ModuleType
+from typing import Any
+
+from uldp.errors import ConfigError, own_code
 
 
 def import_own(module: str) -> ModuleType:
@@ -17,3 +20,24 @@ def import_own(module: str) -> ModuleType:
         sys.path.append("")
     importlib.invalidate_caches()
     return importlib.import_module(module)
+
+
+def named_object(name: str, place: str) -> Any:
+    """What ``package.module:Name`` stands for; ``place`` is the setting that names it.
+
+    >>> named_object("math:pi", "model.name") > 3
+    True
+    """
+    module, _, attribute = name.partition(":")
+    with own_code(ConfigError, f"cannot import {name!r}; its folder must be the current one or on PYTHONPATH", place):
+        return getattr(import_own(module), attribute)
+
+
+def named_class(name: str, base: type, place: str) -> Any:
+    """The subclass of ``base`` that ``package.module:Class`` stands for, with nothing left abstract."""
+    found = named_object(name, place)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(f"{name!r} is not a subclass of uldp's {base.__name__}", place=place, value=name)
+    if missing := ", ".join(sorted(getattr(found, "__abstractmethods__", ()))):
+        raise ConfigError(f"{name!r} lacks {missing}", place=place, value=name)
+    return found

@@ -65,7 +65,7 @@ def test_planted_errors_are_found(monkeypatch, recorded, owner, name, error, wha
 
 def test_a_number_that_cannot_be_saved_is_found(monkeypatch):
     """What crashed a server once: nobody bounded the number of saturated coordinates."""
-    monkeypatch.setattr(ServerSession, "_most_saturated", 2**64)
+    monkeypatch.setattr(ServerSession, "_max_saturated", 2**64)
     report = fuzz.run_fuzz(3_000, seed=0, cases=["plain, no guarantee"])
     assert any(finding.startswith("taken, then OverflowError") for finding in findings(report))
 

@@ -20,7 +20,7 @@ def small(work: Workload) -> Workload:
 def test_both_sides_train_the_same_users(work):
     problem = make_problem(small(work))
     assert run_ours(problem) == run_loop(problem, problem.trainings) == len(problem.trainings)
-    assert problem.learner.path(work.feature_shape) == "kernels"
+    assert problem.learner.training(work.feature_shape).path == "kernels"
 
 
 def test_the_shapes_are_those_of_the_papers():

@@ -65,7 +65,7 @@ def test_ours_gives_the_weighted_sum():
     run.setup()
     asked = m.AskUpdate(1, m.pack(np.zeros(TINY.dimension)), b"")
     total = from_words(run.server.total({name: run.release(s, asked) for s, name in enumerate(run.plan.silos)}))
-    weights = weights_in_the_clear(run.plan.aggregation.ratios(run.plan.method, run.plan.facts), run.counts)
+    weights = weights_in_the_clear(run.plan.aggregation.ratios(run.plan.release), run.counts)
     expected = sum(w @ rows for w, rows in zip(weights, run.integers, strict=True))
     assert np.abs(total - expected).max() <= 1.5  # the dither rounds up or down
 

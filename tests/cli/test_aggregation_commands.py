@@ -99,7 +99,7 @@ def test_silos_that_do_not_know_the_sample_face_an_amplified_epsilon():
     sampled = [*SMALL, "--set", "method.sample_rate=0.1", "--set", "method.rounds=20"]
     masked = document("plan", *sampled)["statement"]["exposures"]
     hidden = document("plan", *sampled, "--set", "aggregation.name=paillier")["statement"]["exposures"]
-    assert [row["who"] for row in hidden[:3]] == ["the outside world", "the server", "one silo"]
+    assert [row["who"] for row in hidden[:3]] == ["anyone who sees the released models", "the server", "one silo"]
     assert hidden[1]["epsilon"] == pytest.approx(masked[1]["epsilon"], rel=1e-4)
     assert hidden[2]["epsilon"] < masked[2]["epsilon"] / 4
     assert "sample" not in hidden[2]["sees"] and "sample" in masked[2]["sees"]

@@ -30,7 +30,7 @@ def document(*arguments):
 @pytest.mark.parametrize(("rate", "expected"), [("1.0", 9.997), ("0.1", 0.758)])
 def test_epsilon(rate, expected):
     arguments = ["epsilon", "--method", "uldp-avg", "--noise-multiplier", "5", "--rounds", "100", "--delta", "1e-5"]
-    found = document(*arguments, "--sample-rate", rate)
+    found = document(*arguments, "--set", f"method.sample_rate={rate}")
     assert found["epsilon"] == pytest.approx(expected, abs=6e-4)
     assert {"epsilon", "delta", "accountant"} <= set(found)
 
@@ -38,18 +38,19 @@ def test_epsilon(rate, expected):
 def test_epsilon_of_no_noise_is_no_number():
     assert document("epsilon", "--noise-multiplier", "0", "--rounds", "1")["epsilon"] is None
     assert "infinite" in call("epsilon", "--noise-multiplier", "0", "--rounds", "1").stdout
-    assert document("epsilon", "--method", "default", "--noise-multiplier", "5", "--rounds", "1")["epsilon"] is None
+    assert document("epsilon", "--method", "fedavg", "--noise-multiplier", "5", "--rounds", "1")["epsilon"] is None
 
 
 def test_sigma_is_the_inverse_of_epsilon():
-    sigma = document("sigma", "--epsilon", "2", "--rounds", "30", "--sample-rate", "0.5")["noise_multiplier"]
-    back = document("epsilon", "--noise-multiplier", str(sigma), "--rounds", "30", "--sample-rate", "0.5")
+    asked = ["--rounds", "30", "--set", "method.sample_rate=0.5"]
+    sigma = document("sigma", "--epsilon", "2", *asked)["noise_multiplier"]
+    back = document("epsilon", "--noise-multiplier", str(sigma), *asked)
     assert 1.99 < back["epsilon"] <= 2
 
 
 def test_methods_and_datasets():
     named = [m["name"] for m in document("methods")]
-    assert {"default", "record-dp", "uldp-naive", "uldp-group", "uldp-sgd", "uldp-avg", "uldp-avg-w"} <= set(named)
+    assert {"fedavg", "record-dp", "uldp-naive", "uldp-group", "uldp-sgd", "uldp-avg", "uldp-avg-w"} <= set(named)
     assert {"breast-cancer", "digits", "synthetic", "mnist"} <= {d["name"] for d in document("datasets")}
     assert "uldp-avg-w" in call("methods").stdout
     assert "digits" in call("datasets").stdout
@@ -81,7 +82,7 @@ def test_a_target_epsilon_is_planned_and_kept():
         ["--dataset", "breast-cancer", "--method", "uldp-avg", "--set", "method.sample_rate=0.3"],
         ["--dataset", "breast-cancer", "--method", "uldp-avg", "--set", "model.name=mlp", "--set", "model.dropout=0.2"],
         ["--dataset", "breast-cancer", "--method", "uldp-avg", "--set", "method.optimizer=adam"],
-        ["--dataset", "digits", "--method", "default", "--set", "model.name=cnn", "--set", "data.allocation=uniform"],
+        ["--dataset", "digits", "--method", "fedavg", "--set", "model.name=cnn", "--set", "data.allocation=uniform"],
     ],
 )
 def test_runs_of_many_kinds(arguments):
@@ -105,7 +106,7 @@ def test_another_method_for_the_same_file():
     call("new", "mine")
     found = document("run", "mine.toml", "--method", "uldp-sgd", "--set", "method.rounds=1")
     assert found["method"] == "uldp-sgd"
-    found = document("run", "mine.toml", "--method", "default", "--set", "method.rounds=1")
+    found = document("run", "mine.toml", "--method", "fedavg", "--set", "method.rounds=1")
     assert found["statement"]["epsilon"] is None
 
 
@@ -151,7 +152,7 @@ def test_regression_predictions_are_in_the_original_units(folder):
         kind = "number"
         range = [0, 100]
         [method]
-        name = "default"
+        name = "fedavg"
         rounds = 30
         local_epochs = 20
         local_lr = 0.3
@@ -165,7 +166,7 @@ def test_regression_predictions_are_in_the_original_units(folder):
 
 def test_the_demo_ends_with_a_table_a_picture_and_what_it_means(folder):
     out = call("demo", "--set", "method.rounds=2").stdout
-    for method in ("default", "uldp-avg-w", "uldp-avg", "uldp-sgd"):
+    for method in ("fedavg", "uldp-avg-w", "uldp-avg", "uldp-sgd"):
         assert method in out
     assert "What this means" in out
     assert (folder / "runs" / "demo-1" / "comparison.png").stat().st_size > 10_000
@@ -185,6 +186,9 @@ def test_help_is_there_for_every_command():
         "export",
         "epsilon",
         "sigma",
+        "local",
+        "published",
+        "total",
     ):
         assert "--json" in call(command, "--help").stdout
     assert "train" in call("bench", "--help").stdout

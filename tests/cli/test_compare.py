@@ -50,21 +50,21 @@ def summed(found, key="epsilon"):
 
 def test_means_deviations_and_the_total(folder):
     plain = ("--set", "aggregation.name=plain")
-    found = document(*SMALL, *plain, "--methods", "default,uldp-avg,uldp-avg-w", "--out", "c")
-    assert [result["method"] for result in found["results"]] == ["default", "uldp-avg", "uldp-avg-w"]
+    found = document(*SMALL, *plain, "--methods", "fedavg,uldp-avg,uldp-avg-w", "--out", "c")
+    assert [result["method"] for result in found["results"]] == ["fedavg", "uldp-avg", "uldp-avg-w"]
     avg = found["results"][1]
     values = [run["metrics"]["loss"] for run in avg["runs"]]
     assert avg["repeats"] == 2
     assert avg["metrics"]["loss"] == pytest.approx(statistics.fmean(values))
     assert avg["deviations"]["loss"] == pytest.approx(statistics.stdev(values))
     # four private runs of three rounds each, at sigma 5
-    assert found["total"]["epsilon"] is None  # default has no privacy
+    assert found["total"]["epsilon"] is None  # fedavg has no privacy
     assert found["total"]["private_epsilon"] == pytest.approx(account({Gaussian(5.0): 12}, 1e-5).value, rel=1e-9)
     assert (folder / "c" / "comparison.png").stat().st_size > 10_000
-    # the server sees each of five silos' noised sums: it faces more than the outside world
+    # the server sees each of five silos' noised sums: it faces more than who sees the models
     weighted = found["results"][2]
-    server, world = weighted["privacy"]["server_epsilon"], weighted["privacy"]["epsilon"]
-    assert server == weighted["statement"]["exposures"][1]["epsilon"] > world
+    server, public = weighted["privacy"]["server_epsilon"], weighted["privacy"]["epsilon"]
+    assert server == weighted["statement"]["exposures"][1]["epsilon"] > public
     assert found["results"][0]["privacy"]["server_epsilon"] is None
 
 
@@ -77,7 +77,7 @@ def test_methods_see_the_same_federations():
 
 
 def test_an_interrupted_comparison_goes_on_where_it_stopped(monkeypatch):
-    whole = document(*SMALL, "--methods", "default,uldp-avg", "--out", "whole")
+    whole = document(*SMALL, "--methods", "fedavg,uldp-avg", "--out", "whole")
     original, calls = _LocalRun._report, []
 
     def interrupted(self, seconds):
@@ -87,13 +87,13 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(_LocalRun, "_report", interrupted)
-    stopped = runner.invoke(app, [*SMALL, "--methods", "default,uldp-avg", "--out", "c"])
+    stopped = runner.invoke(app, [*SMALL, "--methods", "fedavg,uldp-avg", "--out", "c"])
     assert stopped.exit_code == 130
     assert "--out c" in stopped.stderr
-    resumed = document(*SMALL, "--methods", "default,uldp-avg", "--out", "c")
+    resumed = document(*SMALL, "--methods", "fedavg,uldp-avg", "--out", "c")
     assert [r["metrics"] for r in resumed["results"]] == [r["metrics"] for r in whole["results"]]
     # a finished run computes its last round once more, from the answers it has; nothing else is done again
-    assert calls.count("default") <= 6 + 2
+    assert calls.count("fedavg") <= 6 + 2
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_bad_input(folder, arguments, says):
 
 
 def test_a_folder_of_another_comparison_is_refused():
-    document(*SMALL, "--methods", "default", "--out", "c")
-    result = runner.invoke(app, [*SMALL, "--methods", "default", "--set", "run.seed=5", "--out", "c"])
+    document(*SMALL, "--methods", "fedavg", "--out", "c")
+    result = runner.invoke(app, [*SMALL, "--methods", "fedavg", "--set", "run.seed=5", "--out", "c"])
     assert result.exit_code == 2
     assert "another comparison" in result.stderr
 
@@ -163,7 +163,7 @@ def test_the_total_is_over_all_runs_of_the_folder(monkeypatch):
         arguments = [*SMALL, "--repeats", "1", "--methods", "uldp-avg-w", "--out", "c"]
         assert runner.invoke(app, arguments).exit_code == 130
     assert document(*SMALL, "--repeats", "1", "--methods", "uldp-sgd", "--out", "c")["total"]["epsilon"] == total(10)
-    found = document(*SMALL, "--repeats", "1", "--methods", "default", "--out", "c")
+    found = document(*SMALL, "--repeats", "1", "--methods", "fedavg", "--out", "c")
     assert summed(found) == (5, 4, None)
     assert found["total"]["private_epsilon"] == total(10)
 
@@ -171,16 +171,17 @@ def test_the_total_is_over_all_runs_of_the_folder(monkeypatch):
 def test_what_is_said_about_the_total():
     def said(*methods):
         shown = runner.invoke(app, [*ONE, "--methods", ",".join(methods), "--out", "-".join(methods)]).stdout
-        assert "epsilon is the outside world's" in shown and "server is the server's own" in shown
+        assert "epsilon is towards anyone who sees the released models of one run" in shown
+        assert "server is towards the server" in shown
         return " ".join(shown.split())
 
     one = said("uldp-avg")
     assert "together" not in one and "other runs" not in one
     assert "Each further run on the same data adds to this epsilon" in one
     assert "±" not in one
-    none = said("default")
+    none = said("fedavg")
     assert "None of these runs protects a whole person" in none and "other runs" not in none
-    assert "The other runs protect no whole person" in said("default", "uldp-avg")
+    assert "The other runs protect no whole person" in said("fedavg", "uldp-avg")
 
 
 def test_an_epsilon_of_single_records_is_none_of_people():
@@ -240,7 +241,7 @@ def test_data_that_void_the_guarantee_are_told_and_make_the_total_infinite(folde
     found = json.loads(result.stdout)
     assert summed(found, "private_epsilon") == (4, 0, None)
     # also where only a method is asked for that never had a guarantee
-    assert document(*compared, "--methods", "default")["total"]["private_runs"] == 0
+    assert document(*compared, "--methods", "fedavg")["total"]["private_runs"] == 0
 
 
 def test_a_comparison_read_again_is_the_same_to_the_last_digit(folder):
@@ -293,7 +294,7 @@ def test_data_are_loaded_once_for_each_run(monkeypatch):
 
     loaded, original = [], build.load_federation
     monkeypatch.setattr(build, "load_federation", lambda e: loaded.append(e.run.seed) or original(e))
-    document(*SMALL, "--methods", "default,uldp-avg", "--out", "c")
+    document(*SMALL, "--methods", "fedavg,uldp-avg", "--out", "c")
     assert sorted(loaded) == [0, 0, 1, 1]
 
 
@@ -301,10 +302,10 @@ def test_warnings_are_those_of_a_run(monkeypatch):
     noise = ["--set", "privacy.noise_multiplier=0"]
     silent = runner.invoke(app, [*SMALL, "--methods", "uldp-avg,uldp-sgd", *noise, "--out", "c"]).stderr
     assert silent.count("NO PRIVACY") == 1
-    cut = ["--methods", "default", "--set", "method.value_range=0.001", "--out", "d"]
+    cut = ["--methods", "fedavg", "--set", "method.value_range=0.001", "--out", "d"]
     said = runner.invoke(app, [*SMALL, *cut]).stderr
     for seed in (0, 1):
-        assert said.count(f"default seed {seed}: ") == 1
+        assert said.count(f"fedavg seed {seed}: ") == 1
     assert said.count("cut off at method.value_range") == 2
     # and again when the runs are only read
     assert runner.invoke(app, [*SMALL, *cut]).stderr == said
@@ -338,9 +339,9 @@ def test_a_kill_while_a_run_directory_is_made_does_not_block(monkeypatch):
             replace_file(file, data, mode)
 
         with monkeypatch.context() as patch:
-            patch.setattr("uldp.runs.directory.replace_file", killed)
-            assert runner.invoke(app, [*ONE, "--methods", "default", "--out", name]).exit_code == 130
-        assert document(*ONE, "--methods", "default", "--out", name)["total"]["runs"] == 1
+            patch.setattr("uldp.runs.records.replace_file", killed)
+            assert runner.invoke(app, [*ONE, "--methods", "fedavg", "--out", name]).exit_code == 130
+        assert document(*ONE, "--methods", "fedavg", "--out", name)["total"]["runs"] == 1
 
 
 def test_a_setting_that_only_some_methods_have_goes_to_those():

@@ -111,7 +111,7 @@ def test_numbers_that_do_not_fit(tmp_path, monkeypatch):
     assert json.loads(result.stdout)["error"]["value"] == "inf"
 
 
-COMPARE = ["compare", *SMALL, "--methods", "default", "--repeats", "1", "--out", "c"]
+COMPARE = ["compare", *SMALL, "--methods", "fedavg", "--repeats", "1", "--out", "c"]
 
 
 @pytest.fixture
@@ -128,8 +128,8 @@ def test_a_comparison_that_is_none(compared):
         b"[]",
         b"3",
         b"{}",
-        b'{"default": ["x"]}',
-        b'{"shared": "x", "methods": {"default": 3}}',
+        b'{"fedavg": ["x"]}',
+        b'{"shared": "x", "methods": {"fedavg": 3}}',
     ):
         (compared / "comparison.json").write_bytes(data)
         refused(*COMPARE, says="comparison.json")

@@ -184,6 +184,99 @@ def test_a_policy_without_the_key_allows_any_code_and_a_silo_s_process_checks_it
         Policy(allowed_code=()).check(experiment, prepare_server(experiment, rehearsal=True).plan)
 
 
+OWN = """
+from dataclasses import dataclass
+from uldp.methods.uldp_avg import UldpAvg
+from uldp.privacy.releases import NoisedModel
+
+@dataclass(frozen=True, kw_only=True)
+class Needy(UldpAvg):
+    strength: float
+
+@dataclass(frozen=True, kw_only=True)
+class Turned(UldpAvg):
+    people: bool = True
+
+    def release(self, facts):
+        if self.people:
+            return super().release(facts)
+        noise = self.noise_multiplier
+        return NoisedModel(facts=facts, clip=1, noise_multiplier=noise, steps=1, rate=0.5, batch_size=8.0, lr=0.1)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A folder with methods of one's own."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN)
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+def document(*arguments):
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+SMALL = ["--set", "data.users=8", "--set", "data.options.records=90", "--set", "method.rounds=1"]
+
+
+def test_a_method_that_needs_settings_is_used_like_any_other(mine):
+    text = FILE.format(model="logistic", method="mine:Needy").replace("rounds = 2", "rounds = 2\nstrength = 1.0")
+    (mine / "e.toml").write_text(text)
+    needs = ["--set", "method.strength=2"]
+    own = document("plan", "e.toml")
+    assert own["epsilon"] == document("plan", "e.toml", "--method", "uldp-avg")["epsilon"]
+    assert own["epsilon"] == document("plan", "e.toml", "--method", "mine:Needy")["epsilon"]
+    document("plan", "--dataset", "synthetic", *SMALL, "--method", "mine:Needy", *needs)
+    compared = ["compare", "--dataset", "synthetic", *SMALL, "--methods", "mine:Needy,uldp-avg", "--repeats", "1"]
+    assert document(*compared, *needs, "--out", "c")["total"]["private_runs"] == 2
+    calculated = ["epsilon", "--noise-multiplier", "5", "--rounds", "2", "--method", "mine:Needy"]
+    assert document(*calculated, *needs)["epsilon"] == own["epsilon"]
+    for lacking in (["plan", "--dataset", "synthetic", "--method", "mine:Needy"], calculated):
+        done = CliRunner().invoke(app, lacking)
+        assert done.exit_code == 2 and "strength" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_what_a_method_protects_is_asked_with_the_settings_of_the_run(mine):
+    compared = ["compare", "--dataset", "synthetic", *SMALL, "--methods", "mine:Turned", "--repeats", "1"]
+    assert document(*compared, "--out", "people")["total"]["private_runs"] == 1
+    records = document(*compared, "--set", "method.people=false", "--out", "records")
+    assert records["results"][0]["statement"]["unit"] == "record"
+    assert records["total"]["private_runs"] == 0 and records["total"]["private_epsilon"] is None
+    # also where another method is asked for, beside it
+    compared[compared.index("mine:Turned")] = "uldp-avg"
+    assert document(*compared, "--out", "records")["total"]["private_runs"] == 1
+    assert [group["epsilon"] for group in document("total", "records")["totals"]] == [None]
+
+
+def test_an_epsilon_that_rests_on_foreign_code_says_so_everywhere(mine):
+    asked = ["--dataset", "synthetic", *SMALL, "--set", "run.secrets=os"]
+    own = [*asked, "--method", "mine:Turned"]
+    said = "ASSERTED BY mine:Turned, NOT PROVEN BY uldp: User-level DP with epsilon"
+    assert document("plan", *own)["statement"]["guarantee"].startswith(said)
+    ran = document("run", *own, "--out", "runs/a")
+    assert ran["statement"]["asserted_by"] == ["mine:Turned"] and ran["statement"]["guarantee"].startswith(said)
+    (group,) = document("total", "runs")["totals"]
+    assert group["guarantee"].startswith(said) and group["runs"][0]["guarantee"].startswith(said)
+    compared = ["compare", *asked, "--methods", "mine:Turned,uldp-avg", "--repeats", "1", "--out", "c"]
+    found = document(*compared)
+    assert found["total"]["guarantee"].startswith(said)
+    assert found["results"][0]["privacy"]["guarantee"].startswith(said)
+    assert found["results"][1]["privacy"]["guarantee"].startswith("User-level DP with epsilon")
+    asked_for = ["--rounds", "2", "--method", "mine:Turned"]
+    calculators = [["epsilon", "--noise-multiplier", "5", *asked_for], ["sigma", "--epsilon", "2", *asked_for]]
+    assert document(*calculators[0])["asserted_by"] == ["mine:Turned"]
+    for command in (["plan", *own], ["resume", "runs/a"], ["total", "runs"], compared, *calculators):
+        shown = " ".join(CliRunner().invoke(app, command).stdout.split())
+        assert "mine:Turned, not proven by uldp" in shown or said in shown, command
+    document("run", *asked, "--method", "uldp-avg", "--out", "ours/a")
+    assert "sserted" not in json.dumps(document("total", "ours")["totals"][0]["guarantee"])
+
+
 SHORT = '[data]\ndataset = "synthetic"\n[method]\nname = "{}"\n[privacy]\nepsilon = 3\n'
 
 

@@ -1,6 +1,5 @@
 """Sizes beyond all reason are refused at once, with the limit; and what else used to end in a traceback."""
 
-import dataclasses
 import errno
 import io
 import json
@@ -18,8 +17,8 @@ import uldp
 from uldp.cli.app import app
 from uldp.data.files import read_table
 from uldp.errors import ConfigError, DataError, ModelError
-from uldp.experiment.config import HIDDEN
 from uldp.learners.models import build_model
+from uldp.methods.base import settings
 from uldp.methods.registry import METHODS
 from uldp.runs.directory import RunDirectory
 
@@ -66,11 +65,11 @@ def test_every_whole_number_of_every_method_has_a_limit():
     checked = 0
     for name, named in METHODS.items():
         hints = typing.get_type_hints(named.method)
-        for field in dataclasses.fields(named.method):
-            if hints[field.name] in (int, int | str) and field.name not in {*HIDDEN, *named.fixed, *free}:
+        for key in settings(named.method):
+            if hints[key] in (int, int | str) and key not in {*named.fixed, *free}:
                 with pytest.raises(ConfigError) as refusal:
-                    named.method(**{**named.fixed, field.name: 10**18})
-                assert refusal.value.place == f"method.{field.name}", (name, field.name)
+                    named.method(**{**named.fixed, key: 10**18})
+                assert refusal.value.place == f"method.{key}", (name, key)
                 checked += 1
     assert checked > 40
 
@@ -129,7 +128,7 @@ def test_without_memory_there_is_a_sentence_and_nothing_else(tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("where", ["uldp.experiment.build.prepare", "uldp.runs.directory.RunDirectory.save_checkpoint"])
+@pytest.mark.parametrize("where", ["uldp.experiment.build.prepare", "uldp.runs.records.RunState.save_checkpoint"])
 def test_ctrl_c_before_anything_was_started_says_so(tmp_path, monkeypatch, where):
     monkeypatch.chdir(tmp_path)
 

@@ -84,7 +84,7 @@ def test_the_statement_leads_with_the_clients_number(method, aggregation):
     assert "Client-level local DP" in found["statement"]["guarantee"]
     who = [row["who"] for row in found["statement"]["exposures"]]
     assert who == (["anybody, the server included"] if aggregation == "masked" else ["the shuffler", "the server"])
-    assert any("Per weight and round: epsilon 5" in caveat for caveat in found["statement"]["caveats"])
+    assert any("Per weight and round: epsilon 5" in caveat["text"] for caveat in found["statement"]["caveats"])
 
 
 def test_the_table_gives_the_pure_sums_and_the_numbers_at_delta():
@@ -167,8 +167,8 @@ def test_a_key_of_the_privacy_section_can_be_left_out(folder):
 
 
 def test_shares_of_noise_do_not_go_with_local_dp_and_settings_without_effect_are_said():
-    refused = runner.invoke(app, ["plan", *SMALL, "--method", "srr-fl", "--set", "privacy.compensate=1"])
-    assert refused.exit_code == 2 and "privacy.compensate: this method's clients perturb" in refused.stderr
+    refused = runner.invoke(app, ["plan", *SMALL, "--method", "srr-fl", "--set", "privacy.dropout_tolerance=1"])
+    assert refused.exit_code == 2 and "privacy.dropout_tolerance: this method's clients perturb" in refused.stderr
     told = runner.invoke(app, ["plan", *SMALL, "--method", "ldp-fedavg", "--set", "method.precision=2"])
     assert told.exit_code == 0 and "method.precision has no effect" in told.stderr
 

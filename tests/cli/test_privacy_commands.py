@@ -20,7 +20,14 @@ def epsilon(*arguments):
     return document("epsilon", "--noise-multiplier", 5, *arguments)["epsilon"]
 
 
-PRIVATE = ("--aggregation", "paillier", "--private-sampling")
+def settings(**values):
+    """``--set method.key=value`` for each."""
+    return tuple(part for key, value in values.items() for part in ("--set", f"method.{key}={value}"))
+
+
+SAMPLED = settings(sample_rate=0.1)
+PRIVATE = ("--aggregation", "paillier", *settings(sampling="private"))
+TOLERANT = ("--set", "privacy.dropout_tolerance=1")
 
 
 @pytest.mark.parametrize(
@@ -29,20 +36,20 @@ PRIVATE = ("--aggregation", "paillier", "--private-sampling")
         (("--rounds", 10), 2.594),
         (("--rounds", 100), 9.997),
         (("--rounds", 100, "--accountant", "rdp"), 10.725),
-        (("--rounds", 100, "--sample-rate", 0.1), 0.758),
-        (("--rounds", 100, "--sample-rate", 0.5), 4.488),
-        (("--rounds", 100, "--sample-rate", 0.1, "--adversary", "server"), 9.997),
+        (("--rounds", 100, *SAMPLED), 0.758),
+        (("--rounds", 100, *settings(sample_rate=0.5)), 4.488),
+        (("--rounds", 100, *SAMPLED, "--adversary", "server"), 9.997),
         (("--rounds", 100, "--adversary", "silo"), 11.48),
         (("--rounds", 100, "--adversary", "silo", "--colluding", 2), 13.76),
         (("--rounds", 100, "--dropped", 1), 11.48),
-        (("--rounds", 100, "--dropped", 1, "--compensate", 1), 9.997),
+        (("--rounds", 100, "--dropped", 1, *TOLERANT), 9.997),
         (("--rounds", 100, "--method", "uldp-avg-w", "--adversary", "server", "--aggregation", "plain"), 28.37),
         (("--rounds", 100, "--method", "uldp-avg-w", "--adversary", "server"), 9.997),
         (("--rounds", 100, "--method", "uldp-avg-w", "--adversary", "server", "--aggregation", "paillier"), 9.997),
-        (("--rounds", 100, "--sample-rate", 0.1, "--adversary", "silo"), 11.48),
-        (("--rounds", 100, "--sample-rate", 0.1, "--adversary", "silo", "--aggregation", "paillier"), 0.863),
-        (("--rounds", 100, "--sample-rate", 0.1, "--adversary", "server", *PRIVATE), 0.758),
-        (("--rounds", 100, "--sample-rate", 0.1, "--adversary", "silo", *PRIVATE), 0.863),
+        (("--rounds", 100, *SAMPLED, "--adversary", "silo"), 11.48),
+        (("--rounds", 100, *SAMPLED, "--adversary", "silo", "--aggregation", "paillier"), 0.863),
+        (("--rounds", 100, *SAMPLED, "--adversary", "server", *PRIVATE), 0.758),
+        (("--rounds", 100, *SAMPLED, "--adversary", "silo", *PRIVATE), 0.863),
         (("--rounds", 100, "--method", "uldp-naive"), 24.38),
         (("--rounds", 100, "--method", "uldp-naive", "--adversary", "server"), 24.38),
     ],
@@ -51,33 +58,34 @@ def test_epsilon_of_rounds(arguments, expected):
     assert epsilon(*arguments) == pytest.approx(expected, abs=6e-3)
 
 
-STEPS = ("--method", "uldp-group", "--sample-rate", 0.01, "--steps", 100_000)
+STEPS = ("--method", "uldp-group", "--rounds", 1, *settings(record_rate=0.01, local_steps=100_000))
 
 
 @pytest.mark.parametrize(
-    ("size", "conversion", "expected"),
+    ("size", "accountant", "expected"),
     [
-        (32, "mixture", 295.8),
-        (64, "mixture", 1012.0),
+        (32, "auto", 295.8),
+        (64, "auto", 1012.0),
         (32, "lemma6", 3267),
         (64, "lemma6", 20107),
         (8, "lemma5", 58.07),
         (64, "lemma5", 3508),
     ],
 )
-def test_epsilon_of_groups(size, conversion, expected):
-    assert epsilon(*STEPS, "--group-size", size, "--conversion", conversion) == pytest.approx(expected, rel=5e-3)
+def test_epsilon_of_groups(size, accountant, expected):
+    assert epsilon(*STEPS, *settings(group_size=size), "--accountant", accountant) == pytest.approx(expected, rel=5e-3)
 
 
 def test_replaced_records_are_shown_beside():
     found = document("epsilon", "--noise-multiplier", 5, "--rounds", 100)
-    assert found["epsilon_if_replaced"] == pytest.approx(24.38, abs=6e-3)
+    assert found["epsilon_replace_one"] == pytest.approx(24.38, abs=6e-3)
     naive = document("epsilon", "--noise-multiplier", 5, "--rounds", 100, "--method", "uldp-naive")
-    assert naive["epsilon_if_replaced"] == naive["epsilon"]
+    assert naive["epsilon_replace_one"] == naive["epsilon"]
 
 
 def test_figure_2_side_by_side(tmp_path):
-    found = document("epsilon", "--noise-multiplier", 5, *STEPS, "--table", "--out", tmp_path / "figure2.png")
+    picture = ("--table", "--out", tmp_path / "figure2.png")
+    found = document("epsilon", "--noise-multiplier", 5, *STEPS, *settings(group_size=64), *picture)
     rows = {row["k"]: row for row in found["table"]}
     assert list(rows) == [1, 2, 4, 8, 16, 32, 64]
     assert rows[32]["published"] < rows[32]["Lemma 6, valid orders"]  # so it was no bound
@@ -99,8 +107,8 @@ def test_naive_side_by_side():
         ("--rounds", 100),
         ("--rounds", 100, "--adversary", "silo", "--silos", 3),
         ("--method", "uldp-naive", "--rounds", 10),
-        ("--method", "uldp-group", "--group-size", 4, "--sample-rate", 0.01, "--steps", 500),
-        ("--method", "record-dp", "--sample-rate", 0.05, "--steps", 20, "--rounds", 10),
+        ("--method", "uldp-group", "--rounds", 1, *settings(group_size=4, record_rate=0.01, local_steps=500)),
+        ("--method", "record-dp", "--rounds", 10, *settings(record_rate=0.05, local_steps=20)),
     ],
 )
 def test_sigma_is_what_epsilon_gives_back(arguments):
@@ -114,22 +122,39 @@ def test_sigma_is_what_epsilon_gives_back(arguments):
         (("--rounds", 10, "--delta", 0), "delta"),
         (("--rounds", 10, "--delta", 1.5), "delta"),
         (("--rounds", 10, "--adversary", "everybody"), "--adversary"),
-        (("--rounds", 10, "--sample-rate", 0.1, "--private-sampling"), "--private-sampling"),
-        (("--rounds", 10, "--sample-rate", 0.123456789, *PRIVATE), "10 / 81"),
+        (("--rounds", 10, "--adversary", "outside"), "--adversary"),
+        (("--rounds", 10, *SAMPLED, *settings(sampling="private")), "paillier"),
+        (("--rounds", 10, *settings(sample_rate=0.123456789), *PRIVATE), "10 / 81"),
         (("--rounds", 10, "--colluding", 2), "--colluding"),
-        (("--rounds", 10, "--group-size", 3), "--group-size"),
-        (("--rounds", 10, "--steps", 3), "--steps"),
-        (("--rounds", 10, "--conversion", "lemma5"), "--conversion"),
-        (("--rounds", 10, "--accountant", "magic"), "magic"),
-        (("--rounds", 10, "--compensate", 5), "compensate"),
+        (("--rounds", 10, *settings(group_size=3)), "group_size"),
+        (("--rounds", 10, *settings(local_steps=3)), "local_steps"),
+        (("--rounds", 10, *SAMPLED, "--accountant", "analytic-gaussian"), "--accountant: analytic-gaussian cannot"),
+        (("--rounds", 10, "--method", "uldp-group", "--accountant", "rdp"), "--accountant: rdp cannot"),
+        (
+            ("--rounds", 10, "--accountant", "magic"),
+            "--accountant: unknown accountant 'magic'. Known accountants: auto",
+        ),
+        (("--rounds", 10, "--accountant", "lemma55"), "Did you mean 'lemma5'?"),
+        (("--rounds", 10, "--set", "privacy.dropout_tolerance=5"), "privacy.dropout_tolerance: at most 4 with 5 silos"),
+        (("--rounds", 10, "--set", "privacy.dropout_tolerance=-1"), "privacy.dropout_tolerance"),
+        (("--rounds", 10, "--set", "privacy.dropout_tolerance=two"), "privacy.dropout_tolerance"),
+        (("--rounds", 10, "--set", "privacy.noise_multiplier=5"), "--set"),
+        (("--rounds", 10, "--set", "data.users=5"), "not 'data'"),
+        (("--rounds", 10, *settings(clipp=1)), "Did you mean 'clip'?"),
+        (("--rounds", 10, "--set", "sample_rate=0.1"), "section.key=value"),
         (("--rounds", 10, "--out", "x.png"), "--out"),
         ((), "--rounds"),
-        (("--method", "uldp-group", "--group-size", 3), "--steps"),
-        (("--method", "uldp-group", "--steps", 5), "--group-size"),
-        (("--rounds", 10, "--sample-rate", 1e-300), "--sample-rate"),
-        (("--method", "uldp-group", "--group-size", 0, "--steps", 5), "--group-size"),
-        (("--method", "uldp-group-8", "--group-size", 4, "--steps", 5), "uldp-group-8"),
-        (("--method", "uldp-group-max", "--steps", 5), "group_size"),
+        (("--method", "uldp-group", *settings(group_size=3)), "--rounds"),
+        (("--rounds", 0), "--rounds: "),
+        (settings(rounds=0), "method.rounds: "),
+        (("--rounds", 10, *settings(sample_rate=1e-300)), "method.sample_rate"),
+        (("--rounds", 1, "--method", "uldp-group", *settings(group_size=0)), "method.group_size"),
+        (
+            ("--rounds", 1, "--method", "uldp-group-8", *settings(group_size=4)),
+            "uldp-group-8 means group_size = 8, not 4",
+        ),
+        (("--rounds", 1, "--method", "uldp-group-max"), "group_size"),
+        (("--rounds", 1, "--method", "uldp-group", *settings(group_size="median")), "group_size"),
     ],
 )
 def test_bad_input_of_epsilon(arguments, says):
@@ -154,7 +179,7 @@ def test_plan_says_where_a_budget_ends_and_what_would_fit():
         assert other["epsilon"] <= 2
     assert set(changes) == {"method.rounds", "privacy.noise_multiplier", "method.sample_rate"}
     assert document("plan", *SMALL, "--method", "uldp-avg", "--budget", 4)["rounds_within_budget"] == 20
-    refused = runner.invoke(app, ["plan", *SMALL, "--method", "default", "--budget", "2"])
+    refused = runner.invoke(app, ["plan", *SMALL, "--method", "fedavg", "--budget", "2"])
     assert refused.exit_code == 2
 
 
@@ -237,22 +262,13 @@ def test_total_joins_runs_that_share_a_file_and_knows_no_finite_sum_of_what_prot
     assert refused.exit_code == 2 and "--budget" in refused.stderr
 
 
-def test_sigma_reserves_what_is_compensated_for():
-    arguments = ("--epsilon", 4, "--rounds", 100, "--silos", 5)
-    sigma = document("sigma", *arguments, "--compensate", 2)["noise_multiplier"]
-    found = document(
-        "epsilon",
-        "--noise-multiplier",
-        sigma,
-        *arguments[2:],
-        "--compensate",
-        2,
-        "--adversary",
-        "silo",
-        "--colluding",
-        2,
-    )
+def test_sigma_reserves_what_is_tolerated():
+    arguments = ("--rounds", 100, "--silos", 5, "--set", "privacy.dropout_tolerance=2")
+    sigma = document("sigma", "--epsilon", 4, *arguments)["noise_multiplier"]
+    colluding = ("--adversary", "silo", "--colluding", 2)
+    found = document("epsilon", "--noise-multiplier", sigma, *arguments, *colluding)
     assert found["epsilon"] == pytest.approx(4.0, rel=1e-3)
+    assert document("epsilon", "--noise-multiplier", sigma, *arguments)["epsilon"] < 4.0  # nobody is missing
 
 
 def test_the_statement_is_kept_as_a_page(tmp_path):
@@ -268,7 +284,7 @@ def test_the_statement_is_kept_as_a_page(tmp_path):
         tmp_path / "r",
     )
     page = (tmp_path / "r" / "statement.html").read_text()
-    assert "the outside world" in page and "2 C |S|" in page and "<table>" in page
+    assert "anyone who sees the released models" in page and "2 C |S|" in page and "<table>" in page
     assert json.loads((tmp_path / "r" / "statement.json").read_text())["corrections"]
 
 

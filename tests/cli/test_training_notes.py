@@ -71,8 +71,8 @@ def test_plan_and_run_say_which_layer_has_no_kernel(write, command):
 def test_every_party_of_a_federation_is_told(write):
     experiment = Experiment.from_file(write("without"))
     for notes in (
-        prepare_server(experiment, rehearsal=True).about.notes,
-        prepare_silo(experiment, "silo-1", rehearsal=True).notes,
+        prepare_server(experiment, rehearsal=True).federation.notes,
+        prepare_silo(experiment, "silo-1", rehearsal=True).federation.notes,
     ):
         assert sum("no kernel for Softplus" in note for note in notes) == 1
 

@@ -23,15 +23,17 @@ from uldp.aggregation import AGGREGATIONS, lookup_aggregation
 from uldp.aggregation.base import largest_total
 from uldp.crypto.paillier import signed
 from uldp.errors import ConfigError
-from uldp.methods.base import Facts
 from uldp.methods.registry import METHODS
+from uldp.privacy.releases import PublicFacts
 from uldp.rng import Secrets
 
 
 def fits(aggregation, method) -> bool:
+    built = build(method)
     if aggregation == "shuffled":
-        return METHODS[method].method.local_noise
-    return aggregation not in ("paillier", "packed") or build(method).user_weighting is not None
+        return built.local
+    release = built.for_data(np.array([1])).release(PublicFacts(users=6, silos=3, dimension=4))
+    return aggregation not in ("paillier", "packed") or release.user_weighting is not None
 
 
 KINDS = ["plain", "masked", "paillier", "packed"]
@@ -142,17 +144,18 @@ def test_paillier_needs_a_record_for_every_silo():
 
 
 def test_paillier_says_whom_its_cap_touches_and_what_it_costs():
-    kind, facts, method = make_aggregation("paillier", max_records=10), Facts(4, 2, 3), build("uldp-avg-w")
+    kind, facts = make_aggregation("paillier", max_records=10), PublicFacts(4, 2, 3)
+    release = build("uldp-avg-w").release(facts)
     counts = np.array([[30, 5, 0, 6], [10, 5, 0, 0]])
-    (note,) = kind.notes(method, facts, counts)
+    (note,) = kind.notes(release, counts)
     assert "at most 5 records of a person in a silo" in note and "2 of the 3 people with records have more" in note
     # of the two: 30/40 and 6/6 by Eq. 3; 16 * 5 / (16 * 10 + 1) and 16 * 5 / (16 * 5 + 1) under the cap
     assert f"{(80 / 161 + 80 / 81) / 2:.3f} instead of {(30 / 40 + 6 / 6) / 2:.3f}" in note
-    (own,) = kind.notes(method, facts, counts[:1])
+    (own,) = kind.notes(release, counts[:1])
     assert own.endswith("2 of the 3 people with records have more here.")
-    assert kind.notes(method, facts, np.minimum(counts, 5)) == ()
-    assert kind.notes(build("uldp-avg"), facts, counts) == ()
-    assert make_aggregation("masked").notes(method, facts, counts) == ()
+    assert kind.notes(release, np.minimum(counts, 5)) == ()
+    assert kind.notes(build("uldp-avg").release(facts), counts) == ()
+    assert make_aggregation("masked").notes(release, counts) == ()
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
@@ -173,9 +176,9 @@ def test_no_slot_overflows_at_the_edge_of_the_checked_range(name):
     """All rows at the clip, noise at forty deviations, dithers at their ends: every slot decodes, whatever its sign."""
     kind = lookup_aggregation("paillier")(key_bits=2048, max_records=30)
     plan = make_plan(build(name), small_federation(dimension=100), 100, kind)
-    layout = kind.layout(plan.method, plan.facts)
+    layout = kind.layout(plan.release, plan.rounds)
     assert layout.slots > 4
-    largest = math.floor(largest_total(plan.method, plan.facts))
+    largest = math.floor(largest_total(plan.release))
     edges = [layout.multiple * largest + 3 * (layout.multiple - 1), -layout.multiple * largest, 0, 1, -1]
     for pattern in itertools.product(edges[:2], repeat=3):
         values = [pattern[i % 3] for i in range(layout.slots)] + edges[2:]
@@ -197,11 +200,11 @@ def test_slots_that_do_not_fit_are_refused_with_how_many_do():
 
 
 def test_the_planner_packs_where_it_pays():
-    facts = Facts(users=100, silos=5, dimension=1000, dither=1)
-    kind = lookup_aggregation("paillier")()
-    assert kind.layout(build("uldp-avg-w"), facts).slots == 1
-    assert replace(kind, max_records=100, pseudo_count=1).layout(build("uldp-avg-w"), facts).slots >= 16
-    assert kind.layout(build("uldp-avg"), facts).slots >= 60
+    facts = PublicFacts(users=100, silos=5, dimension=1000, rounding=1)
+    kind, by_records = lookup_aggregation("paillier")(), build("uldp-avg-w").release(facts)
+    assert kind.layout(by_records, rounds=3).slots == 1
+    assert replace(kind, max_records=100, pseudo_count=1).layout(by_records, rounds=3).slots >= 16
+    assert kind.layout(build("uldp-avg").release(facts), rounds=3).slots >= 60
 
 
 def test_an_unknown_aggregation_is_named_with_the_known_ones():
@@ -219,4 +222,4 @@ def test_the_default_is_masked():
     from uldp.experiment.config import AggregationConfig
 
     assert AggregationConfig().name == "masked"
-    assert make_aggregation("paillier").dither == 1
+    assert make_aggregation("paillier").rounding == 1

@@ -8,19 +8,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.guarantees.adversary import OwnCoordinates, federation_of
-from tests.support import TinyLearner, build, drive, hello, make_plan, make_sessions, noiseless_total, small_federation
+from tests.support import (
+    TinyLearner,
+    build,
+    drive,
+    hello,
+    make_plan,
+    make_sessions,
+    noiseless_total,
+    rows_of,
+    small_federation,
+)
 
 from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.errors import ConfigError, MessageRefused
 from uldp.mechanisms.gaussian import sample_gaussian
-from uldp.methods.base import Facts, Observer
-from uldp.methods.uldp_group import flags, keep_counts
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian, Group, NonPrivate, PoissonSampled, Repeated
+from uldp.privacy.releases import Adversary, PublicFacts, views
+from uldp.privacy.releases.counts import keep_counts
+from uldp.privacy.releases.noised_model import kept_records
 from uldp.rng import Secrets, Streams
 from uldp.sessions.silo import SiloSession
 
-FACTS = Facts(users=100, silos=5, dimension=4)
+FACTS = PublicFacts(users=100, silos=5, dimension=4)
 
 
 # --- ULDP-NAIVE -----------------------------------------------------------------------------------------------
@@ -36,7 +47,7 @@ def test_naive_one_user_moves_the_sum_by_at_most_two_clips_per_silo(seed, user, 
         whole = noiseless_total(method, federation, TinyLearner(4), x)
         without = noiseless_total(method, federation.without(user), TinyLearner(4), x)
     moved = sum((a - b) ** 2 for a, b in zip(whole, without, strict=True))
-    assert moved <= (2 * len(federation.silos) * method.encoding(FACTS).units) ** 2
+    assert moved <= (2 * len(federation.silos) * method.release(FACTS).encoding.units) ** 2
 
 
 def test_naive_two_clips_per_silo_are_attained_so_the_papers_bound_is_too_small():
@@ -51,7 +62,7 @@ def test_naive_two_clips_per_silo_are_attained_so_the_papers_bound_is_too_small(
     method = build("uldp-naive", clip=0.1, local_epochs=1, local_lr=1.0)
     with_user = noiseless_total(method, federation, TinyLearner(1), np.zeros(1))
     without = noiseless_total(method, federation.without(0), TinyLearner(1), np.zeros(1))
-    assert abs(with_user[0] - without[0]) > 0.999 * 2 * 3 * method.encoding(FACTS).units
+    assert abs(with_user[0] - without[0]) > 0.999 * 2 * 3 * method.release(FACTS).encoding.units
 
 
 def test_naive_realised_noise_of_the_mean_is_sigma_times_clip():
@@ -73,12 +84,13 @@ def test_naive_realised_noise_of_the_mean_is_sigma_times_clip():
 
 def test_naive_numbers_of_the_statement():
     method = build("uldp-naive", noise_multiplier=5.0)
-    assert account({method.event(FACTS, 5): 100}, 1e-5).value == pytest.approx(24.38, abs=6e-3)
-    seen = method.seen_over(FACTS, Observer("server"), [1] * 100)
+    release = method.release(FACTS)
+    assert account({release.event(5): 100}, 1e-5).value == pytest.approx(24.38, abs=6e-3)
+    seen = views(release, Adversary("server"), [1] * 100)
     assert account(seen, 1e-5).value == pytest.approx(24.38, abs=6e-3)
     # a silent silo takes its noise with it, and what a user could have moved in it
-    assert account({method.event(FACTS, 4): 100}, 1e-5).value < 24.38
-    assert method.seen_by(Facts(100, 1, 4), Observer("silos")) == NonPrivate()
+    assert account({release.event(4): 100}, 1e-5).value < 24.38
+    assert method.release(PublicFacts(100, 1, 4)).view(Adversary("silos")) == NonPrivate()
 
 
 # --- ULDP-GROUP: which records take part ----------------------------------------------------------------------
@@ -108,12 +120,11 @@ def test_group_one_users_counts_change_nobody_elses_share(counts, size, user):
 @settings(max_examples=50)
 def test_group_removing_a_user_takes_away_at_most_k_records_and_nobody_elses(seed, size, user):
     federation = small_federation(seed=seed, records=25)
-    method = build("uldp-group", group_size=size)
-    facts = Facts(federation.users, 3, 4)
+    release = build("uldp-group", group_size=size).release(PublicFacts(federation.users, 3, 4))
 
     def taking_part(fed):
-        told = method.tell(facts, fed.counts())
-        kept = [method.kept(s, told[i], Streams.from_seed(3).child(i)) for i, s in enumerate(fed.silos)]
+        told = release.exchange.tell(fed.counts())
+        kept = [release.select(s, told[i], Streams.from_seed(3).child(i)) for i, s in enumerate(fed.silos)]
         return {(s.name, row.tobytes()): int(u) for s in kept for row, u in zip(s.features, s.users, strict=True)}
 
     before, after = taking_part(federation), taking_part(federation.without(user))
@@ -127,29 +138,30 @@ def test_group_flags_do_not_depend_on_where_other_records_stand():
     users = np.array([0, 1, 0, 2, 0, 1, 1, 1])
     told = np.array([2, 2, 1])
     streams = Streams.from_seed(0)
-    whole = flags(users, told, streams)
-    without = flags(users[users != 2], told, streams)
+    whole = kept_records(users, told, streams)
+    without = kept_records(users[users != 2], told, streams)
     assert (whole[users != 2] == without).all()
     assert [int(whole[users == u].sum()) for u in range(3)] == [2, 2, 1]
 
 
 def test_group_median_and_max_are_read_from_users_who_have_records():
     totals = np.array([0, 1, 2, 9, 0])
-    assert build("uldp-group-median").fitted(totals).protected_records() == 2
-    assert build("uldp-group-max").fitted(totals).protected_records() == 9
-    assert build("uldp-group-8").fitted(totals).protected_records() == 8
-    fitted = build("uldp-group-max").fitted(totals)
-    assert any("read from the data" in line for line in fitted.caveats(FACTS))
+    for name, size in (("uldp-group-median", 2), ("uldp-group-max", 9), ("uldp-group-8", 8)):
+        release = build(name, noise_multiplier=1.0).for_data(totals).release(FACTS)
+        assert release.group_size == release.exchange.size == size
+        assert release.event(5).event.size == size
+    fitted = build("uldp-group-max").for_data(totals)
+    assert any("read from the data" in caveat.text for caveat in fitted.caveats(FACTS))
     with pytest.raises(ConfigError, match="depends on the data"):
-        build("uldp-group-max", noise_multiplier=1.0).event(FACTS, 5)
+        build("uldp-group-max", noise_multiplier=1.0).release(FACTS)
 
 
 def test_group_a_server_cannot_have_more_records_kept_than_agreed():
-    method = build("uldp-group", group_size=2)
-    method.check_told(FACTS, np.array([1, 5]), np.array([1, 2]))
+    exchange = build("uldp-group", group_size=2).release(FACTS).exchange
+    exchange.check(np.array([1, 5]), np.array([1, 2]))
     for told in ([2, 2], [1, 3]):
         with pytest.raises(MessageRefused):
-            method.check_told(FACTS, np.array([1, 5]), np.array(told))
+            exchange.check(np.array([1, 5]), np.array(told))
 
 
 # --- DP-SGD ---------------------------------------------------------------------------------------------------
@@ -159,7 +171,7 @@ def test_dp_sgd_clips_every_record_and_divides_by_the_public_number():
     federation = small_federation(silos=1, records=10, scale=3.0)
     data, x = federation.silos[0], np.ones(4)
     method = build("record-dp", clip=0.5, local_steps=2, local_lr=0.2, record_rate=1.0, batch_size=7.0)
-    ((_, sent),) = method.silo(x, data, TinyLearner(4), Streams.from_seed(0), Secrets.simulated_from_seed(0))
+    ((_, sent),) = rows_of(method, x, data, TinyLearner(4))
     now = x.copy()
     for _ in range(2):
         gradients = data.features.astype(float) * (data.features @ now - data.labels)[:, None]
@@ -174,7 +186,7 @@ def test_dp_sgd_noise_is_sigma_times_clip_in_every_step_even_without_records():
     empty = dataclasses.replace(empty, features=np.zeros((0, 20_000), np.float32))
     method = build("uldp-group", noise_multiplier=3.0, clip=0.5, local_steps=4, local_lr=0.2, batch_size=2.0)
     start = np.zeros(20_000)
-    ((_, sent),) = method.silo(start, empty, TinyLearner(20_000), Streams.from_seed(0), Secrets.simulated_from_seed(0))
+    ((_, sent),) = rows_of(method, start, empty, TinyLearner(20_000))
     assert sent[0].var() == pytest.approx(4 * (0.2 / 2.0 * 3.0 * 0.5) ** 2, rel=5 * math.sqrt(2 / 20_000))
 
 
@@ -183,10 +195,7 @@ def test_dp_sgd_a_record_without_a_finite_gradient_counts_as_nothing():
     spoiled = dataclasses.replace(data, features=np.where(np.arange(5)[:, None] == 2, np.float32("nan"), data.features))
     rest = data.take(np.arange(5) != 2)
     method = build("record-dp", record_rate=1.0, local_steps=3)
-    sent = [
-        next(method.silo(np.ones(4), d, TinyLearner(4), Streams.from_seed(0), Secrets.simulated_from_seed(0)))[1]
-        for d in (spoiled, rest)
-    ]
+    sent = [rows_of(method, np.ones(4), each, TinyLearner(4))[0][1] for each in (spoiled, rest)]
     assert np.isfinite(sent[0]).all()
     assert sent[0] == pytest.approx(sent[1])
 
@@ -205,24 +214,24 @@ def test_dp_sgd_events():
     step = PoissonSampled(0.05, Gaussian(2.0))
     record = build("record-dp", noise_multiplier=2.0, local_steps=30)
     group = build("uldp-group", noise_multiplier=2.0, local_steps=30, group_size=4)
-    assert record.event(FACTS, 5) == Repeated(30, step)
-    assert group.event(FACTS, 5) == Repeated(30, Group(4, step))
+    assert record.release(FACTS).event(5) == Repeated(30, step)
+    released = group.release(FACTS)
+    assert released.event(5) == Repeated(30, Group(4, step))
     # every silo adds all of its noise: nobody else's is missing from it
-    for observer in (Observer("server"), Observer("silos", colluding=3), Observer(dropped=2)):
-        assert group.seen_by(FACTS, observer) == group.event(FACTS, 5)
-    assert build("uldp-group").event(FACTS, 5) == NonPrivate()
+    for adversary in (Adversary("server"), Adversary("silos", colluding=3), Adversary(dropped=2)):
+        assert released.view(adversary) == released.event(5)
+    assert build("uldp-group").release(FACTS).event(5) == NonPrivate()
 
 
 @pytest.mark.parametrize(
     ("fields", "place"),
     [
-        ({"sample_rate": 0.5}, "sample_rate"),
         ({"group_size": 0}, "group_size"),
         ({"group_size": "mean"}, "group_size"),
         ({"record_rate": 0.0}, "record_rate"),
         ({"local_steps": 0}, "local_steps"),
         ({"batch_size": 0}, "batch_size"),
-        ({"compensate": 1}, "compensate"),
+        ({"dropout_tolerance": 1}, "dropout_tolerance"),
         ({"noise_multiplier": 1e-200}, "noise_multiplier"),
         ({"record_rate": 1e-300}, "record_rate"),
         ({"group_size": 10**9}, "group_size"),
@@ -234,13 +243,14 @@ def test_bad_settings(fields, place):
 
 
 def test_methods_that_send_one_row_per_silo_take_any_number_of_users():
-    for name in ("default", "uldp-naive", "uldp-group", "record-dp"):
-        build(name, **({} if name == "default" else {"noise_multiplier": 5.0})).check(Facts(10_000_000, 5, 10))
+    for name in ("fedavg", "uldp-naive", "uldp-group", "record-dp"):
+        method = build(name, **({} if name == "fedavg" else {"noise_multiplier": 5.0}))
+        method.release(PublicFacts(10_000_000, 5, 10)).check()
 
 
 def test_naive_refuses_to_compensate_for_silos_whose_absence_costs_nothing():
-    with pytest.raises(ConfigError, match="compensate"):
-        build("uldp-naive", compensate=1)
+    with pytest.raises(ConfigError, match="dropout_tolerance"):
+        build("uldp-naive", dropout_tolerance=1)
 
 
 def test_naive_a_model_that_raises_on_one_record_tells_nothing():
@@ -262,7 +272,7 @@ def test_noise_inside_a_silo_is_never_used_for_two_different_releases():
         from uldp.protocol import messages as m
 
         data = dataclasses.replace(federation.silos[0], features=federation.silos[0].features)
-        plan = make_sessions(method, federation)[0]._plan
+        plan = make_plan(method, federation)
 
         class Rounded(TinyLearner):
             def clipped_sums(self, data, clip):
@@ -282,7 +292,7 @@ def test_noise_inside_a_silo_is_never_used_for_two_different_releases():
             ask(body)
         return np.frombuffer(ask(m.AskUpdate(1, m.pack(np.ones(4)), b"")).vector, dtype="<i8").astype(float)
 
-    unit = method.encoding(FACTS).units / method.value_range * method.local_lr / method.batch_size
+    unit = method.release(FACTS).encoding.units / method.value_range * method.local_lr / method.batch_size
     assert (sent(0) == sent(0)).all()
     for other in (sent(1), sent(0, 1 + 1e-12)):
         # one record moves the sum by at most the clip; the noise is a million times that

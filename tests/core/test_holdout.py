@@ -12,6 +12,7 @@ from uldp.errors import ConfigError, MessageRefused
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, Streams
 from uldp.sessions.holdout import LARGEST_VALUE, LEAST_PEOPLE, UNITS, holdout_means, holdout_sums
+from uldp.sessions.server import Stage
 from uldp.sessions.silo import SiloSession
 
 DIGEST = "d" * 64
@@ -31,7 +32,7 @@ def until_measured(server, silos):
     """Everything up to the question for metrics."""
     while True:
         requests = server.requests()
-        if server.measuring:
+        if server.stage is Stage.METRICS:
             return requests
         for name, request in requests.items():
             server.receive(name, silos[name].reply(request))
@@ -187,7 +188,7 @@ def test_removing_a_hold_out_person_changes_no_update(name):
         while requests := server.requests():
             for silo, request in requests.items():
                 answer = silos[silo].reply(request)
-                answers.append((server.measuring, answer))
+                answers.append((server.stage is Stage.METRICS, answer))
                 server.receive(silo, answer)
             server.collect()
             server.charge()
@@ -231,11 +232,11 @@ def test_another_round_is_refused(round_):
 
 def test_it_is_not_answered_before_a_round_was():
     server, silos = sessions()
-    while not server.in_round:
+    while server.stage is not Stage.ROUND:
         for name, request in server.requests().items():
-            if not server.in_round:
+            if server.stage is not Stage.ROUND:
                 server.receive(name, silos[name].reply(request))
-        if not server.in_round:
+        if server.stage is not Stage.ROUND:
             server.collect()
     with pytest.raises(MessageRefused, match="metrics after round 1 of 2, here 0 was the last"):
         silos["silo-0"].reply(m.encode(DIGEST, "silo-0", m.AskMetrics(1, m.pack(np.zeros(4)))))
@@ -260,9 +261,9 @@ def test_without_one_silo_there_are_no_metrics_and_nobody_is_asked_again():
     for name in ("silo-0", "silo-1"):
         server.receive(name, silos[name].reply(requests[name]))
     server.exclude(["silo-2"])
-    assert not server.measuring
+    assert server.stage is not Stage.METRICS
     server.requests()
-    assert server.finishing
+    assert server.stage is Stage.CLOSING
     drive(server, silos)
     assert server.metrics == {}
     assert all(silo.closed for silo in silos.values())

@@ -3,31 +3,35 @@
 import numpy as np
 import pytest
 from tests.core.test_sessions import DIGEST, ask, build
-from tests.support import TinyLearner, drive, make_plan, make_sessions, small_federation, step
+from tests.support import TinyLearner, drive, make_plan, make_sessions, rows_of, small_federation, step
 
 from uldp.errors import ConfigError, MessageRefused
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
-from uldp.methods.base import Facts, Observer, State
+from uldp.methods.base import State
 from uldp.methods.ldp_fedavg import LdpFedAvg
 from uldp.privacy.accountants import account
 from uldp.privacy.events import LocalReports
+from uldp.privacy.ledger import Entry, Ledger
+from uldp.privacy.releases import Adversary, PublicFacts
+from uldp.privacy.releases.local_perturbation import perturbing_stream
+from uldp.privacy.statement import Background, compose
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, Streams
 from uldp.sessions.shuffler import Shuffler
 from uldp.vectors import from_words
 
-FACTS = Facts(users=6, silos=3, dimension=4)
+FACTS = PublicFacts(users=6, silos=3, dimension=4)
 DATA = small_federation().silos[0]
 
 
 def rows(method, x, data=DATA, key=b"k", learner=None):
-    streams = Streams.from_seed(0)
     secrets = Secrets.from_key(key * 32)
-    return next(iter(method.silo(x, data, learner or TinyLearner(4), streams, secrets)))[1][0]
+    ((_, sent),) = rows_of(method, x, data, learner or TinyLearner(4), secrets=secrets, facts=FACTS)
+    return sent[0]
 
 
 def mechanism_of(method, x=None):
-    return next(method._parts(np.zeros(4) if x is None else x))[1]
+    return next(method.release(FACTS).parts(np.zeros(4) if x is None else x))[1]
 
 
 @pytest.mark.parametrize("mechanism", LOCAL_MECHANISMS)
@@ -37,9 +41,9 @@ def test_what_a_client_sends_is_the_mechanisms_output_of_its_weights(mechanism, 
     x = np.array([0.1, -0.2, 0.3, 0.0])
     sent = rows(method, x)
     used = mechanism_of(method)
-    delta = TinyLearner(4).silo_delta(x, DATA, method.local, Streams.from_seed(0))
+    delta = TinyLearner(4).silo_delta(x, DATA, method.local_training, Streams.from_seed(0))
     values = x + delta if sends == "weights" else delta
-    expected = used.perturb(values, method._stream(values, Secrets.from_key(b"k" * 32)))
+    expected = used.perturb(values, perturbing_stream(values, Secrets.from_key(b"k" * 32)))
     assert np.allclose(used.center + used.largest_output * sent, expected, atol=1e-12)
     assert np.abs(sent).max() <= 1 + 1e-12
 
@@ -62,10 +66,10 @@ def test_other_weights_meet_other_draws_even_in_the_same_round():
     ranks = []
     for shift in (0.0, 0.01):
         values = np.full(4000, 0.1 + shift)
-        ranks.append(used.perturb(values, method._stream(values, secrets)) - values)
+        ranks.append(used.perturb(values, perturbing_stream(values, secrets)) - values)
     assert (np.abs(ranks[0] - ranks[1]) < 1e-9).mean() < 0.01
     same = np.full(4000, 0.1)
-    again = [used.perturb(same, method._stream(same, secrets)) for _ in range(2)]
+    again = [used.perturb(same, perturbing_stream(same, secrets)) for _ in range(2)]
     assert (again[0] == again[1]).all()
 
 
@@ -106,7 +110,7 @@ def test_debiasing_maps_the_mean_back():
 
 def test_layers_have_settings_of_their_own_and_the_model_says_how_many():
     method = build("ldp-fedavg", radius=(0.1, 0.2), center=(0.0, 1.0)).for_model((1, 3))
-    parts = list(method._parts(np.zeros(4)))
+    parts = list(method.release(FACTS).parts(np.zeros(4)))
     assert [(part.start, part.stop) for part, _ in parts] == [(0, 1), (1, 4)]
     assert [(one.center, one.radius) for _, one in parts] == [(0.0, 0.1), (1.0, 0.2)]
     with pytest.raises(ConfigError, match="one for each of the model's 3 tensors"):
@@ -179,12 +183,12 @@ def test_a_client_refuses_a_question_that_does_not_say_who_takes_part():
         silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(np.zeros(4)), b"")))
 
 
-def test_the_event_is_all_weights_of_a_client_for_every_observer():
-    method = build("srr-fl", epsilon_weight=3.0)
+def test_the_event_is_all_weights_of_a_client_for_every_adversary():
+    release = build("srr-fl", epsilon_weight=3.0).release(FACTS)
     event = LocalReports(3.0, 4)
-    assert method.event(FACTS, 3) == event
-    for observer in (Observer(), Observer("server"), Observer("silos", colluding=2), Observer(dropped=1)):
-        assert method.seen_by(FACTS, observer) == event
+    assert release.event(3) == event
+    for adversary in (Adversary(), Adversary("server"), Adversary("silos", colluding=2), Adversary(dropped=1)):
+        assert release.view(adversary) == event
     assert account({event: 10}, 1e-5).value == pytest.approx(3.0 * 4 * 10, rel=1e-3)
 
 
@@ -205,7 +209,7 @@ def test_the_event_is_all_weights_of_a_client_for_every_observer():
         ({"ranges": "data"}, "ranges"),
         ({"ranges": "model"}, "ranges"),
         ({"ranges": "model", "sends": "weights", "mechanism": "srr"}, "ranges"),
-        ({"sample_rate": 0.5}, "sample_rate"),
+        ({"dropout_tolerance": 1}, "dropout_tolerance"),
         ({"noise_multiplier": 5.0}, "noise_multiplier"),
         ({"radius": ()}, "radius"),
     ],
@@ -306,15 +310,14 @@ def test_the_shuffler_refuses_what_is_no_update_of_this_round():
 
 def test_only_clients_that_are_picked_hide_each_other_behind_the_shuffler():
     """Ten of twenty clients are a crowd of ten."""
-    from uldp.experiment.build import planned_statement
-
     servers = {}
     for silos, fraction in ((20, 0.5), (10, 1.0), (20, 1.0)):
         federation = small_federation(silos=silos)
         method = build("ldp-fedavg", rounds=1, epsilon_weight=0.5, fraction=fraction)
         plan = make_plan(method, federation, aggregation="shuffled")
-        rows = planned_statement(plan, 1e-5, federation, simulated=True).exposures
-        servers[silos, fraction] = next(row.epsilon for row in rows if row.who == "the server")
+        ledger = Ledger(1e-5, None, (Entry(1, plan.release.event(silos), "planned"),))
+        exposures = compose(plan.release, plan.disclosure, ledger, Background(), simulated=True).exposures
+        servers[silos, fraction] = next(row.epsilon for row in exposures if row.who == "the server")
     assert servers[20, 0.5] == servers[10, 1.0] > servers[20, 1.0]
 
 

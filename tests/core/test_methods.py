@@ -12,24 +12,25 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.guarantees.adversary import OwnCoordinates, federation_of
-from tests.support import TinyLearner, build, drive, make_sessions, noiseless_total, small_federation, step
+from tests.support import TinyLearner, build, drive, make_plan, make_sessions, noiseless_total, small_federation, step
 
 from uldp.data.federation import SiloData
 from uldp.errors import ConfigError, DataError, MessageRefused
-from uldp.methods.base import Facts, Observer
 from uldp.methods.registry import METHODS
-from uldp.methods.release import continuous_multiplier
 from uldp.methods.user_sum import UserSum
-from uldp.methods.weights import MAX_COUNT
 from uldp.privacy.accountants import account, account_replaced
 from uldp.privacy.events import Gaussian, NonPrivate, PoissonSampled
 from uldp.privacy.ledger import Entry, Ledger
+from uldp.privacy.releases import Adversary, PublicFacts, views
+from uldp.privacy.releases.base import Release
+from uldp.privacy.releases.sums import continuous_multiplier
+from uldp.privacy.releases.weights import MAX_COUNT
 from uldp.protocol import messages as m
 from uldp.rng import Secrets
 from uldp.vectors import from_words
 
-PRIVATE = [name for name, named in METHODS.items() if issubclass(named.method, UserSum) and named.protects]
-FACTS = Facts(users=100, silos=5, dimension=4)
+PRIVATE = [name for name, named in METHODS.items() if issubclass(named.method, UserSum)]
+FACTS = PublicFacts(users=100, silos=5, dimension=4)
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -51,8 +52,8 @@ def test_removing_a_user_moves_the_sum_by_at_most_the_clip(name, seed, user, sca
         whole = noiseless_total(method, federation, TinyLearner(4), x, sample)
         without = noiseless_total(method, federation.without(user), TinyLearner(4), x, sample)
     moved = sum((a - b) ** 2 for a, b in zip(whole, without, strict=True))
-    reach = method.reach(Facts(federation.users, len(federation.silos), 4))
-    assert moved <= (reach * method.encoding(FACTS).units) ** 2  # integers: no tolerance
+    release = method.release(PublicFacts(federation.users, len(federation.silos), 4))
+    assert moved <= (release.sensitivity * release.encoding.units) ** 2  # integers: no tolerance
 
 
 def test_the_bound_is_nearly_attained_so_the_test_above_can_fail():
@@ -66,7 +67,7 @@ def test_the_bound_is_nearly_attained_so_the_test_above_can_fail():
         )
         for user in range(federation.users)
     ]
-    assert max(moved) > 0.5 * method.encoding(FACTS).units
+    assert max(moved) > 0.5 * method.release(FACTS).encoding.units
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -84,17 +85,19 @@ def test_the_realised_noise_of_the_total_is_sigma_times_clip(name, rate):
     sigma, clip = 5.0, 0.3
     method = build(name, rounds=1, noise_multiplier=sigma, clip=clip, sample_rate=rate)
     server, silos = make_sessions(method, federation, learner=TinyLearner(dimension))
-    totals = []
-    original = server._side.total
-
-    def spy(vectors):
-        totals.append(from_words(original(vectors)))
-        return totals[-1].view(np.uint64)
-
-    server._side.total = spy
-    drive(server, silos)
-    units = method.encoding(server._plan.facts).units
-    noise = totals[0] * (clip / units)  # zero features: zero gradients, only noise is left
+    units = make_plan(method, federation, dimension).release.encoding.units
+    total = np.zeros(dimension, dtype=np.uint64)
+    while requests := server.requests():
+        for silo, request in requests.items():
+            answer = silos[silo].reply(request)
+            body = m.decode(answer, experiment="d" * 64, silo=silo, limit=10**6)
+            if isinstance(body, m.Update):
+                total += m.unpack_words(body.vector, dimension, silo)
+            server.receive(silo, answer)
+        server.collect()
+        server.charge()
+        server.advance()
+    noise = from_words(total) * (clip / units)  # zero features: zero gradients, only noise is left
     expected = (sigma * clip) ** 2
     error = 5 * expected * math.sqrt(2 / dimension)  # five standard errors of a variance
     assert abs(noise.var() - expected) < error
@@ -103,11 +106,11 @@ def test_the_realised_noise_of_the_total_is_sigma_times_clip(name, rate):
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_the_event_is_the_papers_gaussian(name):
-    method = build(name, noise_multiplier=5.0)
-    event = method.event(FACTS, FACTS.silos)
+    release = build(name, noise_multiplier=5.0).release(FACTS)
+    event = release.event(FACTS.silos)
     assert isinstance(event, Gaussian)
-    assert 5.0 - 1e-12 < event.noise_multiplier * method.reach(FACTS) <= 5.0
-    sampled = build(name, noise_multiplier=5.0, sample_rate=0.1).event(FACTS, FACTS.silos)
+    assert 5.0 - 1e-12 < event.noise_multiplier * release.sensitivity <= 5.0
+    sampled = build(name, noise_multiplier=5.0, sample_rate=0.1).release(FACTS).event(FACTS.silos)
     assert isinstance(sampled, PoissonSampled)
     assert sampled.sample_rate == 0.1
 
@@ -116,47 +119,48 @@ def test_the_event_is_the_papers_gaussian(name):
 def test_rounding_at_a_known_point_counts_as_a_unit_per_coordinate(name):
     """Errata U13: a user moves the total by C + sqrt(d) units, not by C (test_exactness has the sums)."""
     method, dimension = build(name, noise_multiplier=5.0), 10**8
-    exact, rounded = (method.event(Facts(100, 5, dimension, dither), 5).noise_multiplier for dither in (0, 1))
-    units = method.encoding(FACTS).units
+    exact, rounded = (
+        method.release(PublicFacts(100, 5, dimension, rounding)).event(5).noise_multiplier for rounding in (0, 1)
+    )
+    units = method.release(FACTS).encoding.units
     assert rounded * (1 + math.sqrt(dimension) / units) == pytest.approx(exact, rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("name", "observer", "expected"),
+    ("name", "adversary", "expected"),
     [
-        ("uldp-avg", Observer("silos"), 11.48),
-        ("uldp-avg", Observer("silos", colluding=2), 13.76),
-        ("uldp-avg", Observer("server"), 9.997),
-        ("uldp-avg-w", Observer("server"), 28.37),
-        ("uldp-sgd-w", Observer("silos"), 11.48),
-        ("uldp-sgd-w", Observer(), 0.758),
+        ("uldp-avg", Adversary("silos"), 11.48),
+        ("uldp-avg", Adversary("silos", colluding=2), 13.76),
+        ("uldp-avg", Adversary("server"), 9.997),
+        ("uldp-avg-w", Adversary("server"), 28.37),
+        ("uldp-sgd-w", Adversary("silos"), 11.48),
+        ("uldp-sgd-w", Adversary(), 0.758),
     ],
 )
-def test_who_faces_which_epsilon(name, observer, expected):
-    method = build(name, noise_multiplier=5.0, sample_rate=0.1)
-    assert account(method.seen_over(FACTS, observer, [1] * 100), 1e-5).value == pytest.approx(expected, abs=6e-3)
+def test_who_faces_which_epsilon(name, adversary, expected):
+    release = build(name, noise_multiplier=5.0, sample_rate=0.1).release(FACTS)
+    assert account(views(release, adversary, [1] * 100), 1e-5).value == pytest.approx(expected, abs=6e-3)
 
 
 def test_a_limit_of_participations_bounds_what_the_server_learns():
-    method = build("uldp-avg", noise_multiplier=5.0, sample_rate=0.1, max_participations=10)
+    release = build("uldp-avg", noise_multiplier=5.0, sample_rate=0.1, max_participations=10).release(FACTS)
     rounds = [1] * 100
-    assert account(method.seen_over(FACTS, Observer("server"), rounds), 1e-5).value == pytest.approx(2.594, abs=1e-3)
-    assert account(method.seen_over(FACTS, Observer(), rounds), 1e-5).value == pytest.approx(0.758, abs=1e-3)
+    assert account(views(release, Adversary("server"), rounds), 1e-5).value == pytest.approx(2.594, abs=1e-3)
+    assert account(views(release, Adversary(), rounds), 1e-5).value == pytest.approx(0.758, abs=1e-3)
     # a round that was released three times counts three times, though it is one participation
-    once = build("uldp-avg", noise_multiplier=5.0, sample_rate=0.1, max_participations=1)
+    once = build("uldp-avg", noise_multiplier=5.0, sample_rate=0.1, max_participations=1).release(FACTS)
     three = account({Gaussian(5.0): 3}, 1e-5).value
-    assert account(once.seen_over(FACTS, Observer("server"), [1, 3, 1]), 1e-5).value == pytest.approx(three, rel=1e-6)
+    assert account(views(once, Adversary("server"), [1, 3, 1]), 1e-5).value == pytest.approx(three, rel=1e-6)
 
 
-def test_releases_of_one_round_share_its_sample_for_every_observer():
+def test_releases_of_one_round_share_its_sample_for_every_adversary():
     """Three releases of a round are not three rounds: whoever sees them gains more than from fresh samples."""
-    method = build("uldp-avg", noise_multiplier=1.0, sample_rate=0.05)
-    facts = Facts(100, 20, 4)
-    world = account(Ledger(1e-5, None, repeated(method.event(facts, 20))).composition(), 1e-5).value
-    for observer in (Observer("silos", sample=False), Observer(dropped=1)):
-        assert account(method.seen_over(facts, observer, [3] * 10), 1e-5).value > world
-    fresh = account(method.seen_over(facts, Observer(dropped=1), [1] * 30), 1e-5).value
-    assert fresh < world
+    release = build("uldp-avg", noise_multiplier=1.0, sample_rate=0.05).release(PublicFacts(100, 20, 4))
+    public = account(Ledger(1e-5, None, repeated(release.event(20))).composition(), 1e-5).value
+    for adversary in (Adversary("silos", sample=False), Adversary(dropped=1)):
+        assert account(views(release, adversary, [3] * 10), 1e-5).value > public
+    fresh = account(views(release, Adversary(dropped=1), [1] * 30), 1e-5).value
+    assert fresh < public
 
 
 def repeated(event):
@@ -164,38 +168,37 @@ def repeated(event):
 
 
 def test_compensated_noise_holds_with_shares_missing_or_known():
-    method = build("uldp-avg", noise_multiplier=5.0, compensate=2)
-    for observer in (Observer("silos", colluding=2), Observer(dropped=2), Observer("silos", dropped=1)):
-        assert account(method.seen_over(FACTS, observer, [1] * 100), 1e-5).value == pytest.approx(9.997, abs=1e-3)
+    release = build("uldp-avg", noise_multiplier=5.0, dropout_tolerance=2).release(FACTS)
+    for adversary in (Adversary("silos", colluding=2), Adversary(dropped=2), Adversary("silos", dropped=1)):
+        assert account(views(release, adversary, [1] * 100), 1e-5).value == pytest.approx(9.997, abs=1e-3)
     # nobody is missing: more noise than promised, and accounted as such
     expected = account({Gaussian(5.0 * math.sqrt(5 / 3)): 100}, 1e-5).value
-    assert account({method.event(FACTS, FACTS.silos): 100}, 1e-5).value == pytest.approx(expected, rel=1e-9)
-    with pytest.raises(ConfigError, match=r"privacy\.compensate"):
-        build("uldp-avg", noise_multiplier=5.0, compensate=5).check(FACTS)
+    assert account({release.event(FACTS.silos): 100}, 1e-5).value == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(ConfigError, match=r"privacy\.dropout_tolerance"):
+        build("uldp-avg", noise_multiplier=5.0, dropout_tolerance=5).release(FACTS).check()
 
 
 def test_a_silent_silo_takes_its_noise_with_it():
-    method = build("uldp-avg", noise_multiplier=5.0)
-    assert account({method.event(FACTS, 4): 100}, 1e-5).value == pytest.approx(11.48, abs=6e-3)
-    assert method.event(FACTS, 0) == NonPrivate()
+    release = build("uldp-avg", noise_multiplier=5.0).release(FACTS)
+    assert account({release.event(4): 100}, 1e-5).value == pytest.approx(11.48, abs=6e-3)
+    assert release.event(0) == NonPrivate()
 
 
 def test_a_single_silo_knows_all_of_its_own_noise():
-    assert build("uldp-avg", noise_multiplier=5.0).seen_by(Facts(10, 1, 4), Observer("silos")) == NonPrivate()
+    alone = build("uldp-avg", noise_multiplier=5.0).release(PublicFacts(10, 1, 4))
+    assert alone.view(Adversary("silos")) == NonPrivate()
 
 
 def test_replacing_a_user_is_twice_as_far_as_leaving_one_out():
-    method = build("uldp-avg", noise_multiplier=5.0)
-    assert account_replaced({method.event(FACTS, 5): 100}, 1e-5).value == pytest.approx(24.38, abs=6e-3)
+    release = build("uldp-avg", noise_multiplier=5.0).release(FACTS)
+    assert account_replaced({release.event(5): 100}, 1e-5).value == pytest.approx(24.38, abs=6e-3)
 
 
-def test_a_method_that_does_not_say_what_others_see_makes_no_claim():
-    from uldp.methods.base import Method
-
-    method = build("uldp-avg", noise_multiplier=5.0)
-    assert Method.seen_by(method, FACTS, Observer("server")) == NonPrivate()
-    assert Method.seen_by(method, FACTS, Observer("silos")) == NonPrivate()
-    assert Method.seen_by(method, FACTS, Observer()) == method.event(FACTS, FACTS.silos)
+def test_a_release_that_does_not_say_what_others_see_makes_no_claim():
+    release = build("uldp-avg", noise_multiplier=5.0).release(FACTS)
+    assert Release.view(release, Adversary("server")) == NonPrivate()
+    assert Release.view(release, Adversary("silos")) == NonPrivate()
+    assert Release.view(release, Adversary()) == release.event(FACTS.silos)
 
 
 def test_discrete_noise_is_never_accounted_as_more_than_its_continuous_twin():
@@ -218,14 +221,14 @@ def test_discrete_noise_is_never_accounted_as_more_than_its_continuous_twin():
 
 def test_too_small_a_share_of_noise_is_refused_with_the_bound():
     with pytest.raises(ConfigError, match="from 64 units up"):
-        build("uldp-avg", noise_multiplier=1e-6).check(FACTS)
+        build("uldp-avg", noise_multiplier=1e-6).release(FACTS).check()
 
 
 def test_an_overflowing_noise_is_refused():
     with pytest.raises(ConfigError, match="63 are there"):
-        build("uldp-avg", noise_multiplier=1e12).check(FACTS)
+        build("uldp-avg", noise_multiplier=1e12).release(FACTS).check()
     with pytest.raises(ConfigError, match="can be drawn"):
-        build("uldp-avg", noise_multiplier=3e5).check(FACTS)
+        build("uldp-avg", noise_multiplier=3e5).release(FACTS).check()
 
 
 @pytest.mark.parametrize(
@@ -258,20 +261,20 @@ def test_impossible_settings_are_refused_by_name(fields):
 def test_weights_by_records_are_those_of_equation_3_and_sum_to_at_most_one_exactly(counts):
     """No cap, no pseudo-count: n_su / N_u, less than 2^-31 below it, and never above 1 in the sum."""
     total, silos = sum(counts), len(counts)
-    weigh = build("uldp-avg-w").weights
-    facts = Facts(1, silos, 4)
-    weights = [weigh(facts, np.array([count]), np.array([total]))[0] for count in counts]
+    facts = PublicFacts(1, silos, 4)
+    by_records = build("uldp-avg-w").release(facts)
+    weights = [by_records.weights(np.array([count]), np.array([total]))[0] for count in counts]
     exact = [Fraction(float(weight)) for weight in weights]
     assert sum(exact) <= 1
     for weight, count in zip(exact, counts, strict=True):
         assert 0 <= (Fraction(count, total) if total else 0) - weight < Fraction(1, 2**31)
-    uniform = Fraction(float(weigh(facts, np.array([7]), None)[0]))
+    uniform = Fraction(float(build("uldp-avg").release(facts).weights(np.array([7]), None)[0]))
     assert silos * uniform <= 1 and Fraction(1, silos) - uniform < Fraction(1, 2**31)
 
 
 def test_uniform_weights_do_not_depend_on_counts():
-    weights = build("uldp-avg").weights
-    assert (weights(FACTS, np.arange(100), None) == weights(FACTS, np.zeros(100), None)).all()
+    weights = build("uldp-avg").release(FACTS).weights
+    assert (weights(np.arange(100), None) == weights(np.zeros(100), None)).all()
 
 
 def test_more_records_of_a_user_than_can_be_counted_are_refused_not_capped(monkeypatch):
@@ -309,8 +312,8 @@ def test_a_server_that_tells_each_silo_other_totals_gets_no_total_under_masks():
 
 def test_sgd_descends_and_so_does_avg():
     federation = small_federation(users=20, records=200)
-    for name, fields in [("uldp-sgd", {}), ("uldp-avg", {"local_epochs": 2, "local_lr": 0.05}), ("default", {})]:
-        method = build(name, rounds=10, **({"clip": 5.0, "global_lr": 3.0, **fields} if name != "default" else fields))
+    for name, fields in [("uldp-sgd", {}), ("uldp-avg", {"local_epochs": 2, "local_lr": 0.05}), ("fedavg", {})]:
+        method = build(name, rounds=10, **({"clip": 5.0, "global_lr": 3.0, **fields} if name != "fedavg" else fields))
         server, silos = make_sessions(method, federation)
         before = TinyLearner(4).evaluate(server.model, federation.test)["loss"]
         drive(server, silos)
@@ -318,7 +321,7 @@ def test_sgd_descends_and_so_does_avg():
 
 
 def test_the_server_step_divides_by_the_sampled_share():
-    facts = Facts(users=10, silos=2, dimension=1)
+    facts = PublicFacts(users=10, silos=2, dimension=1)
     from uldp.methods.base import State
 
     full = build("uldp-avg", global_lr=4.0).server(State(np.zeros(1)), np.ones(1), facts)

@@ -11,18 +11,21 @@ import pytest
 import uldp
 
 PUBLIC = [
+    "Adversary",
     "BudgetExhausted",
     "ConfigError",
     "DataError",
     "Experiment",
-    "Facts",
     "Federation",
+    "GaussianSum",
     "InputError",
     "MessageRefused",
     "Method",
     "ModelError",
     "Prepared",
+    "PublicFacts",
     "Records",
+    "Release",
     "Result",
     "RoundReport",
     "RunError",

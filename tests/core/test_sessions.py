@@ -22,6 +22,7 @@ from uldp._version import __version__
 from uldp.errors import MessageRefused, RunError
 from uldp.methods.registry import METHODS, lookup
 from uldp.methods.user_sum import UserSum
+from uldp.privacy.releases import PublicFacts
 from uldp.protocol import messages as m
 from uldp.protocol.turns import ANSWERS, ROUTES, Phase, diagram, sequence, turn, turns
 from uldp.rng import Secrets
@@ -32,9 +33,7 @@ DIGEST = "d" * 64
 def build(name="uldp-avg-w", **fields):
     named = lookup(name)
     defaults = {"rounds": 3}
-    if named.fixed.get("mode") == "published":
-        defaults["claimed_epsilon"] = 2.0
-    elif named.method.unit is not None and not named.method.local_noise:
+    if named.with_defaults.unit is not None and not named.with_defaults.local:
         defaults["noise_multiplier"] = 5.0
     return named.method(**{**defaults, **dict(named.fixed), **fields})
 
@@ -80,7 +79,7 @@ def test_another_seed_gives_another_model():
 @pytest.mark.parametrize("name", METHODS)
 def test_saving_and_restoring_after_every_exchange_changes_nothing(name):
     method = build(name)
-    if isinstance(method, UserSum) and not method.claims:
+    if isinstance(method, UserSum):
         method = build(name, sample_rate=0.5)
     server, silos = make_sessions(method, small_federation())
     drive(server, silos)
@@ -131,10 +130,11 @@ def test_every_setup_is_one_path_from_new_to_ready(route):
 @pytest.mark.parametrize("method", ["uldp-avg", "uldp-avg-w"])
 @pytest.mark.parametrize("name", ["plain", "masked", "paillier"])
 def test_every_plan_takes_one_of_the_routes_that_the_docs_draw(name, method, rate):
-    kind = make_aggregation(name)
-    assert kind.route(build(method, sample_rate=rate)) in ROUTES.values()
+    kind, facts = make_aggregation(name), PublicFacts(users=6, silos=3, dimension=4)
+    assert kind.route(build(method, sample_rate=rate).release(facts)) in ROUTES.values()
     if name == "paillier":
-        assert kind.route(build(method, sample_rate=0.5, sampling="private")) in ROUTES.values()
+        private = build(method, sample_rate=0.5, sampling="private")
+        assert kind.route(private.release(facts)) in ROUTES.values()
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_a_sum_that_was_rounded_otherwise_or_another_scale_gets_noise_of_its_own
 
     first = sent()
     assert (sent() == first).all()
-    for other in (sent(Rounded), sent(compensate=1), sent(noise_multiplier=5.0 + 1e-9)):
+    for other in (sent(Rounded), sent(dropout_tolerance=1), sent(noise_multiplier=5.0 + 1e-9)):
         assert abs(np.corrcoef(first, other)[0, 1]) < 5 / np.sqrt(dimension)
 
 
@@ -378,12 +378,12 @@ def test_the_budget_ends_the_run_before_the_round_is_asked_for():
     method = build("uldp-avg", rounds=10)
     from uldp.privacy.accountants import account
 
-    facts = make_plan(method, small_federation()).facts
-    budget = account({method.event(facts, 3): 4}, 1e-5).value
+    release = make_plan(method, small_federation()).release
+    budget = account({release.event(3): 4}, 1e-5).value
     server, silos = make_sessions(method, small_federation(), budget=budget)
     drive(server, silos)
     assert server.round == 4
-    assert server.budget_ended
+    assert server.over and not server.ledger.affords(release.event(3), 5)
     assert server.ledger.epsilon().value <= budget
 
 
@@ -402,7 +402,7 @@ def test_the_wire_shows_how_much_was_cut_off_of_the_method_without_privacy_only(
         server.collect()
         server.charge()
         server.advance()
-    assert bool(sum(told)) == (lookup(name).method.unit is None)
+    assert bool(sum(told)) == (lookup(name).with_defaults.unit is None)
 
 
 def test_the_sequence_in_the_docs_is_the_table():

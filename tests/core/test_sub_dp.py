@@ -1,26 +1,34 @@
-"""CentralSubDP and LocalSubDP: what a subject moves, what the noise of the published mode gives away."""
+"""CentralSubDP and LocalSubDP: what a subject moves, and what the noise of the published algorithms gives away."""
 
 import dataclasses
 import math
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import TinyLearner, build, drive, make_sessions, small_federation, step
+from tests.support import TinyLearner, build, drive, make_sessions, rows_of, small_federation, step
 
-from uldp.data.federation import SiloData
+from uldp.caveats import Severity
+from uldp.data.federation import Federation, SiloData
 from uldp.errors import ConfigError, MessageRefused
-from uldp.methods.base import Facts, Observer
-from uldp.methods.subjects import fixed_batch, largest_group, sampled_subjects, some_of_each
 from uldp.privacy.accountants import account
-from uldp.privacy.events import Gaussian, Group, NonPrivate, PoissonSampled, Repeated
+from uldp.privacy.events import Gaussian, Group, PoissonSampled, Repeated
+from uldp.privacy.releases import Adversary, PublicFacts
+from uldp.privacy.releases.noised_model import sampled_subjects, some_of_each
 from uldp.protocol import messages as m
+from uldp.research.published_noise import published_noise
+from uldp.research.published_subjects import (
+    Published,
+    claimed_and_true,
+    epsilon_of_fixed_noise,
+    fixed_batch,
+    largest_group,
+    train,
+)
 from uldp.rng import Secrets, Streams
-from uldp.vectors import from_words
 
-FACTS = Facts(users=100, silos=5, dimension=4)
+FACTS = PublicFacts(users=100, silos=5, dimension=4)
 STREAMS = Streams.from_seed(0)
 
 
@@ -37,8 +45,14 @@ def one_step(method, data, seed=3, x=None):
     """The sum of one local step of LocalSubDP without noise, from the change it makes."""
     method = dataclasses.replace(method, local_steps=1, local_lr=1.0, batch_size=1.0)
     secrets = Secrets.simulated_from_seed(seed)
-    ((_, row),) = method.silo(np.ones(4) if x is None else x, data, TinyLearner(4), STREAMS, secrets)
+    x = np.ones(4) if x is None else x
+    ((_, row),) = rows_of(method, x, data, TinyLearner(4), streams=STREAMS, secrets=secrets)
     return -row[0]
+
+
+def kept(method, data):
+    """The records of a silo that take part."""
+    return method.release(FACTS).select(data, None, STREAMS)
 
 
 # --- sampling and choosing -------------------------------------------------------------------------------------
@@ -97,9 +111,9 @@ def test_a_subject_moves_a_step_of_local_sub_dp_by_one_clip(seed, user, items, r
 def test_with_items_sampled_a_subject_moves_a_step_by_its_largest_group(seed, user, most):
     data = silo_of(np.random.default_rng(seed).integers(0, 9, 6), seed=seed)
     method = build("local-sub-dp", clip=0.3, sampling="items", record_rate=1.0, max_items=4, largest_group=most)
-    kept, fewer = (method.kept(one, None, STREAMS) for one in (data, data.take(data.users != user)))
-    assert largest_group(kept.users) <= 4
-    moved = np.linalg.norm(one_step(method, kept, seed) - one_step(method, fewer, seed))
+    whole, fewer = (kept(method, one) for one in (data, data.take(data.users != user)))
+    assert largest_group(whole.users) <= 4
+    moved = np.linalg.norm(one_step(method, whole, seed) - one_step(method, fewer, seed))
     assert moved <= (most or 4) * 0.3 * (1 + 1e-9)
 
 
@@ -110,7 +124,7 @@ def test_the_bounds_above_are_nearly_attained_so_the_tests_can_fail():
 
     def moved(**fields):
         method = build("local-sub-dp", clip=0.3, record_rate=1.0, **fields)
-        before, after = (one_step(method, method.kept(d, None, STREAMS), x=x) for d in (data, without))
+        before, after = (one_step(method, kept(method, d), x=x) for d in (data, without))
         return np.linalg.norm(before - after)
 
     assert moved() > 0.29
@@ -132,14 +146,14 @@ def test_the_bounds_above_are_nearly_attained_so_the_tests_can_fail():
 )
 def test_the_event_of_local_sub_dp_counts_every_silo_of_a_subject(fields, event):
     method = build("local-sub-dp", noise_multiplier=2.0, local_steps=10, record_rate=0.1, **fields)
-    assert method.event(FACTS, 5) == event
-    assert method.seen_by(FACTS, Observer("server")) == event
+    assert method.release(FACTS).event(5) == event
+    assert method.release(FACTS).view(Adversary("server")) == event
 
 
 def test_silos_of_a_subject_and_weights_in_central_sub_dp():
-    def multiplier(observer=None, **fields):
-        method = build("central-sub-dp", noise_multiplier=6.0, **fields)
-        seen = method.event(FACTS, 5) if observer is None else method.seen_by(FACTS, observer)
+    def multiplier(adversary=None, **fields):
+        release = build("central-sub-dp", noise_multiplier=6.0, **fields).release(FACTS)
+        seen = release.event(5) if adversary is None else release.view(adversary)
         return seen.noise_multiplier
 
     assert multiplier() == pytest.approx(6 / 5)
@@ -147,24 +161,27 @@ def test_silos_of_a_subject_and_weights_in_central_sub_dp():
     assert multiplier(fraction=0.6) == pytest.approx(2)
     assert multiplier(weighting="records") == multiplier(weighting="uniform") == pytest.approx(6)
     # the server of plain sees each silo's sum, with a fifth of the variance each
-    assert multiplier(Observer("server"), max_silos=2) == pytest.approx(6 / math.sqrt(2 * 5))
-    assert multiplier(Observer("server"), weighting="records") == pytest.approx(6 / math.sqrt(5))
+    assert multiplier(Adversary("server"), max_silos=2) == pytest.approx(6 / math.sqrt(2 * 5))
+    assert multiplier(Adversary("server"), weighting="records") == pytest.approx(6 / math.sqrt(5))
 
 
 def test_more_silos_than_assumed_are_refused_and_the_assumption_is_stated():
     federation = small_federation(users=6, silos=3)
-    facts = Facts(6, 3, 4)
-    method = build("local-sub-dp", max_silos=2, noise_multiplier=1.0)
-    with pytest.raises(ConfigError, match=r"max_silos: somebody has records in more than 2 silos"):
-        method.check_counts(facts, federation.counts())
-    method.check_counts(facts, np.array([[1, 0], [2, 3], [0, 4]]))
-    assert "more than 2 silos" in method.assumptions(facts)[0]
-    assert build("local-sub-dp").assumptions(facts) == ()
+    facts = PublicFacts(6, 3, 4)
+    for name in ("local-sub-dp", "central-sub-dp"):
+        release = build(name, max_silos=2, noise_multiplier=1.0).release(facts)
+        with pytest.raises(ConfigError, match=r"max_silos: somebody has records in more than 2 silos"):
+            release.check_counts(federation.counts())
+        release.check_counts(np.array([[1, 0], [2, 3], [0, 4]]))
+        (assumed,) = [caveat for caveat in release.caveats() if caveat.code == "max-silos"]
+        assert "more than 2 silos" in assumed.text and assumed.severity is Severity.WEAKENS
+        without = build(name, noise_multiplier=1.0).release(facts)
+        assert all(caveat.code != "max-silos" for caveat in without.caveats())
 
 
 def test_the_statement_says_what_is_sampled_and_what_epsilon_rests_on():
     method = build("local-sub-dp", sampling="items", max_items=5, largest_group=2)
-    assert "at most 5 of a subject, of which 2 count in a step" in method.caveats(FACTS)[0]
+    assert "at most 5 of a subject, of which 2 count in a step" in method.caveats(FACTS)[0].text
     assert "as a whole" not in " ".join(method.corrections())
     assert "as a whole" in " ".join(build("local-sub-dp").corrections())
 
@@ -185,11 +202,9 @@ def test_with_records_weights_central_sub_dp_with_all_items_is_uldp_sgd_but_for_
 # --- picking silos and subjects ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["central-sub-dp", "local-sub-dp", "central-sub-dp-published"])
+@pytest.mark.parametrize("name", ["central-sub-dp", "local-sub-dp"])
 def test_silos_that_are_not_picked_send_zeros(name):
-    fields = {"claimed_epsilon": 5.0} if "published" in name else {}
-    if name == "central-sub-dp":
-        fields["sample_rate"] = 0.9
+    fields = {"sample_rate": 0.9} if name == "central-sub-dp" else {}
     server, silos = make_sessions(build(name, rounds=6, fraction=0.67, **fields), small_federation())
     sent = {}
     while requests := server.requests():
@@ -215,23 +230,11 @@ def test_a_silo_refuses_other_numbers_of_picked_silos_than_were_agreed_on():
     assert silos["silo-0"].save() == before
 
 
-# --- published: the noise gives the subject away ----------------------------------------------------------------
+# --- as published: the noise gives the subject away -------------------------------------------------------------
 
 
-def totals_of(method, federation, dimension, seed):
-    """The released totals of one round, as numbers."""
-    server, silos = make_sessions(method, federation, learner=TinyLearner(dimension), seed=seed)
-    found = []
-    advance = server.advance
-
-    def spy():
-        if server._sum is not None:
-            found.append(from_words(server._sum) / method.encoding(server._plan.facts).units)
-        advance()
-
-    server.advance = spy
-    drive(server, silos)
-    return found[0]
+def published(name, **fields):
+    return Published(algorithm=name, **{"rounds": 1, "clip": 1.0, "epsilon": 2.0, **fields})
 
 
 def zero_federation(many: int, dimension=4000):
@@ -242,58 +245,89 @@ def zero_federation(many: int, dimension=4000):
     return dataclasses.replace(base, silos=(silo,))
 
 
+class FromZero(TinyLearner):
+    """The model starts at zero, so that what it moves by is the model."""
+
+    def initial(self, streams):
+        return np.zeros(self.dimension)
+
+
 @pytest.mark.parametrize("name", ["central-sub-dp", "local-sub-dp"])
-def test_the_size_of_the_noise_tells_a_subject_in_published_mode_and_not_in_sound_mode(name):
+def test_the_size_of_the_noise_tells_a_subject_as_published_and_not_in_our_methods(name):
     dimension = 4000
     local = {"local_steps": 1, "local_lr": 1.0} if name == "local-sub-dp" else {}
     deviations = {}
-    for mode in ("published", "sound"):
-        noise = {"claimed_epsilon": 2.0} if mode == "published" else {"noise_multiplier": 5.0}
-        method = build(name, rounds=1, clip=1.0, batch_size=16, mode=mode, **local, **noise)
-        for many in (0, 8):
-            total = totals_of(method, zero_federation(many, dimension), dimension, seed=1)
-            deviations[mode, many] = float(total.std())
+    for many in (0, 8):
+        data = zero_federation(many, dimension)
+        outcome = train(published(name, batch_size=16, **local), data, FromZero(dimension), seed=1)
+        deviations["published", many] = float(outcome.model.std())
+        method = build(name, rounds=1, clip=1.0, noise_multiplier=5.0, **local)
+        server, silos = make_sessions(method, data, learner=FromZero(dimension), seed=1)
+        drive(server, silos)
+        deviations["ours", many] = float(server.model.std())
     error = 5 / math.sqrt(2 * dimension)  # five standard errors of a deviation, relatively
     with_them, without = deviations["published", 8], deviations["published", 0]
     assert with_them > 2 * without  # sigma_8 against sigma_1: one look at one round tells
-    assert abs(deviations["sound", 8] / deviations["sound", 0] - 1) < 2 * error
+    assert abs(deviations["ours", 8] / deviations["ours", 0] - 1) < 2 * error
 
 
-def test_published_noise_is_sigma_z_for_every_silo_that_took_part():
-    method = build("central-sub-dp-published", rounds=1, claimed_epsilon=2.0, batch_size=16, clip=1.0)
-    method = method.fitted(np.array([16]))
-    facts = Facts(9, 3, 4)
-    one, three = (method.server_noise(facts, remarks) for remarks in ([8, 0, 0], [8, 8, 8]))
-    assert three == pytest.approx(math.sqrt(3) * one)
-    assert method.server_noise(facts, [0, 0, 0]) == 0
-    assert one > method.server_noise(facts, [1, 0, 0]) > 0
+@pytest.mark.parametrize("silos", [1, 3])
+def test_published_noise_is_sigma_z_for_every_silo_that_took_part(silos):
+    """Without gradients the model is the noise of all silos: sqrt(s) sigma_Z C, divided by s (Algorithm 1)."""
+    dimension, size = 20_000, 4
+    users = np.repeat(np.arange(4), size)  # a batch of all records: the largest group is ``size``
+    zeros = np.zeros((len(users), dimension), np.float32)
+    parts = [SiloData(f"silo-{s}", zeros, np.zeros(len(users), np.float32), users) for s in range(silos)]
+    empty = dataclasses.replace(parts[0].take(np.zeros(len(users), dtype=bool)), name="empty")  # adds no noise
+    data = dataclasses.replace(small_federation(dimension=dimension), silos=(*parts, empty))
+    settings_ = published("central-sub-dp", batch_size=16)
+    model = train(settings_, data, FromZero(dimension), seed=0).model
+    rate = 16 / (16 * silos)
+    sigma = published_noise(2.0, 1e-5, size, rate, silos + 1)
+    assert sigma == settings_.sigma(size, 16 * silos, settings_.accounted_steps(silos + 1))
+    assert sigma > settings_.sigma(1, 16 * silos, settings_.accounted_steps(silos + 1)) > 0
+    assert model.std() == pytest.approx(math.sqrt(silos) * sigma / (silos + 1), rel=5 / math.sqrt(2 * dimension))
 
 
-@pytest.mark.parametrize("name", ["central-sub-dp-published", "local-sub-dp-published"])
-def test_published_mode_makes_no_promise_and_says_why(name):
-    method = build(name, claimed_epsilon=2.0).fitted(np.full(100, 20))
-    assert method.event(FACTS, 5) == NonPrivate()
-    assert method.seen_by(FACTS, Observer("server")) == NonPrivate()
-    assert "claims epsilon 2" in method.void
-    text = " ".join(method.caveats(FACTS))
+@pytest.mark.parametrize("name", ["central-sub-dp", "local-sub-dp"])
+def test_what_is_published_makes_no_promise_and_says_why(name):
+    outcome = train(published(name, batch_size=4, local_steps=2), small_federation(), TinyLearner(4), seed=0)
+    told = outcome.to_json()
+    assert told["epsilon"] is None and told["claimed_epsilon"] == 2.0
+    assert told["guarantee"].startswith("NO GUARANTEE: no finite epsilon holds")
+    text = " ".join(told["claimed_and_true"])
     for reason in ("Claimed 2, true: none", "Silos add up", "q is an item's", "fixed size", "D1", "D2", "D3", "D4"):
         assert reason in text
 
 
-def test_the_numbers_of_the_published_statement_are_those_of_the_accountant():
+def equal_silos(records, silos=5) -> Federation:
+    """So many records in each silo."""
+    return small_federation(users=100, silos=silos, records=records)
+
+
+def test_the_numbers_beside_the_claim_are_those_of_the_accountant():
     """A batch of fixed size lets another item in where one leaves: two clips, so half the noise."""
-    method = build("local-sub-dp-published", rounds=10, local_steps=10, batch_size=8)
-    method = method.claiming(2.0, 1e-5, FACTS).fitted(np.full(100, 40))  # 800 records in each of 5 silos
-    noise = method.sigma(1, 800, 100)
-    text = " ".join(method.caveats(FACTS))
+    local = published("local-sub-dp", rounds=10, local_steps=10, batch_size=8)
+    noise = local.sigma(1, 800, 100)
+    text = " ".join(claimed_and_true(local, equal_silos(800)))
     for steps, items, says in ((500, 1, "{:.4g} in 5 silos"), (100, 100, "{:.4g} with 100 items")):
         event = Group(items, PoissonSampled(0.01, Gaussian(noise / 2)), 8)
-        assert says.format(account({event: steps}, 1e-5).value) in text
-    central = build("central-sub-dp-published", rounds=10, batch_size=8)
-    central = central.claiming(2.0, 1e-5, FACTS).fitted(np.full(100, 40))
+        true = account({event: steps}, 1e-5).value
+        assert says.format(true) in text
+        found = epsilon_of_fixed_noise(local, 5, noise / 2, 0.01, items=items, of_silos=steps // 100)
+        assert found == pytest.approx(true, rel=1e-9)
+    central = published("central-sub-dp", rounds=10, batch_size=8)
     noise = central.sigma(1, 4000, 50) * 8 * math.sqrt(5) / 2
     expected = account({Group(5, PoissonSampled(0.01, Gaussian(noise))): 10}, 1e-5).value
-    assert f"{expected:.4g} in 5 silos" in " ".join(central.caveats(FACTS))
+    assert f"{expected:.4g} in 5 silos" in " ".join(claimed_and_true(central, equal_silos(800)))
+
+
+def test_the_claim_is_below_what_a_subject_in_several_silos_faces():
+    """LocalSubDP: the same steps in every silo, and the paper counts those of one."""
+    local = published("local-sub-dp", rounds=10, local_steps=10, batch_size=8)
+    noise = local.sigma(1, 800, local.steps_of_a_silo())
+    alone, everywhere = (epsilon_of_fixed_noise(local, 20, noise, 0.01, items=1, of_silos=s) for s in (1, 20))
+    assert alone <= local.epsilon < everywhere
 
 
 def test_two_clips_are_attained_by_a_batch_of_fixed_size():
@@ -311,59 +345,70 @@ def test_two_clips_are_attained_by_a_batch_of_fixed_size():
 
 
 def test_local_sub_dp_divides_every_step_by_the_number_of_silos_as_printed():
+    """With next to no noise both are plain gradient steps; the published ones are five times smaller, step by step."""
     data = silo_of([3, 3])
+    some = SiloData("silo-0", data.features, data.labels, np.arange(6))
     x = np.full(4, 3.0)
 
-    def change(mode, lr):
-        noise = {"claimed_epsilon": 1e6, "picked_silos": 5} if mode == "published" else {"record_rate": 1.0}
-        fields = {"local_steps": 3, "batch_size": 6.0, "clip": 20.0, "items": 1, "local_lr": lr}
-        method = build("local-sub-dp", mode=mode, **fields, **noise)
-        some = SiloData("silo-0", data.features, data.labels, np.arange(6))
-        return next(method.silo(x, some, TinyLearner(4), STREAMS, Secrets.simulated_from_seed(0)))[1][0]
+    class FromX(TinyLearner):
+        def initial(self, streams):
+            return x.copy()
 
-    # with next to no noise both are plain gradient steps; the published ones are five times smaller, step by step
-    assert np.allclose(change("published", 0.5), change("sound", 0.1), atol=1e-2)
-    assert not np.allclose(change("published", 0.5), change("sound", 0.5) / 5, atol=3e-2)
+    def as_published(lr):
+        """The mean change of five silos with the same records."""
+        five = tuple(dataclasses.replace(some, name=f"silo-{s}") for s in range(5))
+        federation = dataclasses.replace(small_federation(), silos=five)
+        fields = {"local_steps": 3, "batch_size": 6, "clip": 20.0, "epsilon": 1e6, "local_lr": lr}
+        return train(published("local-sub-dp", **fields), federation, FromX(4), seed=0).model - x
+
+    def ours(lr):
+        fields = {"local_steps": 3, "batch_size": 6.0, "clip": 20.0, "items": 1, "local_lr": lr, "record_rate": 1.0}
+        return rows_of(build("local-sub-dp", **fields), x, some, TinyLearner(4))[0][1][0]
+
+    assert np.allclose(as_published(0.5), ours(0.1), atol=1e-2)
+    assert not np.allclose(as_published(0.5), ours(0.5) / 5, atol=3e-2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"algorithm": "uldp-avg"}, "one of central-sub-dp, local-sub-dp"),
+        ({"epsilon": 0.0}, "a positive number"),
+        ({"delta": 1.0}, "a probability"),
+        ({"batch_size": 2.5}, "whole number"),
+        ({"rounds": 0}, "whole number"),
+    ],
+)
+def test_bad_settings_of_the_published_algorithms_get_one_sentence(fields, message):
+    with pytest.raises(ConfigError) as caught:
+        Published(**fields)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["central-sub-dp", "local-sub-dp"])
+def test_the_earlier_names_of_the_published_algorithms_say_what_to_run(name):
+    with pytest.raises(ConfigError, match=f"`uldp published {name}`"):
+        build(f"{name}-published")
 
 
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
-        ("local-sub-dp", {"mode": "loud"}, "one of sound, published"),
         ("local-sub-dp", {"sampling": "records"}, "one of subjects, items"),
         ("local-sub-dp", {"items": 0}, "a whole number from 1 to 1,000,000"),
         ("local-sub-dp", {"max_items": 5}, "left out unless"),
         ("local-sub-dp", {"largest_group": 5}, "left out unless"),
         ("local-sub-dp", {"sampling": "items"}, "the public number"),
-        ("local-sub-dp", {"sampling": "items", "max_items": 3, "largest_group": 4}, "at most max_items (3)"),
-        ("local-sub-dp-published", {"sampling": "items", "max_items": 3}, "left out with mode"),
+        ("local-sub-dp", {"sampling": "items", "max_items": 3, "largest_group": 4}, "from 0 (all) to max_items (3)"),
         ("local-sub-dp", {"fraction": 0.0}, "above 0"),
         ("local-sub-dp", {"max_silos": -1}, "from 0 to 10,000"),
-        ("local-sub-dp-published", {"noise_multiplier": 1.0}, "follows from privacy.epsilon"),
-        ("local-sub-dp-published", {"batch_size": 2.5}, "whole number"),
         ("central-sub-dp", {"weighting": "loud"}, "one of none, uniform, records"),
-        ("central-sub-dp-published", {"sample_rate": 0.5}, "1 with mode"),
-        ("central-sub-dp-published", {"weighting": "records"}, "'none' with mode"),
         ("central-sub-dp", {"sampling": "private", "sample_rate": 0.5, "fraction": 0.5}, "private sampling"),
     ],
 )
 def test_bad_settings_get_one_sentence(name, fields, message):
     with pytest.raises(ConfigError) as caught:
-        build(name, **fields)
+        build(name, **fields).release(FACTS).check()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_remark_that_no_batch_can_have_is_refused():
-    method = build("central-sub-dp-published", rounds=1, claimed_epsilon=2.0, batch_size=4)
-    server, silos = make_sessions(method, small_federation())
-    while not server.in_round:
-        for name, request in server.requests().items():
-            server.receive(name, silos[name].reply(request))
-        server.collect()
-        server.requests()
-    name, request = next(iter(server.requests().items()))
-    answer = m.decode(silos[name].reply(request), experiment="d" * 64, silo=name, limit=10**6)
-    for remark in (-1, 5):
-        with pytest.raises(MessageRefused, match="remark lies between 0 and 4"):
-            server.receive(name, m.encode("d" * 64, name, msgspec.structs.replace(answer, remark=remark)))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from uldp.errors import ConfigError, ModelError
-from uldp.methods.release import silo_sum
+from uldp.privacy.releases.sums import IntegerSum
 from uldp.vectors import FixedPoint, clip_rows, from_words, to_words
 
 finite = st.floats(-1e6, 1e6, allow_nan=False, width=32)
@@ -29,7 +29,7 @@ def test_an_encoded_row_is_never_longer_than_the_clip(matrix, clip):
 
 @given(rows, st.floats(1e-3, 1e3), st.lists(st.integers(0, 50), min_size=3, max_size=3))
 def test_the_shares_of_one_user_over_silos_are_together_never_longer_than_the_clip(matrix, clip, counts):
-    from uldp.methods.weights import record_weights
+    from uldp.privacy.releases.weights import record_weights
 
     totals = np.array([sum(counts)])
     encoding = FixedPoint(limit=clip)
@@ -111,15 +111,16 @@ def test_a_user_whose_row_is_not_finite_counts_as_zero_and_changes_nobody_else()
     good = np.array([[0.5, 0.5], [0.25, 0.0]])
     bad = np.vstack([good, [[np.nan, 0.1]], [[np.inf, 0.1]]])
     weights = np.array([1.0, 0.5, 1.0, 1.0])
-    alone = silo_sum([(np.array([0, 1]), clip_rows(good, 1.0))], weights, encoding, 2)
-    together = silo_sum([(np.arange(4), clip_rows(bad, 1.0))], weights, encoding, 2)
+    alone, together = (IntegerSum(encoding, 2, weights) for _ in range(2))
+    alone.add(np.array([0, 1]), clip_rows(good, 1.0))
+    together.add(np.arange(4), clip_rows(bad, 1.0))
     assert (alone.total == together.total).all()
     assert (alone.left_out, together.left_out) == (0, 2)
 
 
 def test_a_silo_row_that_is_not_finite_is_an_error():
     with pytest.raises(ModelError, match=r"method\.local_lr"):
-        silo_sum([(None, np.array([[np.nan]]))], None, FixedPoint(limit=1.0), 1, private=False)
+        IntegerSum(FixedPoint(limit=1.0), 1, None, private=False).add(None, np.array([[np.nan]]))
 
 
 def test_an_overflow_is_refused_before_training():

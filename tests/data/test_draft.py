@@ -59,7 +59,7 @@ def test_with_the_data_the_proposal_fits_the_table_and_says_so():
     schema = Schema.from_dict(made.tree, label="out", user="pid")
     features = schema.features(TABLE, "t")
     assert len(features) == len(schema.labels(TABLE, "t")) == COUNT
-    assert "proposed from the data" in schema.caveats[0]
+    assert "proposed from the data" in schema.caveats[0].text
     assert made.tree["columns"]["stage"]["categories"] == [1, 2, 3]
     assert made.tree["columns"]["ward"] == {
         "kind": "category",

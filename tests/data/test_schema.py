@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from uldp.caveats import Severity
 from uldp.data.schema import Schema
 from uldp.errors import ConfigError, DataError
 
@@ -97,9 +98,10 @@ def test_round_trip(through):
 
 def test_caveats():
     assert schema().caveats == ()
-    assert schema(standardise="silo").void.startswith("user-level DP does not hold:")
-    assert schema().void == ""
-    assert "assumes public constants" in schema(source="data").caveats[0]
+    assert schema(standardise="silo").no_guarantee.startswith("user-level DP does not hold:")
+    assert schema().no_guarantee == ""
+    (caveat,) = schema(source="data").caveats
+    assert "assumes public constants" in caveat.text and caveat.severity == Severity.WEAKENS
     assert len(schema(source="data", standardise="silo").caveats) == 1
 
 

@@ -121,7 +121,7 @@ def test_standardising_by_silo_lets_one_user_move_the_others(tmp_path):
     neighbour = load(write(tmp_path, frame(*ROWS)), **options)
     moved = np.abs(whole.without(index_of("u6")).silos[0].features - neighbour.silos[0].features).max()
     assert moved > 1
-    assert "user-level DP does not hold" in whole.void
+    assert "user-level DP does not hold" in whole.no_guarantee
 
 
 def test_standardising_by_silo_uses_pooled_statistics_for_test_and_new_data(tmp_path):

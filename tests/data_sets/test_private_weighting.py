@@ -12,8 +12,9 @@ from uldp.experiment.build import prepare
 from uldp.experiment.config import Experiment
 from uldp.experiment.presets import preset
 from uldp.methods.base import State
+from uldp.privacy.releases.sums import IntegerSum
 from uldp.rng import Secrets
-from uldp.sessions.server import ServerSession
+from uldp.sessions.server import ServerSession, Stage
 from uldp.sessions.silo import SiloSession, signing_key
 from uldp.vectors import from_words
 
@@ -32,7 +33,7 @@ def prepared(dataset, users, aggregation, rounds):
 def weighted_alike(clear, private):
     """``clear`` with the weights that ``private`` applies under encryption."""
     method = with_paillier_weights(clear.plan.method, private.plan.aggregation)
-    return replace(clear, plan=replace(clear.plan, method=method))
+    return replace(clear, plan=replace(clear.plan, method=method, release=method.release(clear.plan.facts)))
 
 
 def sessions(ready):
@@ -46,7 +47,7 @@ def sessions(ready):
 
 def collect_round(server, silos):
     """Bring a session to where a round's total waits, and give the total in units."""
-    while not server.collected:
+    while server.stage is not Stage.COLLECTED:
         for name, request in server.requests().items():
             server.receive(name, silos[name].reply(request))
         server.collect()
@@ -55,14 +56,15 @@ def collect_round(server, silos):
 
 def exact_sum(ready, server, silos):
     """sum_s sum_u w_su clip(delta_su) in units, as fractions of the float64 rows."""
-    method, facts = ready.plan.method, ready.plan.facts
-    encoding = method.encoding(facts)
+    release, facts = ready.plan.release, ready.plan.facts
+    encoding = release.encoding
     counts = np.minimum(ready.federation.counts(), LIMITS["max_records"] // facts.silos)
     totals, unit = counts.sum(axis=0), Fraction(encoding.limit) / encoding.units
     total = [Fraction(0)] * facts.dimension
     for index, silo in enumerate(ready.federation):
         streams = silos[silo.name]._streams.child("round", server.round + 1)
-        for users, rows in method.silo(server.model, silo, ready.learner, streams, Secrets.simulated_from_seed(1)):
+        unused = Secrets.simulated_from_seed(1)
+        for users, rows in release.rows(ready.plan.method, server.model, silo, ready.learner, streams, unused):
             for user, row in zip(users.tolist(), rows.tolist(), strict=True):
                 weight = Fraction(16 * int(counts[index, user]), 16 * int(totals[user]) + 1) / unit
                 total = [have + weight * Fraction(value) for have, value in zip(total, row, strict=True)]
@@ -98,16 +100,16 @@ def compare(dataset, users, rounds):
 
 def _without_noise(ready, server, silos):
     """The silos' integer sums of this round, before noise: as ``plain`` makes them."""
-    from uldp.methods.release import silo_sum
-
-    method, facts = ready.plan.method, ready.plan.facts
-    total = np.zeros(facts.dimension, dtype=np.int64)
+    release, dimension = ready.plan.release, ready.plan.facts.dimension
+    total = np.zeros(dimension, dtype=np.int64)
     for silo in ready.federation:
         session = silos[silo.name]
         streams = session._streams.child("round", server.round + 1)
-        rows = method.silo(server.model, silo, ready.learner, streams, Secrets.simulated_from_seed(1))
-        weights = method.weights(facts, session._counts, session._told)
-        total += silo_sum(rows, weights, method.encoding(facts), facts.dimension).total
+        part = IntegerSum(release.encoding, dimension, release.weights(session._counts, session._told))
+        unused = Secrets.simulated_from_seed(1)
+        for users, rows in release.rows(ready.plan.method, server.model, silo, ready.learner, streams, unused):
+            part.add(users, rows)
+        total += part.total
     return total
 
 

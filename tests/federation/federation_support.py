@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from uldp.experiment.build import Prepared
 from uldp.experiment.config import Experiment
-from uldp.experiment.parties import PreparedServer, PreparedSilo, prepare_server, prepare_silo
+from uldp.experiment.parties import prepare_server, prepare_silo
 from uldp.protocol import messages as m
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.serving import Clock, Failed, Patience, Serving
@@ -31,7 +32,7 @@ def experiment(**sections) -> Experiment:
 
 
 @lru_cache(maxsize=64)
-def _parties(tree: str) -> tuple[PreparedServer, dict[str, PreparedSilo]]:
+def _parties(tree: str) -> tuple[Prepared, dict[str, Prepared]]:
     import json
 
     built = Experiment.from_tree(json.loads(tree))
@@ -39,7 +40,7 @@ def _parties(tree: str) -> tuple[PreparedServer, dict[str, PreparedSilo]]:
     return prepare_server(built, rehearsal=True), silos
 
 
-def parties(built: Experiment) -> tuple[PreparedServer, dict[str, PreparedSilo]]:
+def parties(built: Experiment) -> tuple[Prepared, dict[str, Prepared]]:
     """Prepared once for all tests with the same experiment: they are frozen."""
     import json
 

@@ -13,6 +13,7 @@ from uldp.privacy.accountants import account
 from uldp.privacy.ledger import Ledger
 from uldp.protocol import messages as m
 from uldp.rng import Secrets
+from uldp.sessions.server import Stage
 
 SECRETS = Secrets.from_key(b"s" * 32)
 KINDS = ["plain", "masked"]
@@ -20,7 +21,7 @@ GONE = "silo-1"
 
 
 def sessions(aggregation="masked", silos=4, **options):
-    method = build("uldp-avg-w", **{"compensate": 2, **options})
+    method = build("uldp-avg-w", **{"dropout_tolerance": 2, **options})
     return make_sessions(method, small_federation(silos=silos), aggregation=aggregation, secrets=SECRETS)
 
 
@@ -83,7 +84,7 @@ def test_a_repeated_round_computes_nothing_anew(aggregation, monkeypatch):
 
 def test_under_masks_the_two_attempts_of_a_silo_share_no_mask():
     """Equal masks would show as a difference of zero; fresh ones look uniform."""
-    server, silos = in_round(silos=5, compensate=3)
+    server, silos = in_round(silos=5, dropout_tolerance=3)
     first = attempt(server, silos, without=[GONE])
     server.exclude([GONE])
     second = attempt(server, silos)
@@ -110,8 +111,8 @@ def test_the_ledger_is_charged_for_the_noise_that_is_there(aggregation):
     server.exclude([GONE])
     attempt(server, silos)
     entry = finish_round(server)
-    plan = server._plan
-    assert entry.event == plan.method.event(plan.facts, 3) != plan.method.event(plan.facts, 4)
+    release = server._plan.release
+    assert entry.event == release.event(3) != release.event(4)
     assert server.heard == (3,)
     drive(server, silos)
     assert server.heard == (3, 4, 4)
@@ -222,8 +223,7 @@ def test_what_two_attempts_tell_a_server_that_lies():
     ]
     noised = np.frombuffer(silos[GONE]._answered.noised, dtype="<u8")
     assert np.array_equal(totals[0] - totals[1], noised)
-    method, facts = server._plan.method, server._plan.facts
-    assert method.noise_scale(facts) > 0  # it is not bare
+    assert server._plan.release.noise_scale > 0  # it is not bare
 
 
 def test_silos_that_were_told_different_sets_cancel_nothing():
@@ -250,12 +250,11 @@ def test_the_server_does_not_go_below_the_least_number_of_silos():
 
 
 def test_a_round_that_the_budget_does_not_afford_with_fewer_silos_is_not_made():
-    method = build("uldp-avg", compensate=2, rounds=1)
+    method = build("uldp-avg", dropout_tolerance=2, rounds=1)
     server, silos = make_sessions(method, small_federation(silos=4), aggregation="masked", secrets=SECRETS)
-    plan = server._plan
-    budget = account({plan.method.event(plan.facts, 4): 1}, 1e-5).value
-    server._ledger = Ledger(1e-5, budget * 1.001)
-    while not server.in_round:
+    budget = account({server._plan.release.event(4): 1}, 1e-5).value
+    server.ledger = Ledger(1e-5, budget * 1.001)
+    while server.stage is not Stage.ROUND:
         step(server, silos)
         server.requests()
     with pytest.raises(BudgetExhausted, match="without silo-1 and their noise"):
@@ -285,7 +284,7 @@ def test_goodbyes_may_be_missing(aggregation):
     while server.round < 1:
         step(server, silos)
     server.requests()
-    assert server.finishing
+    assert server.stage is Stage.CLOSING
     server.exclude([GONE])
     attempt(server, silos)
     server.collect()
@@ -321,10 +320,10 @@ def test_identical_requests_get_identical_bytes_in_every_attempt(aggregation):
     assert silos["silo-0"].reply(repeated) == silos["silo-0"].reply(repeated)
 
 
-def test_by_default_all_must_be_there_but_those_compensated_for():
+def test_by_default_all_must_be_there_but_those_whose_absence_is_tolerated():
     federation = small_federation(silos=4)
-    for compensate, least in ((0, 4), (1, 3), (2, 2), (3, 2)):
-        assert make_plan(build("uldp-avg", compensate=compensate), federation).least_silos == least
+    for tolerance, least in ((0, 4), (1, 3), (2, 2), (3, 2)):
+        assert make_plan(build("uldp-avg", dropout_tolerance=tolerance), federation).least_silos == least
     plan = make_plan(build("uldp-avg"), federation)
     assert dataclasses.replace(plan, min_silos=3).least_silos == 3
     for wrong in (1, 5):

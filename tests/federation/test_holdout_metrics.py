@@ -9,10 +9,11 @@ from tests.federation.test_parties import tables
 
 from uldp.data.federation import Records
 from uldp.errors import ConfigError, RunError
-from uldp.experiment.build import planned_statement, prepare
+from uldp.experiment.build import prepare
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import prepare_server, prepare_silo
 from uldp.protocol import messages as m
+from uldp.reports.statement import text
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.local import resume, run
 from uldp.runtimes.policy import Policy
@@ -87,13 +88,13 @@ def test_a_run_that_stops_in_its_last_round_is_resumed_to_the_same_metrics(tmp_p
         run(measured(), str(tmp_path / "run"), stop)
     result = resume(str(tmp_path / "run"))
     assert result.metrics == expected.metrics
-    assert len(RunDirectory.open(tmp_path / "run").metrics()) == 2
+    assert len(RunDirectory.open(tmp_path / "run").log.metrics()) == 2
 
 
 def test_holding_people_out_does_not_ask_for_metrics_by_itself():
     result = run(measured(run={"evaluate_silos": False}))
     assert holdout_of(result) == {}
-    assert "hold-out" not in "\n".join(result.statement.lines())
+    assert "hold-out" not in "\n".join(text(result.statement))
 
 
 # --- what is said and what is refused
@@ -106,18 +107,17 @@ def test_holding_people_out_does_not_ask_for_metrics_by_itself():
 def test_the_statement_says_who_sees_what_of_whom(aggregation, seen):
     ready = prepare(measured(aggregation))
     result = run(ready)
-    planned = planned_statement(ready.plan, 1e-5, ready.federation, simulated=True)
-    for statement in (result.statement, planned):
-        place = next(i for i, line in enumerate(statement.caveats) if line.startswith("Metrics of hold-out people"))
-        sentence = statement.caveats[place]
-        assert place < statement.first  # right below the headline
+    for statement in (result.statement, ready.planned_statement()):
+        # right below the headline
+        (caveat,) = [caveat for caveat in statement.weakening() if caveat.code == "holdout-metrics"]
+        assert caveat.text.startswith("Metrics of hold-out people")
         for words in ("outside the guarantee", "without noise", f"The server sees {seen}", "fewer than 10 people"):
-            assert words in sentence
+            assert words in caveat.text
 
 
 def test_a_method_without_a_guarantee_says_it_too():
-    built = measured(method={"name": "default", "rounds": 1}, privacy={"noise_multiplier": None})
-    assert any(line.startswith("Metrics of hold-out people") for line in run(built).statement.caveats)
+    built = measured(method={"name": "fedavg", "rounds": 1}, privacy={"noise_multiplier": None})
+    assert "holdout-metrics" in [caveat.code for caveat in run(built).statement.weakening()]
 
 
 @pytest.mark.parametrize(
@@ -214,12 +214,12 @@ def test_a_silo_that_missed_the_last_round_is_measured_like_the_others(tmp_path)
         late = name == "silo-3" and isinstance(body, m.AskUpdate) and body.round == 2
         return Failed("no answer") if late else world.ask(name, request)
 
-    built = measured(privacy={"noise_multiplier": 5.0, "compensate": 1})
+    built = measured(privacy={"noise_multiplier": 5.0, "dropout_tolerance": 1})
     world = World(tmp_path, built, fault=fault, policy=ALLOWED)
     result = world.serving("exclude").go()
     assert result.history[-1].missing == ("silo-3",)
     held = parties(built)[1]
-    assert result.metrics["holdout_records"] == sum(len(held[name].holdout) for name in SILOS)
+    assert result.metrics["holdout_records"] == sum(len(held[name].holdout(name)) for name in SILOS)
     world.close()
 
 
@@ -265,7 +265,10 @@ def test_a_silo_does_not_go_on_with_other_hold_out_records(tmp_path):
     world.kill("silo-1")
     from uldp.runtimes.silo_process import SiloProcess
 
-    fewer = dataclasses.replace(silos["silo-1"], holdout=silos["silo-1"].holdout.take(slice(1, None)))
+    prepared = silos["silo-1"]
+    held = tuple(part.take(slice(1, None)) if part.name == "silo-1" else part for part in prepared.federation.holdout)
+    fewer = dataclasses.replace(prepared, federation=dataclasses.replace(prepared.federation, holdout=held))
+    assert len(fewer.holdout("silo-1")) == len(prepared.holdout("silo-1")) - 1
     with pytest.raises(RunError, match="not those it began with"):
         SiloProcess(fewer, tmp_path / "silo-1", "unix:/unused", policy=ALLOWED)
     world.close()
@@ -286,10 +289,10 @@ def test_a_silo_may_bring_a_table_of_its_own(tmp_path):
     built = with_file(tmp_path, users=100_000)
     prepared = prepare_silo(built, "a", holdout_file=tmp_path / "held.csv", rehearsal=True)
     assert prepared.plan.digest == prepare_server(built, rehearsal=True).plan.digest
-    assert len(prepared.data) == 3
-    assert len(prepared.holdout) == 12  # u1 is trained on here
-    assert any("1 people" in note and "left out of the hold-out" in note for note in prepared.notes)
-    assert prepare_silo(built, "b", rehearsal=True).holdout is None
+    assert len(prepared.data("a")) == 3
+    assert len(prepared.holdout("a")) == 12  # u1 is trained on here
+    assert any("1 people" in note and "left out of the hold-out" in note for note in prepared.federation.notes)
+    assert prepare_silo(built, "b", rehearsal=True).holdout("b") is None
 
 
 def test_a_file_where_nobody_wants_one_is_refused(tmp_path):

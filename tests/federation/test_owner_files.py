@@ -81,8 +81,8 @@ def test_at_its_start_a_silo_says_its_policy_and_what_was_spent(tmp_path, caplog
     assert "no policy: nothing is capped" in caplog.text
     ledger = OwnLedger(tmp_path / "silo-1" / "rehearsal-ledger.jsonl", Policy())
     assert f"epsilon {ledger.epsilon():.4g} spent so far in 1 experiment" in caplog.text
-    assert str(Policy(max_epsilon=2.0, allowed_methods=("default",))) == (
-        "policy: epsilon 2 at delta 1e-05 against world, server, silos, methods default, "
+    assert str(Policy(max_epsilon=2.0, allowed_methods=("fedavg",))) == (
+        "policy: epsilon 2 at delta 1e-05 against public, server, silos, methods fedavg, "
         "record counts may not be shown, no metrics of hold-out people"
     )
 
@@ -160,8 +160,8 @@ def test_two_answers_to_one_round_share_its_sample_whatever_secrets_they_are_fro
     """Composed as if they had samples of their own they would cost less."""
     event = shown_by_a_round(parties(experiment(method={"sample_rate": 0.1}))[0].plan)
     rounds = range(1, 30)
-    world = Policy(against=("world",))
-    twice, apart = OwnLedger(tmp_path / "a", world), OwnLedger(tmp_path / "b", world)
+    public = Policy(against=("public",))
+    twice, apart = OwnLedger(tmp_path / "a", public), OwnLedger(tmp_path / "b", public)
     for number in rounds:
         for session in ("one", "two"):
             twice.charge(Charge("e", session, number, session, event))
@@ -214,7 +214,7 @@ def test_join_ties_keys_to_a_folder_only_when_it_may_answer(tmp_path, monkeypatc
     """A start that fails has answered nothing, and leaves the owner free to take the right folder."""
     silo = Joined(tmp_path, monkeypatch)
     with pytest.raises(ConfigError, match="allowed_methods"):
-        silo.join(tmp_path / "typo", Policy(allowed_methods=("default",)))
+        silo.join(tmp_path / "typo", Policy(allowed_methods=("fedavg",)))
     silo.join(tmp_path / "right")
     silo.join(tmp_path / "right")
     with pytest.raises(ConfigError, match="have answered from another folder"):

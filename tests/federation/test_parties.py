@@ -51,7 +51,7 @@ def factory(shape, task):
 
 def session(prepared):
     secrets = Secrets.simulated_from_seed(0)
-    return SiloSession(prepared.plan, prepared.data, prepared.learner, prepared.streams, secrets)
+    return SiloSession(prepared.plan, prepared.data(prepared.silo), prepared.learner, prepared.streams, secrets)
 
 
 def tables(folder, names=("a", "b", "test"), rehearsal=False, **data):
@@ -93,9 +93,11 @@ def test_a_silo_is_told_whom_the_cap_of_paillier_touches_in_its_own_table(tmp_pa
     built = experiment(**settings)
     for name in SILOS:
         silo = prepare_silo(built, name, rehearsal=True)
-        more, having = (int((silo.data.counts(8) > least).sum()) for least in (1, 0))
-        assert any(f"{more} of the {having} people with records have more here." in note for note in silo.notes)
-    assert not any("have more here" in note for note in prepare_silo(experiment(), SILOS[0], rehearsal=True).notes)
+        more, having = (int((silo.data(name).counts(8) > least).sum()) for least in (1, 0))
+        said = f"{more} of the {having} people with records have more here."
+        assert any(said in note for note in silo.federation.notes)
+    uncapped = prepare_silo(experiment(), SILOS[0], rehearsal=True)
+    assert not any("have more here" in note for note in uncapped.federation.notes)
 
 
 def test_a_default_of_the_aggregation_is_part_of_what_is_agreed_on(monkeypatch):
@@ -113,7 +115,8 @@ def test_the_server_needs_no_silo_s_data_no_key_and_no_test_set(tmp_path):
     server = prepare_server(built)
     assert server.plan == expected
     assert server.test is None
-    assert server.about.feature_shape == (3,)
+    assert server.federation.feature_shape == (3,)
+    assert not any(len(silo) for silo in server.federation)
 
 
 def test_a_silo_reads_only_its_own_table(tmp_path):
@@ -121,11 +124,12 @@ def test_a_silo_reads_only_its_own_table(tmp_path):
     whole = prepare(built)
     (tmp_path / "b.csv").unlink()
     silo = prepare_silo(built, "a")
-    assert silo.data.digest() == whole.federation.silos[0].digest()
-    assert silo.roster == whole.federation.roster
+    assert silo.data("a").digest() == whole.federation.silos[0].digest()
+    assert len(silo.data("a")) and not len(silo.data("b"))
+    assert silo.federation.roster == whole.federation.roster
     (tmp_path / "elsewhere").mkdir()
     moved = (tmp_path / "a.csv").rename(tmp_path / "elsewhere" / "mine.csv")
-    assert prepare_silo(built, "a", moved).data.digest() == silo.data.digest()
+    assert prepare_silo(built, "a", moved).data("a").digest() == silo.data("a").digest()
     with pytest.raises(DataError, match=r"b\.csv"):
         prepare_silo(built, "b")
 

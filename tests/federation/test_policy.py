@@ -7,9 +7,9 @@ import pytest
 from tests.federation.federation_support import SILOS, World, experiment, parties, with_identities
 
 from uldp.errors import BudgetExhausted, ConfigError, RunError
-from uldp.methods.base import Observer
 from uldp.privacy.accountants import account
 from uldp.privacy.events import NonPrivate
+from uldp.privacy.releases import Adversary
 from uldp.protocol import messages as m
 from uldp.runtimes.policy import Charge, OwnLedger, Policy, shown_by_a_round
 from uldp.runtimes.silo_process import SiloProcess
@@ -33,21 +33,20 @@ def lines(folder, rehearsal=True):
 
 def test_a_round_is_charged_for_the_worst_that_it_can_show():
     plain, masked = plan_of(aggregation={"name": "plain"}), plan_of()
-    facts = masked.facts
     shown = shown_by_a_round(masked)
-    assert shown["world"] == masked.method.event(facts, 3)
-    assert shown["silos"] == masked.method.seen_by(facts, Observer("silos"))
-    assert shown["server"] == masked.method.event(facts, 3)
-    assert shown_by_a_round(plain)["server"] == plain.method.seen_by(facts, Observer("server"))
+    assert shown["public"] == masked.release.event(3)
+    assert shown["silos"] == masked.release.view(Adversary("silos"))
+    assert shown["server"] == masked.release.event(3)
+    assert shown_by_a_round(plain)["server"] == plain.release.view(Adversary("server"))
 
 
 def test_where_silos_may_be_missing_their_noise_does_not_count():
-    drops = plan_of(privacy={"noise_multiplier": 5.0, "compensate": 1})
-    facts, shown = drops.facts, shown_by_a_round(drops)
-    assert shown["world"] == drops.method.event(facts, 2)
-    assert shown["silos"] == drops.method.seen_by(facts, Observer("silos", dropped=1))
+    drops = plan_of(privacy={"noise_multiplier": 5.0, "dropout_tolerance": 1})
+    shown = shown_by_a_round(drops)
+    assert shown["public"] == drops.release.event(2)
+    assert shown["silos"] == drops.release.view(Adversary("silos", dropped=1))
     # Two attempts of one round tell a server what plain does.
-    assert shown["server"] == drops.method.seen_by(facts, Observer("server", sums=True))
+    assert shown["server"] == drops.release.view(Adversary("server", sums=True))
 
 
 def test_what_protects_nobody_is_charged_as_that():
@@ -87,8 +86,8 @@ def test_a_policy_file(tmp_path):
         ("max_epsilon = 0", "a positive, finite number"),
         ("max_epsilon = nan", "a finite number"),
         ("delta = 2", "delta"),
-        ('against = ["server"]', "'world' belongs to it"),
-        ('against = ["world", "moon"]', "some of world, server, silos"),
+        ('against = ["server"]', "'public' belongs to it"),
+        ('against = ["public", "moon"]', "some of public, server, silos"),
         ("max_epsilon", "not valid TOML"),
     ):
         file.write_text(text)
@@ -158,7 +157,7 @@ def test_a_ledger_that_lost_rounds_and_a_session_that_is_gone_stop_a_silo(tmp_pa
 
 
 def test_another_answer_to_the_same_question_is_refused(tmp_path):
-    event = plan_of().method.event(plan_of().facts, 3)
+    event = plan_of().release.event(3)
     ledger = OwnLedger(tmp_path / "ledger.jsonl", Policy())
     ledger.charge(charge(1, event))
     ledger.settle(dataclasses.replace(charge(1, event), answer="a"))
@@ -197,11 +196,11 @@ def test_a_deployment_has_another_ledger_than_its_rehearsal(tmp_path):
 
 
 def charge(round_, event, experiment="e", session="s", content="c"):
-    return Charge(experiment, session, round_, content, dict.fromkeys(("world", "server", "silos"), event))
+    return Charge(experiment, session, round_, content, dict.fromkeys(("public", "server", "silos"), event))
 
 
 def test_a_ledger_is_read_back_and_a_replay_costs_nothing(tmp_path):
-    event = plan_of().method.event(plan_of().facts, 3)
+    event = plan_of().release.event(3)
     file = tmp_path / "ledger.jsonl"
     ledger = OwnLedger(file, Policy(max_epsilon=100.0))
     ledger.charge(charge(1, event))

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.federation.federation_support import World, away, experiment, parties, with_identities
+from tests.support import owner_of
 
 from uldp.errors import RunError
+from uldp.privacy.sentences import PUBLIC
 from uldp.protocol import messages as m
 from uldp.rng import Secrets
 from uldp.runs import files
@@ -33,7 +35,7 @@ CASES = {
     "paillier": {"aggregation": SMALL_KEY, "method": FEW},
     "private sampling": {"aggregation": SMALL_KEY, "method": {**FEW, "sample_rate": 0.5, "sampling": "private"}},
 }
-DROPS = {"privacy": {"noise_multiplier": 5.0, "compensate": 1}}
+DROPS = {"privacy": {"noise_multiplier": 5.0, "dropout_tolerance": 1}}
 """One of three silos may be missing."""
 _SIMULATED: dict[str, object] = {}
 
@@ -109,7 +111,7 @@ def test_without_noise_secrets_of_everybody_s_own_give_the_same_model(world, tmp
     if aggregation["name"] == "masked":
         assert result.model.tobytes() == expected.tobytes()
     # Under paillier everybody's secret dither rounds each coordinate of the total, by a unit per silo at most.
-    units = 3 * 3 / parties(built)[0].plan.method.encoding(parties(built)[0].plan.facts).units
+    units = 3 * 3 / parties(built)[0].plan.release.encoding.units
     assert np.abs(result.model - expected).max() <= units
     assert not result.statement.simulated
     assert not list(tmp_path.glob("*/experiments/*/secrets.key"))  # forgotten at the end, by everybody
@@ -125,8 +127,8 @@ def test_the_run_directory_is_that_of_a_simulation(world, tmp_path):
     assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == (directory.path / "ledger.jsonl").read_bytes()
     ours, theirs = (json.loads((path / "result.json").read_text()) for path in (tmp_path / "run", directory.path))
     assert ours["metrics"] == theirs["metrics"]
-    caveats = [" ".join(one["statement"]["caveats"]) for one in (ours, theirs)]
-    assert ["All parties ran in one place" in text for text in caveats] == [False, True]
+    codes = [[caveat["code"] for caveat in one["statement"]["caveats"]] for one in (ours, theirs)]
+    assert ["one-place" in each for each in codes] == [False, True]
 
 
 # --- faults that nothing may change ----------------------------------------------------------------------------------
@@ -168,7 +170,8 @@ def test_a_server_that_is_killed_while_it_writes_goes_on(world, monkeypatch, poi
     built = experiment()
     made = world(built)
     serving = made.serving()
-    original, calls = getattr(RunDirectory, point), []
+    owner = owner_of(point)
+    original, calls = getattr(owner, point), []
 
     def dies(self, *arguments):
         if after:
@@ -177,13 +180,13 @@ def test_a_server_that_is_killed_while_it_writes_goes_on(world, monkeypatch, poi
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, point, dies)
+        patch.setattr(owner, point, dies)
         with pytest.raises(KeyboardInterrupt):
             serving.go()
     result = made.serving().go()
     check_same(result, simulated(built))
     check_nothing_left_twice(made)
-    entries = RunDirectory.open(made.folder / "run").ledger_entries()
+    entries = RunDirectory.open(made.folder / "run").log.ledger_entries()
     assert [entry.round for entry in entries] == [1, 2, 3]
 
 
@@ -289,13 +292,15 @@ def test_a_round_goes_on_without_a_silo_and_says_so(world, tmp_path, aggregation
     made = world(built, away("silo-2", [2], plan))
     result = made.serving("exclude").go()
     assert [report.missing for report in result.history] == [(), ("silo-2",), ()]
-    events = [entry.event for entry in RunDirectory.open(tmp_path / "run").ledger_entries()]
-    full, fewer = plan.method.event(plan.facts, 3), plan.method.event(plan.facts, 2)
+    events = [entry.event for entry in RunDirectory.open(tmp_path / "run").log.ledger_entries()]
+    full, fewer = plan.release.event(3), plan.release.event(2)
     assert events == [full, fewer, full]
     check_nothing_left_twice(made)
-    assert "Silos were missing in 1 of 3 rounds" in " ".join(result.statement.caveats)
-    lied_to = "A server that lies about who is missing" in " ".join(result.statement.caveats)
-    assert lied_to == (aggregation == "masked")
+    caveats = {caveat.code: caveat.text for caveat in result.statement.caveats}
+    assert "Silos were missing in 1 of 3 rounds" in caveats["silos-missing"]
+    assert ("A server that lies about who is missing" in caveats.get("repeated-rounds", "")) == (
+        aggregation == "masked"
+    )
     again = made.serving("exclude").go()  # a finished run is only read
     assert [report.missing for report in again.history] == [(), ("silo-2",), ()]
 
@@ -348,9 +353,9 @@ def test_a_repeated_round_counts_as_plain_towards_the_server(world):
     made.folder.mkdir()
     repeated = made.serving("exclude").go().statement
     by_plain = simulated(experiment(aggregation={"name": "plain"}, **DROPS)).statement
-    of = {row.who: row.epsilon for row in repeated.exposures}
-    assert of["the server"] == {row.who: row.epsilon for row in by_plain.exposures}["the server"]
-    assert of["the outside world"] > {row.who: row.epsilon for row in usual.exposures}["the outside world"]
+    of, plainly, usually = ({row.who: row.epsilon for row in one.exposures} for one in (repeated, by_plain, usual))
+    assert of["the server"] == plainly["the server"]
+    assert of[PUBLIC] > usually[PUBLIC]
 
 
 def test_the_model_of_a_repeated_round_is_that_of_the_others(world, tmp_path):
@@ -532,7 +537,7 @@ def test_a_vector_that_leaves_the_range_stops_the_run_before_anything_is_charged
     made = world(built, fault)
     with pytest.raises(Exception, match="left the protocol"):
         made.serving().go()
-    assert RunDirectory.open(tmp_path / "run").ledger_entries() == ()
+    assert RunDirectory.open(tmp_path / "run").log.ledger_entries() == ()
     made.fault = None
     check_same(made.serving().go(), simulated(built))
 
@@ -560,7 +565,8 @@ def test_a_silo_with_another_experiment_is_told_so(world, other):
 def test_a_silo_with_another_roster_is_told_so(world):
     built = experiment()
     made = world(built)
-    prepared = dataclasses.replace(parties(built)[1]["silo-2"], roster="another")
+    prepared = parties(built)[1]["silo-2"]
+    prepared = dataclasses.replace(prepared, federation=dataclasses.replace(prepared.federation, roster="another"))
     made.running["silo-2"] = SiloProcess(prepared, made.folder / "odd", "unix:/unused")
     with pytest.raises(RunError, match="has another roster"):
         made.serving().go()
@@ -604,7 +610,7 @@ def full_disk(monkeypatch, matches):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         original(file, data, mode)
 
-    for module in ("uldp.runtimes.silo_state", "uldp.runs.directory"):
+    for module in ("uldp.runtimes.silo_state", "uldp.runs.directory", "uldp.runs.records"):
         monkeypatch.setattr(f"{module}.replace_file", write)
 
 

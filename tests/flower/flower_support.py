@@ -199,8 +199,8 @@ class Parties:
     def check_whole(self):
         """Every round once, and nothing half written."""
         directory, rounds = self.directory, list(range(1, self.experiment.method.rounds + 1))
-        assert [entry.round for entry in directory.ledger_entries()] == rounds
-        assert [line["round"] for line in directory.metrics()] == rounds
+        assert [entry.round for entry in directory.log.ledger_entries()] == rounds
+        assert [line["round"] for line in directory.log.metrics()] == rounds
         assert json.loads((directory.path / "result.json").read_text())["rounds"] == len(rounds)
         assert not list(directory.path.rglob("*.partial")) and not list(directory.path.glob(".*"))
 

@@ -47,18 +47,15 @@ def foreign_app(folder, marker):
 
 def taken(port, ca, secret):
     """What another process of the machine gets that asks a silo's node for a message."""
-    from flwr.proto.runtime_pb2 import AcquireTaskRequest
-    from flwr.supercore.constant import TaskType
-
-    from uldp.runtimes.flower.executor import _client
+    from uldp.runtimes.flower import internals
 
     about = {"insecure": False, "root_certificates": str(ca), "superexec_auth_secret_file": secret}
-    client = _client(argparse.Namespace(runtime_api_address=f"127.0.0.1:{port}", **about), None)
+    client = internals.connect_runtime(argparse.Namespace(runtime_api_address=f"127.0.0.1:{port}", **about))
     try:
-        found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+        token = internals.acquire_task(client)
     except KeyboardInterrupt:  # so Flower ends a process that is not let in
         return "refused"
-    return "a message" if found.HasField("task") else "nothing there"
+    return "a message" if token else "nothing there"
 
 
 @pytest.mark.parametrize("superlink", ["ours", "theirs"])

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.flower.test_hub import FakeGrid, carrying
+from tests.flower.test_transport import FakeGrid, relaying
 
-from uldp.runtimes.flower.envelopes import packed, unpacked
-from uldp.runtimes.flower.hub import Hub
+from uldp.runtimes.flower.messages import from_record, to_record
+from uldp.runtimes.flower.transport import Transport
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
 LIMIT = 100_000
@@ -52,13 +52,13 @@ def with_array(array):
 
 
 def both(monkeypatch, content, grid=None):
-    """What the hub gets of a silo that sends ``content`` and of one that does well, twice."""
-    grid = grid or FakeGrid({1: lambda record: content, 2: lambda record: packed("reply", unpacked(record)[1])})
-    with Hub({"bad": 1, "good": 2}, limit=LIMIT) as hub:
-        carrying(hub, grid, monkeypatch)
+    """What the transport gets of a silo that sends ``content`` and of one that does well, twice."""
+    grid = grid or FakeGrid({1: lambda record: content, 2: lambda record: to_record("reply", from_record(record)[1])})
+    with Transport({"bad": 1, "good": 2}, limit=LIMIT) as transport:
+        relaying(transport, grid, monkeypatch)
         for question in (b"first", b"second"):
-            found = hub.exchange({"bad": question, "good": question}, 10)
-            assert found["good"] == question and hub.connected
+            found = transport.exchange({"bad": question, "good": question}, 10)
+            assert found["good"] == question and transport.connected
     return found["bad"]
 
 
@@ -85,7 +85,7 @@ def test_what_flower_itself_cannot_read_takes_nobody_else_s_answer_with_it(monke
                 raise error
             return found
 
-    grid = Breaking({1: lambda record: "unreadable", 2: lambda record: packed("reply", unpacked(record)[1])})
+    grid = Breaking({1: lambda record: "unreadable", 2: lambda record: to_record("reply", from_record(record)[1])})
     bad = both(monkeypatch, None, grid)
     assert bad.refused and type(error).__name__ in bad.reason
 
@@ -97,14 +97,14 @@ def test_an_answer_counts_for_the_silo_that_was_asked_whatever_it_claims(monkeyp
         def pull_messages(self, identifiers):
             found = super().pull_messages(identifiers)
             for reply in found:
-                if unpacked(reply.content)[1] == b"forged":
+                if from_record(reply.content)[1] == b"forged":
                     reply.metadata.reply_to_message_id = "somebody else's"
             return found
 
-    grid = Claiming({1: lambda record: packed("reply", b"forged"), 2: lambda record: packed("reply", b"mine")})
-    with Hub({"bad": 1, "good": 2}, limit=LIMIT) as hub:
-        carrying(hub, grid, monkeypatch)
-        assert hub.exchange({"bad": b"q", "good": b"q"}, 10) == {"bad": b"forged", "good": b"mine"}
+    grid = Claiming({1: lambda record: to_record("reply", b"forged"), 2: lambda record: to_record("reply", b"mine")})
+    with Transport({"bad": 1, "good": 2}, limit=LIMIT) as transport:
+        relaying(transport, grid, monkeypatch)
+        assert transport.exchange({"bad": b"q", "good": b"q"}, 10) == {"bad": b"forged", "good": b"mine"}
 
 
 class SuperLink:
@@ -133,17 +133,17 @@ def pulled(monkeypatch):
     """Pull a message of these objects with Flower's own grid, as the process of a run does."""
     from flwr.superlink.grid import http_grid
 
-    from uldp.runtimes.flower import server_app
+    from uldp.runtimes.flower import internals, server_app
 
     for name in ("pull_objects", "inflate_object_from_contents"):  # put back at the end
         monkeypatch.setattr(http_grid, name, getattr(http_grid, name))
-    server_app.keep_within_limits()
+    internals.limit_pulled_messages()
 
     def pull(objects, root):
         grid, link = http_grid.HttpGrid(insecure=True, token="t"), SuperLink(objects, root)
         grid._client, grid._run = link, SimpleNamespace(run_id=1)
-        carrier = server_app.Carrying(grid, None)
-        return carrier._pulled("m1", LIMIT)[0], link.pulled
+        relay = server_app.Relay(grid, None)
+        return relay._pulled("m1", LIMIT)[0], link.pulled
 
     return pull
 
@@ -160,13 +160,13 @@ def objects_of(record):
 
 @pytest.mark.parametrize("body", [b"", b"abc", bytes(range(250)) * 400])
 def test_a_message_within_the_limit_arrives(pulled, body):
-    (words, found), _ = pulled(*objects_of(packed("reply", body)))
+    (words, found), _ = pulled(*objects_of(to_record("reply", body)))
     assert words["kind"] == "reply" and found == body
 
 
 def test_a_message_that_is_too_long_is_refused_before_all_of_it_has_come(pulled):
     """40 MB in chunks of 5 MB: the first one is more than was asked for."""
-    objects, root = objects_of(packed("reply", np.random.default_rng(0).bytes(40 << 20)))
+    objects, root = objects_of(to_record("reply", np.random.default_rng(0).bytes(40 << 20)))
     tracemalloc.start()
     (words, why), bytes_pulled = pulled(objects, root)
     peak = tracemalloc.get_traced_memory()[1]
@@ -176,7 +176,7 @@ def test_a_message_that_is_too_long_is_refused_before_all_of_it_has_come(pulled)
 
 
 def test_a_short_message_that_would_become_long_is_refused_before_it_is_put_together(pulled):
-    objects, root = objects_of(packed("reply", bytes(90_000)))
+    objects, root = objects_of(to_record("reply", bytes(90_000)))
     array = next(key for key, content in objects.items() if content.startswith(b"Array "))
     head, _, about = objects[array].partition(b"\0")
     tree = json.loads(about)
@@ -201,7 +201,7 @@ def test_objects_that_are_not_those_of_a_message_of_ours_are_refused(pulled):
     for record, why in ((two, b"not the objects"), (large, b"bytes")):
         (words, said), _ = pulled(*objects_of(record))
         assert words["kind"] == "refused" and why in said
-    objects, root = objects_of(packed("reply", b"abc"))
+    objects, root = objects_of(to_record("reply", b"abc"))
     for key in list(objects):
         for wrong in (b"", b"\xff\xfe", objects[key][:-1], objects[key][:20], b"Array  2\0{}"):
             (words, _), _ = pulled({**objects, key: wrong}, root)

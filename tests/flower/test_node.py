@@ -12,8 +12,8 @@ import pytest
 
 from uldp.errors import RunError
 from uldp.runtimes.flower import federation
-from uldp.runtimes.flower.hub import Hub
 from uldp.runtimes.flower.processes import Address
+from uldp.runtimes.flower.transport import Transport
 
 
 class FakeSilo:
@@ -28,7 +28,7 @@ class FakeSilo:
 
 @pytest.fixture
 def node(tmp_path, monkeypatch):
-    for name in ("AGAIN_SECONDS", "GOODBYE_SECONDS", "SETTLED_SECONDS"):
+    for name in ("RESTART_SECONDS", "CLOSE_SECONDS", "SETTLED_SECONDS"):
         monkeypatch.setattr(federation, name, 0.01)
     joining = federation.Joining(Address("127.0.0.1", 9), None, None, tmp_path / "state")
     said = []
@@ -42,7 +42,7 @@ def child(*, ended, words="it ended"):
 
 
 def test_a_silo_ends_when_its_goodbye_was_delivered_and_not_before(node, monkeypatch):
-    monkeypatch.setattr(federation, "GOODBYE_SECONDS", 60.0)
+    monkeypatch.setattr(federation, "CLOSE_SECONDS", 60.0)
     flower = child(ended=False)
     monkeypatch.setattr(node, "_start", lambda: flower)
     with node.attached():
@@ -56,7 +56,7 @@ def test_a_silo_ends_when_its_goodbye_was_delivered_and_not_before(node, monkeyp
 
 
 def test_a_goodbye_that_cannot_be_delivered_holds_up_nobody_for_long(node, monkeypatch):
-    monkeypatch.setattr(federation, "GOODBYE_SECONDS", 0.3)
+    monkeypatch.setattr(federation, "CLOSE_SECONDS", 0.3)
     monkeypatch.setattr(node, "_start", lambda: child(ended=False))
     node.silo.closed = True
     with node.attached():
@@ -67,14 +67,14 @@ def test_a_node_notes_the_answers_that_the_server_has_taken(tmp_path, monkeypatc
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
     from flwr.supernode import start_client_internal as loop
 
-    from uldp.runtimes.flower import supernode
+    from uldp.runtimes.flower import internals
 
     def push(contents):
         if contents is None:
             raise OSError("the server is gone")
 
     monkeypatch.setattr(loop, "push_object_contents_from_iterable", push)
-    supernode.note_deliveries(tmp_path / "delivered")
+    internals.note_deliveries(tmp_path / "delivered")
     loop.push_object_contents_from_iterable([])
     with pytest.raises(OSError, match="gone"):
         loop.push_object_contents_from_iterable(None)
@@ -83,7 +83,7 @@ def test_a_node_notes_the_answers_that_the_server_has_taken(tmp_path, monkeypatc
 
 
 def test_a_node_that_cannot_be_started_again_ends_the_silo_with_a_sentence(node, monkeypatch):
-    monkeypatch.setattr(federation, "UNKNOWN_SECONDS", 0.1)
+    monkeypatch.setattr(federation, "ADMISSION_SECONDS", 0.1)
     first = [child(ended=True)]
 
     def start():
@@ -128,8 +128,8 @@ def test_trouble_that_passes_is_passed_over(node, monkeypatch):
     assert node.trouble is None
 
 
-def test_the_servers_watch_goes_on_whatever_happens(monkeypatch):
-    monkeypatch.setattr(federation, "AGAIN_SECONDS", 0.01)
+def test_the_servers_supervisor_goes_on_whatever_happens(monkeypatch):
+    monkeypatch.setattr(federation, "RESTART_SECONDS", 0.01)
     calls, said = [], []
 
     class SuperLink:
@@ -145,8 +145,8 @@ def test_the_servers_watch_goes_on_whatever_happens(monkeypatch):
                 raise ValueError("surprise")
             return True
 
-    hub = SimpleNamespace(know=lambda n: None, new_token=str, seconds_alone=0.0, late_by=lambda s: ())
-    with federation.Watch(SuperLink(), hub, {}, said.append).watching():
+    transport = SimpleNamespace(set_nodes=lambda n: None, new_token=str, seconds_without_run=0.0, pending=lambda s: ())
+    with federation.ServerSupervisor(SuperLink(), transport, {}, said.append).attached():
         end = time.monotonic() + 10
         while len(calls) < 2:
             assert time.monotonic() < end
@@ -165,11 +165,11 @@ def test_a_full_disk_below_flower_stops_the_run(monkeypatch):
             raise RunError("No space left on device", place="room")
 
     with (
-        Hub() as hub,
-        federation.Watch(SuperLink(), hub, {}, print).watching(),
+        Transport() as transport,
+        federation.ServerSupervisor(SuperLink(), transport, {}, print).attached(),
         pytest.raises(RunError, match="No space left"),
     ):
-        hub.exchange({"a": b"1"}, 30)
+        transport.exchange({"a": b"1"}, 30)
 
 
 def test_nothing_is_started_for_a_run_that_another_process_works_on(tmp_path, monkeypatch):
@@ -196,19 +196,19 @@ def test_messages_that_never_end_are_limited(monkeypatch):
     monkeypatch.setattr(executor.signal, "signal", lambda *about: None)
     about = SimpleNamespace(parent_pid=None)
     monkeypatch.setattr(executor, "_arguments", lambda: about)
-    found = SimpleNamespace(HasField=lambda name: True, token="t")
-    monkeypatch.setattr(executor, "_client", lambda *a: SimpleNamespace(AcquireTask=lambda request: found))
+    monkeypatch.setattr(executor.internals, "connect_runtime", lambda *a: None)
+    monkeypatch.setattr(executor.internals, "acquire_task", lambda client: "t")
     started, end = [], threading.Event()
 
     def stuck(client, app):
         started.append(1)
         end.wait(10)
 
-    monkeypatch.setattr(executor, "_answered", stuck)
-    with pytest.raises(SystemExit, match=f"none of {executor.MOST_AT_ONCE} messages"):
+    monkeypatch.setattr(executor.internals, "answer_task", stuck)
+    with pytest.raises(SystemExit, match=f"none of {executor.MAX_CONCURRENT} messages"):
         executor.main()
     end.set()
-    assert len(started) == executor.MOST_AT_ONCE
+    assert len(started) == executor.MAX_CONCURRENT
 
 
 def test_flowers_loop_looks_more_often_and_takes_nothing_else_from_the_clock(monkeypatch):
@@ -216,7 +216,7 @@ def test_flowers_loop_looks_more_often_and_takes_nothing_else_from_the_clock(mon
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
     from flwr.supernode import start_client_internal as loop
 
-    from uldp.runtimes.flower import supernode
+    from uldp.runtimes.flower import internals
 
     used = {
         node.attr
@@ -226,11 +226,11 @@ def test_flowers_loop_looks_more_often_and_takes_nothing_else_from_the_clock(mon
     assert used == {"sleep"}
     slept = []
     monkeypatch.setattr(loop, "time", loop.time)
-    monkeypatch.setattr(supernode, "time", SimpleNamespace(sleep=slept.append))
-    supernode.look_more_often()
+    monkeypatch.setattr(internals, "time", SimpleNamespace(sleep=slept.append))
+    internals.poll_more_often()
     loop.time.sleep(3)
     loop.time.sleep(0.1)
-    assert slept == [supernode.POLL, 0.1]
+    assert slept == [internals.SUPERNODE_POLL_SECONDS, 0.1]
 
 
 def test_a_thread_that_fails_ends_the_node():

@@ -11,6 +11,7 @@ import pytest
 
 from uldp.errors import ConfigError, RunError
 from uldp.runtimes.flower import child as c
+from uldp.runtimes.flower import internals
 from uldp.runtimes.flower import processes as p
 
 
@@ -66,7 +67,7 @@ def test_flowers_environment_is_silent_and_its_home_is_ours(tmp_path, monkeypatc
     monkeypatch.setenv("FLWR_HOME", "/elsewhere")
     monkeypatch.setenv("ULDP_HUB", "unix:/elsewhere")
     environment = p.Home(tmp_path / "flower").environment()
-    assert {key: environment[key] for key in p.OFF} == p.OFF
+    assert {key: environment[key] for key in internals.ENVIRONMENT} == internals.ENVIRONMENT
     assert environment["FLWR_HOME"] == str(tmp_path / "flower") and "ULDP_HUB" not in environment
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0" and environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert environment["PATH"].split(os.pathsep)[0] == str(tmp_path / "flower" / "bin")
@@ -74,16 +75,17 @@ def test_flowers_environment_is_silent_and_its_home_is_ours(tmp_path, monkeypatc
 
 def test_what_a_server_sends_is_not_run(tmp_path):
     home = p.Home(tmp_path / "flower")
-    for name in p.FOREIGN:
+    for name in internals.REFUSED_PROGRAMS:
         done = subprocess.run([name], env=home.environment(), capture_output=True, text=True, check=False)
         assert done.returncode == 1 and "not run here" in done.stderr
-    for name, module in p.OURS.items():
+    for name, module in internals.REPLACED_PROGRAMS.items():
         assert module in (tmp_path / "flower" / "bin" / name).read_text()
 
 
 def test_flower_has_no_other_command_that_we_do_not_know():
     constant = pytest.importorskip("flwr.supercore.constant", reason="Flower is not installed")
-    assert set(constant.TASK_TYPE_TO_COMMAND.values()) == {*p.OURS, *p.FOREIGN} - {"flower-superexec", "uv"}
+    known = {*internals.REPLACED_PROGRAMS, *internals.REFUSED_PROGRAMS}
+    assert set(constant.TASK_TYPE_TO_COMMAND.values()) == known - {"flower-superexec", "uv"}
 
 
 def test_the_commands_name_keys_and_authorities(tmp_path):

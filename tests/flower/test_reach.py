@@ -8,7 +8,7 @@ import pytest
 
 from uldp.runtimes.flower import credentials, federation
 from uldp.runtimes.flower.processes import Address, free_port
-from uldp.runtimes.flower.reach import trouble_with
+from uldp.runtimes.flower.reach import connection_problem
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def made(tmp_path_factory):
 
 
 def test_what_is_well_is_not_mentioned(served, made):
-    assert trouble_with(served(made / "right"), made / "right" / credentials.CA) == ""
-    assert trouble_with(served(), None) == ""
+    assert connection_problem(served(made / "right"), made / "right" / credentials.CA) == ""
+    assert connection_problem(served(), None) == ""
 
 
 def test_every_trouble_has_its_sentence(served, made, tmp_path):
@@ -67,11 +67,11 @@ def test_every_trouble_has_its_sentence(served, made, tmp_path):
         "vouches for": (served(made / "right"), made / "other" / credentials.CA),
         "is not for 127.0.0.1": (served(made / "elsewhere"), made / "elsewhere" / credentials.CA),
         "does not speak TLS": (served(), made / "right" / credentials.CA),
-        "nobody answers there": (Address("127.0.0.1", free_port()), made / "right" / credentials.CA),
+        "connection failed": (Address("127.0.0.1", free_port()), made / "right" / credentials.CA),
         "holds no certificate": (served(made / "right"), tmp_path / "empty.crt"),
     }
     for sentence, (address, ca) in cases.items():
-        assert sentence in trouble_with(address, ca)
+        assert sentence in connection_problem(address, ca)
 
 
 def test_join_says_it_once_and_says_when_it_is_over(tmp_path, monkeypatch, served, made):
@@ -80,10 +80,10 @@ def test_join_says_it_once_and_says_when_it_is_over(tmp_path, monkeypatch, serve
     joining = federation.Joining(address, tmp_path, made / "other" / credentials.CA, tmp_path / "state")
     said = []
     node = federation.Node(joining, None, "unix:/silo", said.append)
-    node._look_out()
-    node._look_out()
+    node._try_server()
+    node._try_server()
     assert len(said) == 1 and "vouches for" in said[0]
     node._joining = federation.Joining(address, tmp_path, made / "right" / credentials.CA, tmp_path / "state")
-    node._look_out()
-    node._look_out()
+    node._try_server()
+    node._try_server()
     assert said[1:] == [f"{address} answers now"]

@@ -61,14 +61,17 @@ def test_a_killed_server_resumes_where_it_was(tmp_path):
 def test_without_tls_nodes_are_asked_for_their_names_and_an_interrupt_leaves_nothing_behind(tmp_path):
     with Parties(tmp_path, QUICK, {"method": {"rounds": 1}}) as parties:
         for name, words in parties.commands.items():
-            option = "--certificates" if name == "server" else "--ca"
-            at = words.index(option)
-            parties.start(name, command=[*words[:at], *words[at + 2 :], "--insecure"])
-        assert parties.ended() == 0
+            at = words.index("--certificates" if name == "server" else "--ca")
+            parties.commands[name] = [*words[:at], *words[at + 2 :], "--insecure"]
+        parties.start_all()
+        parties.until(lambda: parties.exchanges >= 1)
         started = descendants(parties.running["silo-1"].pid)
         os.kill(parties.running["silo-1"].pid, signal.SIGTERM)
         parties.ended("silo-1", 40)
         assert len(started) >= 2 and not any(map(alive, started))
+        parties.stop("silo-1")
+        parties.start("silo-1")
+        assert parties.ended() == 0
         assert np.array_equal(parties.directory.load_model(), run(parties.experiment).model)
 
 

@@ -16,7 +16,7 @@ from uldp.runtimes.flower.processes import free_port
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
 pytestmark = pytest.mark.slow
 
-THREE = {"data": {"silos": 3}, "privacy": {"compensate": 1}}
+THREE = {"data": {"silos": 3}, "privacy": {"dropout_tolerance": 1}}
 """One of three silos may be missing."""
 
 
@@ -25,10 +25,10 @@ def check_without(parties, silo):
     parties.check_whole()
     parties.check_released_once(0, 1, 2)
     directory, plan = parties.directory, prepared(parties.experiment)[0].plan
-    missing = [line.get("missing", []) for line in directory.metrics()]
+    missing = [line.get("missing", []) for line in directory.log.metrics()]
     assert all(names in ([], [silo]) for names in missing)
-    heard = [plan.method.event(plan.facts, 3 - len(names)) for names in missing]
-    assert [entry.event for entry in directory.ledger_entries()] == heard
+    heard = [plan.release.event(3 - len(names)) for names in missing]
+    assert [entry.event for entry in directory.log.ledger_entries()] == heard
     rounds = [number for number, names in enumerate(missing, start=1) if names]
     world = World(parties.folder / "world", parties.experiment, away(silo, rounds, plan))
     world.folder.mkdir()
@@ -66,7 +66,7 @@ def test_a_slow_silo_is_left_out_and_comes_back(tmp_path):
             parties.stop("server")
             slept = len(parties.released(1))
             parties.resume("--on-missing", "exclude", "--patience", "30")
-            parties.until(lambda: any("missing" in line for line in parties.directory.metrics()))
+            parties.until(lambda: any("missing" in line for line in parties.directory.log.metrics()))
             assert len(parties.released(1)) == slept
         assert parties.ended() == 0
         rounds = check_without(parties, "silo-2")

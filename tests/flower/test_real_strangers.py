@@ -153,7 +153,7 @@ def test_garbage_from_a_known_silo_stops_the_run_before_anything_is_charged(tmp_
         assert "silo silo-2: the silo's process did not answer; the silo's own log says why" in said
         assert "silo silo-2: the silo's process answered with something unknown" in said
         assert "stopped without silo-2 (silo-2: " in parties.last_line()
-        assert parties.directory.ledger_entries() == () and not parties.directory.finished
+        assert parties.directory.log.ledger_entries() == () and not parties.directory.finished
         parties.start("silo-2")
         parties.resume()
         assert parties.ended() == 0

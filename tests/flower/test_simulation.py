@@ -19,7 +19,7 @@ from uldp.experiment.config import Experiment
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.flower import simulation_engine as engine
 from uldp.runtimes.flower.child import alive, descendants
-from uldp.runtimes.flower.simulation import Question, SilosOnRay, check_simulation
+from uldp.runtimes.flower.simulation import SiloRequest, SilosOnRay, check_simulation
 from uldp.runtimes.local import Silos, run
 
 SMALL_KEY = {"name": "paillier", "key_bits": 512, "slots": 1, "max_records": 30}
@@ -57,7 +57,7 @@ class Workers(Silos):
         for name, request in requests.items():
             if self._forget(name):
                 engine._SESSIONS.clear()
-            found = engine.answered(*self._tree, self._names.index(name), Question(request, self._states[name]))
+            found = engine.response_of(*self._tree, self._names.index(name), SiloRequest(request, self._states[name]))
             self._states[name] = found.state
             self._left_out += found.left_out
             yield name, found.reply
@@ -126,7 +126,7 @@ def test_a_run_that_began_there_is_resumed_here(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run(experiment(), RunDirectory.create(tmp_path / "r", experiment()), silos=silos)
     directory = RunDirectory.open(tmp_path / "r")
-    assert 0 < len(directory.ledger_entries()) < 3
+    assert 0 < len(directory.log.ledger_entries()) < 3
     assert run(directory.experiment(), directory).model.tobytes() == expected.model.tobytes()
 
 
@@ -207,7 +207,7 @@ def test_an_engine_that_is_killed_is_one_sentence_and_the_run_goes_on_elsewhere(
     directory = RunDirectory.create(tmp_path / "r", long)
 
     def kill():
-        while len(directory.ledger_entries()) < 2:
+        while len(directory.log.ledger_entries()) < 2:
             time.sleep(0.2)
         os.kill(silos._engine.pid, signal.SIGKILL)
 

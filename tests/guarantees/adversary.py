@@ -15,6 +15,7 @@ from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.errors import ConfigError
 from uldp.methods.registry import METHODS, lookup
 from uldp.protocol import messages as m
+from uldp.sessions.server import Stage
 from uldp.vectors import from_words
 
 PAILLIER = PaillierWeighting(key_bits=320)
@@ -88,9 +89,9 @@ def federation_of(counts) -> Federation:
     return Federation("adversarial", tuple(silos), counts.shape[1], Task(0), nothing)
 
 
-PROTECTED = [name for name, named in METHODS.items() if named.protects]
-GAUSSIAN = [name for name in PROTECTED if not METHODS[name].method.local_noise]
-LOCAL = [name for name in PROTECTED if METHODS[name].method.local_noise]
+PROTECTED = [name for name, named in METHODS.items() if named.with_defaults.unit is not None]
+GAUSSIAN = [name for name in PROTECTED if not METHODS[name].with_defaults.local]
+LOCAL = [name for name in PROTECTED if METHODS[name].with_defaults.local]
 """Clients that perturb what they send by themselves."""
 
 
@@ -114,7 +115,7 @@ def release(method, federation, learner, *, absent=(), aggregation="plain", **op
     server, silos = make_sessions(method, federation, learner=learner, aggregation=aggregation, **options)
     sent, moved = [], []
     while requests := server.requests():
-        if server.in_round and absent and not server.absent:
+        if server.stage is Stage.ROUND and absent and not server.absent:
             server.exclude(absent)
             continue
         vectors, before = {}, server.model
@@ -125,7 +126,7 @@ def release(method, federation, learner, *, absent=(), aggregation="plain", **op
             if isinstance(body, m.Update) and aggregation == "plain":
                 vectors[name] = from_words(m.unpack_words(body.vector, learner.dimension, name)).astype(float)
         server.collect()
-        if server.collected:
+        if server.stage is Stage.COLLECTED:
             server.charge()
             server.advance()
             sent.append(vectors)

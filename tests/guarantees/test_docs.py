@@ -1,5 +1,7 @@
 """What the docs say happens, happens: every command of the worked example, the example method, the README's example."""
 
+from __future__ import annotations
+
 import re
 import shlex
 import subprocess
@@ -7,18 +9,24 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from uldp.cli.app import app
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 HOSPITALS = ROOT / "examples" / "hospitals"
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(DOCS.rglob("*.md"))]
+LINE = 100
 runner = CliRunner()
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def commands(page):
-    for block in re.findall(r"```console\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.S):
-        for line in block.splitlines():
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(), flags=re.S):
+        for line in block.replace("\\\n", " ").splitlines():
             command, _, note = line.removeprefix("$ ").partition("   # ")
             yield shlex.split(command), note
 
@@ -28,7 +36,7 @@ def test_the_worked_example_from_draft_to_predictions(tmp_path, monkeypatch):
     for name in ("make_data.py", "experiment.toml"):
         (tmp_path / name).write_text((HOSPITALS / name).read_text())
     seen = []
-    for command, note in commands("own-tables.md"):
+    for command, note in commands(DOCS / "own-tables.md"):
         seen.append(command[0])
         if command[0] == "uldp":
             result = runner.invoke(app, command[1:])
@@ -37,7 +45,7 @@ def test_the_worked_example_from_draft_to_predictions(tmp_path, monkeypatch):
         else:
             program = [sys.executable, *command[1:]] if command[0] == "python" else command
             subprocess.run(program, check=True, capture_output=True)
-    assert seen.count("uldp") == 6
+    assert seen.count("uldp") == 7
     predictions = (tmp_path / "predictions.csv").read_text().splitlines()
     visits = (tmp_path / "data" / "holdout.csv").read_text().splitlines()
     assert len(predictions) == len(visits)
@@ -45,7 +53,7 @@ def test_the_worked_example_from_draft_to_predictions(tmp_path, monkeypatch):
     hits = sum(line.split(",")[0] == label for line, label in zip(predictions[1:], truth, strict=True))
     assert 0.72 < hits / len(truth) < 0.84  # "about 77 of 100"
 
-    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "own-tables.md").read_text(), flags=re.S).group(1)
+    code = re.search(r"```python\n(.*?)```", (DOCS / "own-tables.md").read_text(), flags=re.S).group(1)
     space = {}
     exec(code, space)
     assert 0 < float(space["probability"]) < 1
@@ -92,22 +100,30 @@ def test_the_example_method_trains_resumes_and_is_private_like_its_parent(tmp_pa
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
-    ours = run("--method", "server_momentum:UldpAvgMomentum", "--out", "a", "--set", "method.momentum=0.5")
+    ours = run("--method", "server_momentum:UldpAvgMomentum", "--out", "a", "--set", "method.server_momentum=0.5")
     parent = run("--method", "uldp-avg", "--out", "b")
-    none = run("--method", "server_momentum:UldpAvgMomentum", "--out", "c", "--set", "method.momentum=0.0")
+    none = run("--method", "server_momentum:UldpAvgMomentum", "--out", "c", "--set", "method.server_momentum=0.0")
     assert ours["statement"]["epsilon"] == parent["statement"]["epsilon"]
     assert ours["metrics"] != parent["metrics"]
     assert none["metrics"] == parent["metrics"]
     assert ours["metrics"]["accuracy"] > 0.8
     refused = runner.invoke(
         app,
-        ["plan", "--dataset", "digits", "--method", "server_momentum:UldpAvgMomentum", "--set", "method.momentum=2"],
+        [
+            "plan",
+            "--dataset",
+            "digits",
+            "--method",
+            "server_momentum:UldpAvgMomentum",
+            "--set",
+            "method.server_momentum=2",
+        ],
     )
     assert refused.exit_code == 2
 
 
 def test_the_code_in_the_method_page_is_the_example(monkeypatch):
-    page = (ROOT / "docs" / "add-a-method.md").read_text()
+    page = (DOCS / "add-a-method.md").read_text()
     example = (ROOT / "examples" / "server_momentum.py").read_text()
     block = re.findall(r"```python\n(.*?)```", page, flags=re.S)[0]
     for line in block.splitlines():
@@ -127,22 +143,100 @@ def test_the_readme_example_runs_and_says_what_it_gives():
     assert result.epsilon <= float(claimed.group(2))
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *sorted(p.name for p in (ROOT / "docs").glob("*.md"))]
-)
+def anchors(page):
+    for heading in re.findall(r"^#+ (.*)$", page.read_text(), flags=re.M):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@every_page
 def test_links_between_pages_lead_somewhere(page):
-    path = ROOT / page if (ROOT / page).exists() else ROOT / "docs" / page
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
-        assert (path.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), f"{target}#{anchor}"
+
+
+@every_page
+def test_lines_fit_a_screen(page):
+    """At most 100 characters, but for tables and code in fences."""
+    long, fenced = [], False
+    for number, line in enumerate(page.read_text().splitlines(), start=1):
+        fenced ^= line.lstrip().startswith("```")
+        if len(line) > LINE and not fenced and not line.lstrip().startswith("|"):
+            long.append((number, len(line)))
+    assert long == []
+
+
+def shown_commands(page):
+    """Every ``uldp ...`` in a fence or in a code span, as arguments."""
+    text = page.read_text().replace("\\\n", " ")
+    for block in re.findall(r"^```(?:console|sh)?\n(.*?)^```", text, flags=re.S | re.M):
+        for line in block.splitlines():
+            if found := re.match(r"(?:\$ )?(?:[A-Z_]+=\S+ )*uldp (.*)", line):
+                yield shlex.split(found.group(1), comments=True)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    for span in re.findall(r"`uldp ([^`]*)`", prose):
+        yield shlex.split(" ".join(span.split()))
+
+
+@every_page
+def test_commands_in_the_docs_exist_with_their_options(page):
+    """The worked example is run; of all others at least the command and its options must be there."""
+    if page.name in ("CHANGELOG.md", "glossary.md"):  # they name old ones, too
+        return
+    for arguments in shown_commands(page):
+        command, path = typer.main.get_command(app), []
+        while arguments and arguments[0] in getattr(command, "commands", {}):
+            path.append(arguments.pop(0))
+            command = command.commands[path[-1]]
+        assert path or not arguments or arguments[0].startswith("-"), f"no command {arguments[0]!r}"
+        known = {"-h", "--help", *(option for parameter in command.params for option in parameter.opts)}
+        unknown = [argument for argument in arguments if re.match("--[a-z]", argument) and argument not in known]
+        assert unknown == [], ["uldp", *path, *arguments]
+
+
+def test_the_statement_in_the_privacy_page_is_what_plan_prints():
+    text = (DOCS / "privacy.md").read_text()
+    shown = re.search(r"```\n(NOT A GUARANTEE.*?)```", text, flags=re.S).group(1)
+    result = runner.invoke(app, ["plan", "--dataset", "breast-cancer", "--method", "uldp-avg-w"])
+    assert shown in result.stdout
 
 
 def test_the_experiment_page_knows_every_key():
     from dataclasses import fields
 
-    from uldp.experiment.config import HIDDEN, DataConfig, PrivacyConfig, RunConfig
+    from uldp.aggregation import AGGREGATIONS
+    from uldp.experiment.config import DataConfig, DeploymentConfig, PrivacyConfig, RunConfig
+    from uldp.methods.base import settings
     from uldp.methods.registry import METHODS
 
-    text = (ROOT / "docs" / "experiment-file.md").read_text()
-    methods = {f.name for named in METHODS.values() for f in fields(named.method)} - set(HIDDEN)
-    keys = methods | {f.name for section in (DataConfig, PrivacyConfig, RunConfig) for f in fields(section)}
+    text = (DOCS / "experiment-file.md").read_text()
+    sections = (DataConfig, PrivacyConfig, RunConfig, DeploymentConfig, *AGGREGATIONS.values())
+    keys = {key for named in METHODS.values() for key in settings(named.method)}
+    keys |= {field.name for section in sections for field in fields(section) if field.repr}
+    keys |= {"min_silos", "identities"}
     assert {key for key in keys if f"`{key}`" not in text} == set()
+
+
+def test_the_deployment_page_knows_every_key_of_a_policy():
+    from dataclasses import fields
+
+    from uldp.runtimes.policy import Policy
+
+    text = (DOCS / "deploy.md").read_text()
+    assert {field.name for field in fields(Policy) if f"`{field.name}`" not in text} == set()
+
+
+def test_the_readme_lists_every_method():
+    from uldp.methods.registry import METHODS
+
+    text = (ROOT / "README.md").read_text()
+    base = {name for name in METHODS if not name.startswith("uldp-group-")}
+    assert {name for name in base if f"`{name}`" not in text} == set()
+
+
+def test_the_glossary_names_files_that_exist():
+    words = (DOCS / "glossary.md").read_text().partition("## Names that changed")[0]
+    rows = re.findall(r"^\| .* \| `([a-z_/.]+)` \|$", words, flags=re.M)
+    assert len(rows) > 50
+    assert [file for file in rows if not (ROOT / "src" / "uldp" / file).exists()] == []

@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import build, moved, noiseless_total
 
-from uldp.experiment.build import build_learner, load_federation
+from uldp.experiment.build import build_learner
 from uldp.experiment.config import Experiment
-from uldp.methods.base import Facts
+from uldp.experiment.loading import load_federation
 from uldp.methods.registry import METHODS
 from uldp.methods.user_sum import UserSum
+from uldp.privacy.releases import PublicFacts
 from uldp.rng import Streams
 
-PRIVATE = [name for name, named in METHODS.items() if issubclass(named.method, UserSum) and named.protects]
+PRIVATE = [name for name, named in METHODS.items() if issubclass(named.method, UserSum)]
 MODELS = [{"name": "logistic"}, {"name": "mlp", "hidden": [6], "dropout": 0.3}]
 
 people = st.sampled_from([f"p{i}" for i in range(8)])
@@ -98,8 +99,8 @@ def test_leaving_one_person_out_of_all_files(
     whole = noiseless_total(method, federation, learner, x, sample)
     left, learner = load(folder, without, model=model)
     distance = moved(whole, noiseless_total(method, left, learner, x, sample))
-    reach = method.reach(Facts(federation.users, len(federation.silos), len(x)))
-    assert distance <= (reach * method.encoding(None).units) ** 2
+    release = method.release(PublicFacts(federation.users, len(federation.silos), len(x)))
+    assert distance <= (release.sensitivity * release.encoding.units) ** 2
 
 
 def test_standardising_by_silo_breaks_the_promise_so_the_warning_is_real(tmp_path):
@@ -115,27 +116,27 @@ def test_standardising_by_silo_breaks_the_promise_so_the_warning_is_real(tmp_pat
         before = noiseless_total(method, whole, learner, x)
         without, learner = load(tmp_path, {"a.csv": table, "b.csv": table}, standardise=standardise)
         distances[standardise] = moved(before, noiseless_total(method, without, learner, x))
-        assert bool(whole.void) == (standardise == "silo")
-    limit = method.encoding(None).units ** 2
+        assert bool(whole.no_guarantee) == (standardise == "silo")
+    limit = method.release(PublicFacts(30, 2, 5)).encoding.units ** 2
     assert distances["none"] <= limit
     assert distances["silo"] > 4 * limit
 
 
-def test_two_people_on_one_hashed_place_are_covered_by_twice_the_clip_and_no_less(tmp_path):
-    """A person who shares a place is not left out but exchanged for the other one: the statement must say so."""
+def test_two_people_in_one_hashed_bucket_are_covered_by_twice_the_clip_and_no_less(tmp_path):
+    """A person who shares a bucket is not left out but exchanged for the other one: the statement must say so."""
     method = build("uldp-sgd", clip=0.05)
     ids = [f"p{i}" for i in range(30)]
     hashed = {"ids": {"users": 30}}
     federation, _ = load(tmp_path, {"a.csv": [(who, 50.0, "a", 1) for who in ids]}, **hashed)
-    places = federation.silos[0].users.tolist()
-    one, other = next((a, b) for a in ids for b in ids if a < b and places[ids.index(a)] == places[ids.index(b)])
-    # The two pull the model in opposite directions, and ``one`` has most of the records of their place.
+    buckets = federation.silos[0].users.tolist()
+    one, other = next((a, b) for a in ids for b in ids if a < b and buckets[ids.index(a)] == buckets[ids.index(b)])
+    # The two pull the model in opposite directions, and ``one`` has most of the records of their bucket.
     rows = [(one, 100.0, "a", 1)] * 9 + [(other, 100.0, "a", 0)] + [("p_else", 50.0, "b", 1)]
     whole, learner = load(tmp_path, {"a.csv": rows, "b.csv": rows}, **hashed)
     kept = [row for row in rows if row[0] != one]
     left, _ = load(tmp_path, {"a.csv": kept, "b.csv": kept}, **hashed)
     x = np.zeros(5)
     distance = moved(*(noiseless_total(method, f, learner, x) for f in (whole, left)))
-    limit = method.encoding(None).units ** 2
-    assert whole.hashed
+    limit = method.release(PublicFacts(30, 2, 5)).encoding.units ** 2
+    assert whole.hashed_ids
     assert 3.9 * limit < distance <= 4 * limit  # squared distances

@@ -5,9 +5,9 @@ import pytest
 from tests.guarantees.adversary import PAILLIER, federation_of, took_part
 from tests.support import build, drive, drive_with_restarts, make_plan, make_sessions
 
-from uldp.experiment.build import statement
-from uldp.methods.base import Observer
 from uldp.privacy.accountants import account
+from uldp.privacy.releases import Adversary
+from uldp.privacy.statement import Background, compose
 
 ROUNDS, USERS, LIMIT = 40, 30, 4
 FEDERATION = federation_of(np.ones((3, USERS), dtype=int))
@@ -43,9 +43,10 @@ def test_the_servers_epsilon_is_that_of_the_most_rounds_that_anybody_was_in():
     server, silos = make_sessions(method, FEDERATION)
     drive(server, silos)
     plan = make_plan(method, FEDERATION)
-    stated = {row.who: row.epsilon for row in statement(plan, server.ledger, FEDERATION, simulated=True).exposures}
+    told = compose(plan.release, plan.disclosure, server.ledger, Background(), simulated=True)
+    stated = {row.who: row.epsilon for row in told.exposures}
     most = int(taken.sum(axis=0).max())
-    for who, observer in (("the server", Observer("server")), ("one silo", Observer("silos"))):
-        seen = method.seen_by(plan.facts, observer)
+    for who, adversary in (("the server", Adversary("server")), ("one silo", Adversary("silos"))):
+        seen = plan.release.view(adversary)
         assert stated[who] == pytest.approx(account({seen: most}, server.ledger.delta).value, rel=1e-6)
         assert stated[who] < account({seen: most + 1}, server.ledger.delta).value

@@ -18,14 +18,13 @@ from tests.guarantees.adversary import FAR, GAUSSIAN, LOCAL, OwnCoordinates, fed
 from tests.support import make_plan
 
 from uldp.errors import ConfigError
-from uldp.experiment.build import statement
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS
-from uldp.methods.base import Facts
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian, LocalReports, flattened, parameters
+from uldp.privacy.sentences import PUBLIC
+from uldp.privacy.statement import Background, compose
 
 SILOS = 3
-USERS = 1 + SILOS
 LAST = f"silo-{SILOS - 1}"
 COORDINATES = 20_000
 ERROR = 5 / math.sqrt(2 * COORDINATES)
@@ -37,7 +36,7 @@ VARIANTS = {
     "as it is": {},
     "users sampled": {"sample_rate": 0.6},
     "records sampled": {"record_rate": 0.95},
-    "shares for two silos": {"compensate": 1},
+    "shares for two silos": {"dropout_tolerance": 1},
     "some silos picked": {"fraction": 0.67},
     "two silos per user": {"max_silos": 2},
     "no weights": {"weighting": "none"},
@@ -81,8 +80,9 @@ def worst_places(method):
         return [crowd(1, 0, 0)]
     found = []
     for federation in (crowd(24, 0, 0), crowd(12, 12, 0), crowd(8, 8, 8)):
+        made = make_plan(method, federation, 2).release
         with suppress(ConfigError):  # no promise is made about data that are refused
-            method.check_counts(Facts(USERS, SILOS, 2), federation.counts())
+            made.check_counts(federation.counts())
             found.append(federation)
     return found
 
@@ -111,16 +111,16 @@ def ratios(noise, shift):
     }
 
 
-def seen(method, aggregation, missing):
+def seen(shared_noise, aggregation, missing):
     """What each adversary of the statement sees, by the names of :func:`ratios`."""
-    yield "the outside world", "total" if method.shared_noise else "vectors"
-    yield "the server", "vectors" if missing or aggregation == "plain" or not method.shared_noise else "total"
+    yield PUBLIC, "total" if shared_noise else "vectors"
+    yield "the server", "vectors" if missing or aggregation == "plain" or not shared_noise else "total"
     others = f"without {1 + len(missing)} silos"
     yield "one silo", others
-    if method.shared_noise:
-        yield "the outside world, one silo silent", others
-    if method.shared_noise and not missing:
-        yield "two silos together", "without 2 silos"
+    if shared_noise:
+        yield f"{PUBLIC}, one silo silent", others
+    if shared_noise and not missing:
+        yield "two colluding silos", "without 2 silos"
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
@@ -138,7 +138,7 @@ def test_shift_over_noise_is_what_the_accountant_reads(name, variant, absent):
     measured = {key: max(each[key] for each in found) for key in found[0]}
 
     # The ledger is about the total where silos share its noise. Where each adds its own, it covers all vectors.
-    released = measured["total" if method.shared_noise else "vectors"]
+    released = measured["total" if shares_noise(method) else "vectors"]
     tight = 0.6 if absent else 0.95  # a silent silo keeps its part of a user's weight to itself, beside its noise
     assert tight < released / loss({server.ledger.entries[0].event: 1}) < 1 + ERROR
     check_gaussian_and_fresh([movement[1:] for movement in moved])
@@ -146,14 +146,19 @@ def test_shift_over_noise_is_what_the_accountant_reads(name, variant, absent):
         check_statement(method, everybody, server, measured, absent)
 
 
+def shares_noise(method) -> bool:
+    return make_plan(method, worst_places(method)[0], 2).release.shared_noise
+
+
 def check_statement(method, federation, server, measured, absent):
     """Every adversary's epsilon covers what was measured, with the sample known to server and silos."""
     for aggregation in ("plain", "masked"):
         plan = replace(make_plan(method, federation, COORDINATES, aggregation), min_silos=SILOS - len(absent))
-        told = statement(plan, server.ledger, federation, simulated=True, heard=server.heard)
+        made, shown = plan.release, plan.disclosure
+        told = compose(made, shown, server.ledger, Background(), simulated=True, heard=server.heard)
         stated = {row.who: row.epsilon for row in told.exposures}
-        for who, what in seen(method, aggregation, absent):
-            if who.startswith("the outside world") and method.sample_rate < 1:
+        for who, what in seen(made.shared_noise, aggregation, absent):
+            if who.startswith(PUBLIC) and not made.user_sampling.everybody:
                 continue  # amplified: test_poisson_samples
             lower, upper = (epsilon_of(measured[what] * factor) for factor in (1 - ERROR, 1 / 0.3))
             assert lower <= stated[who] < upper, (aggregation, who)

@@ -39,7 +39,7 @@ RUNS = {
     "central-sub-dp": (SYNTHETIC, {"name": "creditcard"}, {"name": "central-sub-dp", "rounds": 2}, NOISE),
     "srr-fl": (CANCER, {}, {"name": "srr-fl", "rounds": 2, "local_epochs": 1}, {}),
     "ldp-fedavg, hybrid": (CANCER, {}, {"name": "ldp-fedavg", "mechanism": "hybrid", "rounds": 2}, {}),
-    "default": (SYNTHETIC, {"name": "creditcard"}, {"name": "default", "rounds": 2, "local_epochs": 2}, {}),
+    "fedavg": (SYNTHETIC, {"name": "creditcard"}, {"name": "fedavg", "rounds": 2, "local_epochs": 2}, {}),
 }
 
 FUNCTIONS = (
@@ -47,7 +47,10 @@ FUNCTIONS = (
     *("sin", "cos", "tan", "sinh", "cosh", "hypot", "sigmoid", "softmax", "logcumsumexp"),
     *("cross_entropy", "binary_cross_entropy_with_logits", "sum", "mean", "std", "var", "dot", "matmul", "einsum"),
 )
-PACKAGES = ("data", "data.sets", "learners", "mechanisms", "methods", "aggregation", "privacy", "sessions")
+PACKAGES = (
+    *("data", "data.sets", "learners", "mechanisms", "methods", "aggregation", "privacy", "privacy.releases"),
+    "sessions",
+)
 
 
 def digest(*parts: np.ndarray | str) -> str:

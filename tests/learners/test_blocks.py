@@ -92,7 +92,7 @@ def test_an_embedding_behind_other_layers_goes_by_autograd():
     """Nothing is differentiated through a number of a category: layers before it would have no gradient."""
     module = nn.Sequential(nn.Linear(3, 3), Embedding(4, 2), nn.Linear(6, 2))
     with pytest.warns(SlowTrainingWarning, match=r"no kernel for Embedding\(4, 2, columns=None\) behind other layers"):
-        assert TorchLearner(module, Task(2)).path((3,)) == "loop"
+        assert TorchLearner(module, Task(2)).training((3,)).path == "loop"
 
 
 class Idle(nn.Module):

@@ -133,7 +133,7 @@ def test_models_that_remember_are_refused():
 )
 def test_other_models_that_cannot_be_used_give_one_sentence(model, says):
     with pytest.raises(ModelError, match=says) as refused:
-        TorchLearner(model(), Task(2)).path((3,))
+        TorchLearner(model(), Task(2)).training((3,))
     assert "\n" not in str(refused.value)
 
 
@@ -149,11 +149,11 @@ def test_hooks_are_not_left_out():
     module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     hooked = copy.deepcopy(module)
     hooked[0].register_forward_hook(lambda layer, inputs, output: 3.0 * output)
-    assert TorchLearner(module, Task(2)).path((3,)) == "kernels"
-    assert TorchLearner(hooked, Task(2)).path((3,)) == "loop"
+    assert TorchLearner(module, Task(2)).training((3,)).path == "kernels"
+    assert TorchLearner(hooked, Task(2)).training((3,)).path == "loop"
     hooked = copy.deepcopy(module)
     hooked[0].register_full_backward_pre_hook(lambda layer, gradients: tuple(3.0 * g for g in gradients))
-    assert TorchLearner(hooked, Task(2)).path((3,)) == "loop"
+    assert TorchLearner(hooked, Task(2)).training((3,)).path == "loop"
 
 
 def test_one_user_with_very_many_records_does_not_take_everybodys_memory():

@@ -251,7 +251,7 @@ def test_bad_arguments_are_refused():
 def test_a_forced_path_that_does_not_fit_is_refused():
     forced = TorchLearner(nn.Sequential(nn.Linear(3, 4), nn.Softplus(), nn.Linear(4, 2)), TWO, path="kernels")
     with pytest.raises(ModelError, match="Softplus"):
-        forced.path((3,))
+        forced.training((3,))
 
 
 @pytest.mark.filterwarnings("error")
@@ -259,7 +259,7 @@ def test_a_large_net_is_trained_by_torch_one_user_at_a_time_and_keeps_its_rows()
     task = Task(classes=3)
     module = nn.Sequential(nn.Conv2d(3, 96, 3), nn.ReLU(), nn.Conv2d(96, 96, 3), nn.Flatten(), nn.Linear(13824, 3))
     learner = TorchLearner(module, task)
-    assert learner.path((3, 16, 16)) == "loop"
+    assert learner.training((3, 16, 16)).path == "loop"
     data, streams = make_silo([2, 1, 3], (3, 16, 16), task), Streams.from_seed(1)
     x, local = learner.initial(streams), LocalTraining(lr=0.1, batch_size=2)
     together = collect(learner.user_deltas(x, data, local, streams))
@@ -274,4 +274,4 @@ def test_a_large_net_is_trained_by_torch_one_user_at_a_time_and_keeps_its_rows()
 def test_the_number_of_outputs_must_fit_the_task():
     for module, task in ((nn.Linear(3, 3), TWO), (nn.Linear(3, 2), NUMBER), (nn.Linear(3, 1), TEN)):
         with pytest.raises(ModelError, match="output"):
-            TorchLearner(nn.Sequential(module), task).path((3,))
+            TorchLearner(nn.Sequential(module), task).training((3,))

@@ -24,6 +24,10 @@ def make_net(shape, task):
     return nn.Sequential(nn.Linear(shape[0], 4), nn.Tanh(), nn.Linear(4, task.classes))
 
 
+def make_wide(shape, task, *, hidden=4):
+    return nn.Sequential(nn.Linear(shape[0], hidden), nn.Tanh(), nn.Linear(hidden, task.classes))
+
+
 def make_dict(shape, task):
     return {}
 
@@ -137,7 +141,12 @@ def test_a_factory_is_imported_and_called():
 def test_every_failure_of_a_factory_is_told(factory, error, words):
     with pytest.raises(error, match=words):
         build_model(factory, (3,), TWO)
-    with pytest.raises(ConfigError, match="takes no options"):
+
+
+def test_options_go_to_a_factory_and_what_it_does_not_take_is_refused():
+    sizes = [tuple(p.shape) for p in build_model(f"{__name__}:make_wide", (3,), TWO, {"hidden": 7}).parameters()]
+    assert sizes[0] == (7, 3)
+    with pytest.raises(ModelError, match=r"model\.name: .*unexpected keyword argument 'hidden'"):
         build_model(f"{__name__}:make_net", (3,), TWO, {"hidden": 3})
 
 

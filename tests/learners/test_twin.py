@@ -85,7 +85,7 @@ def built(name):
 def agrees(module, shape, task, local, path="auto", expected_path=None, counts=COUNTS):
     learner = TorchLearner(module, task, dtype="float64", path=path)
     if expected_path:
-        assert learner.path(shape) == expected_path
+        assert learner.training(shape).path == expected_path
     data = make_silo(counts, shape, task)
     x = learner.initial(Streams.from_seed(3))
     rows = collect(learner.user_deltas(x, data, local, STREAMS))
@@ -147,7 +147,7 @@ def test_kernels_of_the_large_nets_agree_with_the_twin(name, local):
     [("mnist-two-layer", (1, 28, 28), TEN), ("vgg-cifar", (3, 32, 32), TEN), ("vgg-medical", (1, 64, 64), Task(6))],
 )
 def test_the_papers_nets_have_kernels_in_full_size(name, shape, task):
-    assert TorchLearner(build_model(name, shape, task), task, path="kernels").path(shape) == "kernels"
+    assert TorchLearner(build_model(name, shape, task), task, path="kernels").training(shape).path == "kernels"
 
 
 @pytest.mark.parametrize("local", ["sgd", "adam-decay"])

@@ -10,7 +10,7 @@ from uldp.privacy.accountants import account
 from uldp.privacy.calibrate import calibrate
 from uldp.privacy.events import Gaussian, Group, PoissonSampled, event_from_json, event_to_json, flattened
 from uldp.privacy.mixture import mixture_of
-from uldp.privacy.subjects import item_epsilon, item_target, moments_epsilon, published_noise
+from uldp.research.published_noise import item_epsilon, item_target, moments_epsilon, published_noise
 
 
 def noise_for(claimed, rate, steps):
@@ -57,7 +57,7 @@ def test_the_moments_accountant_is_a_bound_and_not_far_from_the_truth():
 
 
 def test_noise_that_nobody_can_add_is_refused():
-    with pytest.raises(ConfigError, match=r"privacy\.epsilon: no noise reaches"):
+    with pytest.raises(ConfigError, match=r"^epsilon: no noise reaches"):
         published_noise(1e-6, 1e-5, 1, 1.0, 10**6)
     with pytest.raises(ConfigError, match="delta below what a float can hold"):
         published_noise(800.0, 1e-5, 64, 0.1, 10)

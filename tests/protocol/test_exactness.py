@@ -20,8 +20,9 @@ from uldp.aggregation.paillier import PaillierServer, PaillierSilo, PaillierWeig
 from uldp.crypto.integers import unpack
 from uldp.crypto.paillier import signed
 from uldp.methods.base import State
-from uldp.methods.release import add_noise
+from uldp.privacy.releases.sums import add_noise
 from uldp.rng import Secrets
+from uldp.sessions.server import Stage
 from uldp.vectors import clip_rows, from_words
 
 CAP = 3
@@ -35,7 +36,7 @@ def totals(server, silos):
         for name, request in requests.items():
             server.receive(name, silos[name].reply(request))
         server.collect()
-        if server.collected:
+        if server.stage is Stage.COLLECTED:
             yield [int(value) for value in from_words(server._sum)]
         server.charge()
         server.advance()
@@ -78,12 +79,12 @@ def exact_sum(method, counts, rows, sample=None, kind=SMALL):
     return total
 
 
-def simulated_noise(method, facts, seed, round_=1):
+def simulated_noise(release, seed, round_=1):
     """The silos' noise of a round in units, drawn as every aggregation draws it."""
-    total = np.zeros(facts.dimension, dtype=np.int64)
-    for s in range(facts.silos):
+    total = np.zeros(release.facts.dimension, dtype=np.int64)
+    for s in range(release.facts.silos):
         secrets = Secrets.simulated_from_seed(seed).child("silo", s).child("noise", "round", round_)
-        total = add_noise(total, method.noise_scale(facts), secrets.stream())
+        total = add_noise(total, release.noise_scale, secrets.stream())
     return [int(z) for z in total]
 
 
@@ -139,7 +140,7 @@ def test_with_noise_it_is_the_same_plus_the_noise_that_plain_adds(case, seed, ki
     counts, rows, clip = case
     method = method_of(clip=clip, noise_multiplier=2.0)
     total, server = first_total(method, counts, rows, kind, seed=seed)
-    noise = simulated_noise(method, server._plan.facts, seed)
+    noise = simulated_noise(server._plan.release, seed)
     exact = exact_sum(method, counts, rows)
     assert_close(total, [a + z for a, z in zip(exact, noise, strict=True)], allowed(counts))
     clear = with_paillier_weights(method, capping(kind, len(counts)))
@@ -278,7 +279,7 @@ def test_removing_a_user_moves_the_plaintext_by_at_most_the_clip(name, case, use
         before, multiple = kept.last, server._side._layout.multiple
         first_total(method, removed, rows, kind)
         after = kept.last
-    bound = method.encoding(server._plan.facts).units * multiple
+    bound = server._plan.release.encoding.units * multiple
     moved = squared_move(before, after)
     assert moved <= bound**2
     if aligned:
@@ -303,7 +304,7 @@ def test_with_the_same_dither_the_rounded_total_moves_by_at_most_the_clip_and_a_
     method = method_of(clip=clip)
     before, server = first_total(method, counts, rows, seed=seed)
     after, _ = first_total(method, removed, rows, seed=seed)
-    units, dimension = method.encoding(server._plan.facts).units, rows.shape[2]
+    units, dimension = server._plan.release.encoding.units, rows.shape[2]
     beyond = squared_move(before, after) - units**2 - dimension
     assert beyond <= 0 or beyond**2 <= 4 * units**2 * dimension  # norm <= units + sqrt(d), without a root
 
@@ -325,7 +326,7 @@ def test_learned_rows_give_the_sum_that_support_computes():
     server, silos = make_sessions(method, federation, aggregation=capping(SMALL, 2), learner=learner)
     rows = np.zeros((2, 5, 3))
     for s, data in enumerate(federation):
-        for users, deltas in learner.user_deltas(server.model, data, method.local, None):
+        for users, deltas in learner.user_deltas(server.model, data, method.local_training, None):
             rows[s, users] = deltas
     total = next(totals(server, silos))
     assert_close(total, exact_sum(method, federation.counts(), rows), allowed(federation.counts()))

@@ -13,6 +13,7 @@ from uldp.errors import ConfigError, MessageRefused, RunError
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Phase
 from uldp.rng import Secrets
+from uldp.sessions.server import Stage
 from uldp.sessions.silo import SiloSession, signing_key
 
 WIDTH = 128  # bytes of a ciphertext under a key of 512 bits
@@ -239,7 +240,7 @@ def test_ciphertexts_that_do_not_add_up_are_refused_uncharged_and_can_be_asked_f
     before = server.model.tobytes()
     with pytest.raises(MessageRefused, match="do not add up"):
         server.collect()
-    assert server.ledger.entries == () and server.model.tobytes() == before and not server.collected
+    assert server.ledger.entries == () and server.model.tobytes() == before and server.stage is not Stage.COLLECTED
     goes_on(server, silos)
 
 

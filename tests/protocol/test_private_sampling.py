@@ -26,8 +26,8 @@ from uldp.aggregation.paillier_silo import PaillierSilo
 from uldp.crypto.integers import unpack
 from uldp.crypto.transfer import unseal
 from uldp.errors import ConfigError, MessageRefused
-from uldp.methods.base import Facts, Observer
 from uldp.privacy.accountants import account
+from uldp.privacy.releases import Adversary, PublicFacts, views
 from uldp.protocol import messages as m
 from uldp.rng import Secrets
 
@@ -93,7 +93,7 @@ def test_the_sums_are_those_of_the_same_sample_in_the_clear(rate):
         plain._sample = lambda round_, sample=samples[0]: sample
         drive(plain, others)
         # truncation of each user in each silo, and the dithers
-        unit = server._plan.method.encoding(server._plan.facts).limit / 2**24
+        unit = server._plan.release.encoding.limit / 2**24
         step_size = 1.0 / (rate * 12 * 3)
         assert np.abs(server.model - plain.model).max() <= (12 * 3 + 12 + 3) * unit * step_size
         if server.round < 3:
@@ -102,7 +102,7 @@ def test_the_sums_are_those_of_the_same_sample_in_the_clear(rate):
 
 @pytest.mark.parametrize(("rate", "slots"), [(0.5, (1, 2)), (0.3, (3, 10)), (1 / 3, (1, 3)), (0.001, (1, 1000))])
 def test_the_rate_is_a_ratio_of_slots(rate, slots):
-    assert method_of(rate).sampling_slots == slots
+    assert method_of(rate).user_sampling.slots == slots
 
 
 @pytest.mark.parametrize(("rate", "chosen", "slots"), [(0.5, 1, 2), (0.3, 3, 10)])
@@ -195,7 +195,7 @@ def test_the_points_tell_the_server_nothing_about_the_slots(monkeypatch):
 
 
 def _without_b(side, offer, index):
-    return offer * side._setting.facts.users if index else bytes(32)
+    return offer * side.agreed.facts.users if index else bytes(32)
 
 
 def test_a_silo_refuses_an_offer_with_fewer_slots_a_replayed_or_a_changed_one():
@@ -264,13 +264,12 @@ def test_a_second_offer_in_a_round_is_out_of_turn_and_hides_the_slot_afresh():
 
 
 def test_the_server_and_the_silos_gain_by_amplification():
-    method = method_of(0.1, noise_multiplier=5.0, rounds=100)
-    facts = Facts(100, 5, 4)
-    world = account(method.seen_over(facts, Observer(), [1] * 100), 1e-5).value
-    server = Observer("server", sums=False, sample=False)
-    assert account(method.seen_over(facts, server, [1] * 100), 1e-5).value == pytest.approx(world, rel=1e-9)
-    known = Observer("server", sums=False, sample=True)
-    assert account(method.seen_over(facts, known, [1] * 100), 1e-5).value > 10 * world
+    release = method_of(0.1, noise_multiplier=5.0, rounds=100).release(PublicFacts(100, 5, 4))
+    public = account(views(release, Adversary(), [1] * 100), 1e-5).value
+    server = Adversary("server", sums=False, sample=False)
+    assert account(views(release, server, [1] * 100), 1e-5).value == pytest.approx(public, rel=1e-9)
+    known = Adversary("server", sums=False, sample=True)
+    assert account(views(release, known, [1] * 100), 1e-5).value > 10 * public
 
 
 @pytest.mark.parametrize(

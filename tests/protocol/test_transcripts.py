@@ -386,8 +386,8 @@ def test_short_blinds_are_found(monkeypatch):
     """Blinds from [1, 2^16) instead of units modulo n: the sum has the size of the record total."""
 
     def short(self, seed):
-        stream = seed.stream("blinds", self._setting.digest, self._modulus)
-        return [1 + r for r in uniform_below(stream, 2**16 - 1, self._setting.facts.users)]
+        stream = seed.stream("blinds", self.agreed.digest, self._modulus)
+        return [1 + r for r in uniform_below(stream, 2**16 - 1, self.agreed.facts.users)]
 
     monkeypatch.setattr(PaillierSilo, "_blinds", short)
     assert "sum: size" in differences(server_setup, *leaky(worlds=("absent", "present")))
@@ -461,5 +461,5 @@ def test_a_round_without_some_of_its_protections_is_found(monkeypatch, leak):
 
 def test_a_server_that_is_shown_counts_is_found(monkeypatch):
     """The crudest leak of all: no blinds."""
-    monkeypatch.setattr(PaillierSilo, "_blinds", lambda self, seed: [mpz(1)] * self._setting.facts.users)
+    monkeypatch.setattr(PaillierSilo, "_blinds", lambda self, seed: [mpz(1)] * self.agreed.facts.users)
     assert "sum: size" in differences(server_setup, *leaky())

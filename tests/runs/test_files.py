@@ -72,7 +72,7 @@ def test_what_a_killed_process_left_half_written_goes_with_the_next_lock(tmp_pat
     state = SiloState(tmp_path / "state", "digest")
     owners = {
         run.path / "result.json": run.locked,
-        run.checkpoint_file: run.locked,
+        run.state.checkpoint_file: run.locked,
         state.folder / "ledger.jsonl": state.locked,
         state.folder / "experiments" / "digest" / "session.bin": state.locked,
     }

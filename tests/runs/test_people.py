@@ -18,6 +18,7 @@ from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian
 from uldp.runs.directory import RunDirectory
 from uldp.runs.people import digests_of, kept_people, owner_key
+from uldp.runs.records import RunState
 
 runner = CliRunner()
 SETTINGS = """
@@ -262,9 +263,7 @@ def test_what_a_start_that_was_cut_short_left_behind_does_not_count(folder, monk
     tables("one", records(0), records(20))
     with monkeypatch.context() as patch:
         patch.setattr(RunDirectory, "discarded_unless_begun", lambda self: nullcontext())  # as after kill -9
-        patch.setattr(
-            RunDirectory, "save_checkpoint", lambda self, checkpoint: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        patch.setattr(RunState, "save_checkpoint", lambda self, checkpoint: (_ for _ in ()).throw(KeyboardInterrupt))
         result = runner.invoke(app, ["run", "one/experiment.toml", "--out", "runs/one"])
         assert result.exit_code == 130 and kept_people(RunDirectory("runs/one")) is not None
     records(100).to_csv("one/a.csv", index=False)
@@ -341,13 +340,27 @@ def test_a_folder_that_cannot_be_searched_is_no_total(folder, monkeypatch):
     assert result.exit_code == 2 and "private: cannot be read" in result.stderr
 
 
-def test_an_unfinished_run_of_a_method_without_a_guarantee_is_without_bound(folder, monkeypatch):
+def unfinish(name):
+    """Take from a run what only a finished one has."""
+    for file in ("statement.json", "result.json"):
+        os.remove(f"runs/{name}/{file}")
+
+
+@pytest.mark.parametrize("unit", ["record", None])
+def test_an_unfinished_run_of_a_method_without_a_guarantee_is_without_bound(folder, monkeypatch, unit):
     tables("one", records(0), records(20))
     run("one")
-    for name in ("statement.json", "result.json"):
-        os.remove(f"runs/one/{name}")
+    unfinish("one")
     assert totals()[0]["epsilon"] is not None
-    monkeypatch.setattr(UldpAvg, "void", "it promises nothing")
+    monkeypatch.setattr(UldpAvg, "unit", unit)
+    assert totals()[0]["epsilon"] is None
+
+
+def test_an_unfinished_run_on_data_without_a_guarantee_is_without_bound(folder):
+    tables("one", records(0), records(20), SETTINGS + '[data.schema]\nstandardise = "silo"\n')
+    run("one")
+    assert totals()[0]["epsilon"] is None
+    unfinish("one")
     assert totals()[0]["epsilon"] is None
 
 

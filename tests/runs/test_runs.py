@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support import owner_of
 from typer.testing import CliRunner
 
 from uldp.cli.app import app
-from uldp.errors import ModelError, RunError
+from uldp.errors import ConfigError, ModelError, RunError
 from uldp.experiment.config import Experiment
 from uldp.runs.directory import RunDirectory
+from uldp.runs.records import RunState
 from uldp.runtimes.local import _LocalRun, resume, run
 
 runner = CliRunner()
@@ -35,7 +37,7 @@ def public_files(path):
     return (path / "ledger.jsonl").read_text(), (path / "metrics.jsonl").read_text(), (path / "model.npz").read_bytes()
 
 
-@pytest.mark.parametrize("method", ["default", "uldp-avg", "uldp-avg-w", "uldp-sgd", "uldp-sgd-w"])
+@pytest.mark.parametrize("method", ["fedavg", "uldp-avg", "uldp-avg-w", "uldp-sgd", "uldp-sgd-w"])
 def test_two_runs_are_identical_bit_by_bit(tmp_path, method):
     for name in ("one", "two"):
         run(experiment(method), str(tmp_path / name))
@@ -58,7 +60,8 @@ class Crash(Exception):
 def test_a_crash_anywhere_loses_nothing_and_charges_nothing_twice(tmp_path, monkeypatch, where, before, secrets):
     settings = experiment("uldp-avg", method={"sample_rate": 0.5}, run={"secrets": secrets})
     calls = {"left": 3 if where != "save_model" else 1}
-    original = getattr(RunDirectory, where)
+    owner = owner_of(where)
+    original = getattr(owner, where)
 
     def crashing(self, *arguments):
         calls["left"] -= 1
@@ -68,14 +71,14 @@ def test_a_crash_anywhere_loses_nothing_and_charges_nothing_twice(tmp_path, monk
             raise Crash
         return original(self, *arguments)
 
-    monkeypatch.setattr(RunDirectory, where, crashing)
+    monkeypatch.setattr(owner, where, crashing)
     with pytest.raises(Crash):
         run(settings, str(tmp_path / "crashed"))
     monkeypatch.undo()
     interrupted = RunDirectory.open(tmp_path / "crashed")
-    before_resume = interrupted.ledger_entries()
+    before_resume = interrupted.log.ledger_entries()
     result = resume(str(tmp_path / "crashed"))
-    after = interrupted.ledger_entries()
+    after = interrupted.log.ledger_entries()
     assert after[: len(before_resume)] == before_resume
     assert [entry.round for entry in after] == [1, 2, 3, 4]
     assert [report.round for report in result.history] == [1, 2, 3, 4]
@@ -105,7 +108,7 @@ def test_secrets_from_the_os_differ_between_runs_and_are_forgotten_at_the_end(tm
 
 
 def test_private_files_are_for_the_owner_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(RunDirectory, "forget_secrets", lambda self: None)
+    monkeypatch.setattr(RunState, "forget_secrets", lambda self: None)
     run(experiment(run={"secrets": "os"}), str(tmp_path / "r"))
     private = tmp_path / "r" / "private"
     assert private.stat().st_mode & 0o077 == 0
@@ -129,14 +132,30 @@ def test_a_run_with_keys_of_an_earlier_version_can_still_be_read(tmp_path):
     file = tmp_path / "r" / "experiment.json"
     tree = json.loads(file.read_text())
     tree["method"] |= {"max_records": 480, "ghost": 16}
+    tree["privacy"]["compensate"] = tree["privacy"].pop("dropout_tolerance") + 1
     file.write_text(json.dumps(tree))
-    assert RunDirectory.open(tmp_path / "r").experiment().method == experiment().method
+    read = RunDirectory.open(tmp_path / "r").experiment()
+    assert read.method == experiment().method and read.privacy.dropout_tolerance == 1
+
+
+def test_a_run_with_a_name_of_an_earlier_version_can_still_be_read(tmp_path):
+    run(experiment("fedavg"), str(tmp_path / "r"))
+    file = tmp_path / "r" / "experiment.json"
+    tree = json.loads(file.read_text())
+    tree["method"] |= {"name": "default", "sample_rate": 1.0}
+    file.write_text(json.dumps(tree))
+    assert RunDirectory.open(tmp_path / "r").experiment().method == experiment("fedavg").method
+    # what had an effect is not left out in silence
+    for changed in ({"sample_rate": 0.5}, {"mode": "published"}, {"name": "local-sub-dp-published"}):
+        file.write_text(json.dumps(tree | {"method": tree["method"] | changed}))
+        with pytest.raises(ConfigError):
+            RunDirectory.open(tmp_path / "r").experiment()
 
 
 def stopped_in_round_one(path, settings, monkeypatch, where="append_ledger"):
     """A run that was killed within its first round."""
     with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, where, lambda self, *arguments: (_ for _ in ()).throw(Crash))
+        patch.setattr(owner_of(where), where, lambda self, *arguments: (_ for _ in ()).throw(Crash))
         with pytest.raises(Crash):
             run(settings, str(path))
 
@@ -192,7 +211,7 @@ def test_a_round_whose_answers_are_in_is_finished_without_asking_again(tmp_path,
     resumed = resume(str(tmp_path / "r"))
     assert asked == []
     assert resumed.history[-1].round == 1
-    assert len(RunDirectory.open(tmp_path / "r").ledger_entries()) == 1
+    assert len(RunDirectory.open(tmp_path / "r").log.ledger_entries()) == 1
     monkeypatch.undo()
     assert np.array_equal(resumed.model, run(settings).model)
 
@@ -221,11 +240,11 @@ def test_a_damaged_checkpoint_is_refused_and_not_replaced(tmp_path, damage):
 
 def test_a_half_written_line_is_dropped(tmp_path):
     directory = RunDirectory.create(tmp_path / "r", experiment())
-    directory.append_metrics({"round": 1})
+    directory.log.append_metrics({"round": 1})
     with (tmp_path / "r" / "metrics.jsonl").open("a") as out:
         out.write('{"round": 2, "metr')
-    directory.append_metrics({"round": 2})
-    assert directory.metrics() == [{"round": 1}, {"round": 2}]
+    directory.log.append_metrics({"round": 2})
+    assert directory.log.metrics() == [{"round": 1}, {"round": 2}]
 
 
 def test_two_processes_do_not_work_on_one_run(tmp_path):
@@ -294,8 +313,8 @@ def test_a_model_that_returns_nan_stops_the_round_and_keeps_the_last_good_checkp
         with pytest.raises(ModelError, match="after round 3"):
             run(settings, str(tmp_path / "r"), spoil)
         directory = RunDirectory.open(tmp_path / "r")
-        assert directory.load_checkpoint().round == 2
-        assert [entry.round for entry in directory.ledger_entries()] == [1, 2, 3]  # what was spent stays spent
+        assert directory.state.load_checkpoint().round == 2
+        assert [entry.round for entry in directory.log.ledger_entries()] == [1, 2, 3]  # what was spent stays spent
         result = runner.invoke(app, ["resume", str(tmp_path / "r")])
         assert result.exit_code == 2
         assert "NaN" in result.stderr

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import uldp
 from uldp.cli.app import app
-from uldp.privacy.statement import NOT_SECRET
+from uldp.privacy.sentences import NOT_SECRET
 from uldp.runs.directory import RunDirectory
 
 runner = CliRunner()
@@ -61,7 +61,7 @@ def one_run(folder):
 
 
 def comparison(folder):
-    document("compare", *SMALL, "--methods", "default,uldp-avg", "--repeats", "2", "--out", folder)
+    document("compare", *SMALL, "--methods", "fedavg,uldp-avg", "--repeats", "2", "--out", folder)
 
 
 def served(folder):
@@ -99,7 +99,7 @@ def test_the_times_are_there_for_the_owner_only(folder):
         "r",
     )  # fmt: skip
     times = folder / "r" / "private" / "times.jsonl"
-    assert RunDirectory("r").times() == {report.round: round(report.seconds, 6) for report in result.history}
+    assert RunDirectory("r").log.times() == {report.round: round(report.seconds, 6) for report in result.history}
     assert times.stat().st_mode & 0o077 == 0 and (folder / "r" / "private").stat().st_mode & 0o077 == 0
     again = uldp.resume("r")
     assert again.seconds == pytest.approx(result.seconds, rel=1e-6)
@@ -128,7 +128,7 @@ def test_no_command_prints_an_epsilon_without_what_it_means(folder):
         "resume": document("resume", "runs/a"),
         "secret": document("run", *arguments, "--set", "run.secrets=os", "--out", "runs/b"),
         "clients": document("run", *SMALL, "--method", "ldp-fedavg", "--out", "runs/c"),
-        "compare": document("compare", *SMALL, "--methods", "default,uldp-avg", "--repeats", "1", "--out", "runs/d"),
+        "compare": document("compare", *SMALL, "--methods", "fedavg,uldp-avg", "--repeats", "1", "--out", "runs/d"),
         "demo": document("demo", "--set", "method.rounds=1", "--set", "data.users=20", "--out", "runs/e"),
         "export": document("export", "runs/a"),
         "total": document("total", "runs"),
@@ -156,7 +156,7 @@ def test_the_statement_travels_with_the_model(folder):
     assert runner.invoke(app, ["export", "b", "--out", "b.pt"]).stderr == ""
     assert torch.load("b.pt", weights_only=True)["statement"]["noise"] == "secret"
 
-    document("run", *SMALL, "--method", "default", "--out", "c")
+    document("run", *SMALL, "--method", "fedavg", "--out", "c")
     assert "No privacy" in runner.invoke(app, ["export", "c", "--out", "c.pt"]).stderr
 
     os.remove(folder / "a" / "statement.json")

@@ -10,7 +10,8 @@ from uldp.aggregation.masked import Masked
 from uldp.aggregation.paillier import PaillierWeighting
 from uldp.aggregation.plain import Plain
 from uldp.aggregation.shuffled import Shuffled
-from uldp.errors import ConfigError, did_you_mean
+from uldp.errors import ConfigError, did_you_mean, shown
+from uldp.plugins import named_class
 
 AGGREGATIONS: Final[Mapping[str, type[Aggregation]]] = {
     kind.name: kind for kind in (Plain, Masked, PaillierWeighting, Shuffled)
@@ -18,14 +19,18 @@ AGGREGATIONS: Final[Mapping[str, type[Aggregation]]] = {
 
 
 def lookup_aggregation(name: str) -> type[Aggregation]:
-    """The aggregation called ``name``."""
-    if name not in AGGREGATIONS:
-        raise ConfigError(
-            f"unknown aggregation {name!r}. Known: {', '.join(AGGREGATIONS)}{did_you_mean(name, AGGREGATIONS)}",
-            place="aggregation.name",
-            value=name,
-        )
-    return AGGREGATIONS[name]
+    """The aggregation called ``name``: one of ours, or ``package.module:Class`` for anyone's."""
+    if name in AGGREGATIONS:
+        return AGGREGATIONS[name]
+    if ":" in name:
+        found: type[Aggregation] = named_class(name, Aggregation, "aggregation.name")
+        return found
+    raise ConfigError(
+        f"unknown aggregation {shown(name)}. Known: {', '.join(AGGREGATIONS)}; your own: 'package.module:Class'"
+        + did_you_mean(name, AGGREGATIONS),
+        place="aggregation.name",
+        value=name,
+    )
 
 
 __all__ = ["AGGREGATIONS", "Aggregation", "lookup_aggregation"]

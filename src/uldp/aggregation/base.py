@@ -9,35 +9,43 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from uldp.caveats import Caveat
 from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray
 from uldp.errors import ConfigError, MessageRefused, RunError
-from uldp.methods.base import Contribution, Facts, Method
-from uldp.methods.release import add_noise, silo_sum
+from uldp.privacy.releases import PublicFacts, Release
+from uldp.privacy.releases.sums import IntegerSum, add_noise
 from uldp.protocol import messages as m
 from uldp.protocol.turns import SHOW_COUNTS, Question, Route
 from uldp.rng import Secrets
-from uldp.vectors import NOISE_DEVIATIONS, Integers, Vector, Words, from_words, to_words
+from uldp.vectors import NOISE_DEVIATIONS, Integers, Rows, Vector, Words, from_words, to_words
 
 Sample = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What both sides agree on. ``identities`` are the silos' public signing keys, in the order of the silos."""
+class AggregationContext:
+    """What both sides agree on. ``identities`` are the silos' public signing keys, in the order of the silos.
+
+    ``release`` is made once: whoever draws the noise and whoever accounts for it read the same value.
+    """
 
     digest: str
-    method: Method
-    facts: Facts
+    release: Release
+    rounds: int
     silos: tuple[str, ...]
     identities: tuple[bytes, ...] = ()
+
+    @property
+    def facts(self) -> PublicFacts:
+        return self.release.facts
 
     def with_identities(self, identities: Sequence[bytes]) -> Self:
         """The same with the silos' public keys: they are part of what is agreed on, so the digest changes."""
@@ -78,8 +86,8 @@ Covered = Callable[[str, Sequence[str]], Secrets]
 class ServerSide(ABC):
     """The server's machine. By itself it has no setup and no encrypted weights."""
 
-    def __init__(self, setting: Setting, secrets: Secrets) -> None:
-        self._setting = setting
+    def __init__(self, context: AggregationContext, secrets: Secrets) -> None:
+        self._context = context
         self._secrets = secrets
 
     def ask(self, question: Question, silo: str) -> m.Body:
@@ -121,18 +129,30 @@ class ServerSide(ABC):
         """The total in units, modulo 2^64."""
 
 
+class Accumulator(ABC):
+    """A silo's sum of a round, while rows come in."""
+
+    @abstractmethod
+    def add(self, users: IntArray | None, rows: Rows) -> None:
+        """Add the rows of these users (None for the silo's own). A row that is not finite counts as zero."""
+
+    @abstractmethod
+    def release(self, covered: Covered) -> Released:
+        """The noise added, the sum protected: what leaves the silo."""
+
+
 class SiloSide(ABC):
     """A silo's machine."""
 
-    def __init__(self, setting: Setting, index: int, counts: IntArray, secrets: Secrets) -> None:
-        self._setting = setting
+    def __init__(self, context: AggregationContext, index: int, counts: IntArray, secrets: Secrets) -> None:
+        self._context = context
         self._index = index
         self._counts = counts
         self._secrets = secrets
 
     @property
     def _place(self) -> str:
-        return f"silo {self._setting.silos[self._index]}"
+        return f"silo {self._context.silos[self._index]}"
 
     def answer(self, body: m.Body) -> m.Body:
         """The answer to a question of the setup. A refused question changes nothing."""
@@ -148,10 +168,8 @@ class SiloSide(ABC):
             raise MessageRefused("encrypted weights came, and none are used", place=self._place)
 
     @abstractmethod
-    def release(
-        self, rows: Iterable[Contribution], weights: Vector | None, question: RoundQuestion, covered: Covered
-    ) -> Released:
-        """Weight, encode, add up, add noise, protect."""
+    def accumulator(self, weights: Vector | None, question: RoundQuestion) -> Accumulator:
+        """Adds up a round's rows, weighted; ``weights`` is None where rows have weight 1, or where nobody knows it."""
 
     @abstractmethod
     def protect_metrics(self, words: Words, question: RoundQuestion) -> Words:
@@ -173,20 +191,20 @@ class Aggregation(ABC):
     """Whether weighting by records works without anybody seeing anybody's record counts."""
     hides_sample: ClassVar[bool] = False
     """Whether silos do not learn which users were sampled."""
-    dither: ClassVar[int] = 0
-    """See :class:`uldp.methods.base.Facts`."""
+    rounding: ClassVar[int] = 0
+    """See :class:`uldp.privacy.releases.PublicFacts`."""
     shuffles: ClassVar[bool] = False
     """Whether a shuffler stands between the silos and the server."""
     repeatable: ClassVar[bool] = False
     """Whether a round can be repeated without silos that do not answer."""
 
-    def route(self, method: Method) -> Route:
-        """The exchanges after the greeting."""
-        return Route(SHOW_COUNTS if method.needs_counts else ())
+    def route(self, release: Release) -> Route:
+        """The exchanges after the handshake."""
+        return Route(SHOW_COUNTS if release.exchange is not None else ())
 
-    def check(self, method: Method, facts: Facts) -> None:
+    def check(self, release: Release, rounds: int) -> None:
         """Refuse what does not go together."""
-        if method.private_sampling:
+        if release.user_sampling.private:
             raise ConfigError(
                 f"private sampling needs aggregation.name = 'paillier': {self.name} tells the silos the sample",
                 place="method.sampling",
@@ -202,43 +220,46 @@ class Aggregation(ABC):
         """Bytes of one coordinate in a message."""
         return 8
 
-    def user_bytes(self, method: Method) -> int:
+    def user_bytes(self, release: Release) -> int:
         """Bytes of one user in a message."""
         return 8
 
-    def caveats(self, method: Method, facts: Facts) -> tuple[str, ...]:
-        """Sentences that a privacy statement must carry for this aggregation."""
+    def caveats(self, release: Release) -> tuple[Caveat, ...]:
+        """What a privacy statement must say about this aggregation."""
         return ()
 
-    def notes(self, method: Method, facts: Facts, counts: IntArray) -> tuple[str, ...]:
+    def notes(self, release: Release, counts: IntArray) -> tuple[str, ...]:
         """What whoever holds the data should know, given record counts: (silos, users), or (1, users) of one silo.
 
         Not noised: it goes nowhere else.
         """
         return ()
 
-    def costs(self, method: Method, facts: Facts) -> Mapping[str, int]:
+    def costs(self, release: Release, rounds: int) -> Mapping[str, int]:
         """What a round takes, for ``uldp plan``."""
-        sample = math.ceil(facts.users / 8) if method.sample_rate < 1 else 0
+        facts = release.facts
+        sample = 0 if release.user_sampling.everybody else math.ceil(facts.users / 8)
         return {"update_bytes": self.item_bytes() * facts.dimension, "question_bytes": 8 * facts.dimension + sample}
 
-    def advice(self, method: Method, facts: Facts) -> str:
+    def advice(self, release: Release, rounds: int) -> str:
         """What would make a round cheaper, if anything would."""
         return ""
 
     @abstractmethod
-    def server(self, setting: Setting, secrets: Secrets) -> ServerSide:
+    def server(self, context: AggregationContext, secrets: Secrets) -> ServerSide:
         """The server's machine."""
 
     @abstractmethod
-    def silo(self, setting: Setting, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey) -> SiloSide:
+    def silo(
+        self, context: AggregationContext, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey
+    ) -> SiloSide:
         """The machine of the silo with this index; ``counts`` are its record counts of all users."""
 
 
-def largest_total(method: Method, facts: Facts) -> float:
+def largest_total(release: Release) -> float:
     """The largest total in units: rows and noise."""
-    noise = NOISE_DEVIATIONS * method.noise_scale(facts) * math.sqrt(facts.silos)
-    return method.terms(facts) * method.encoding(facts).units + noise
+    noise = NOISE_DEVIATIONS * release.noise_scale * math.sqrt(release.facts.silos)
+    return release.max_rows * release.encoding.units + noise
 
 
 def out_of_range() -> MessageRefused:
@@ -248,9 +269,9 @@ def out_of_range() -> MessageRefused:
     )
 
 
-def checked_total(total: Sequence[int] | Integers, setting: Setting) -> Words:
+def checked_total(total: Sequence[int] | Integers, context: AggregationContext) -> Words:
     """``total`` as words. Masks that do not cancel leave something that is not in range: it is refused."""
-    largest = largest_total(setting.method, setting.facts) + setting.facts.silos
+    largest = largest_total(context.release) + context.facts.silos
     lowest, highest = (total.min(), total.max()) if isinstance(total, np.ndarray) else (min(total), max(total))
     if lowest < -largest or highest > largest:
         raise out_of_range()
@@ -261,34 +282,24 @@ class WordsServer(ServerSide):
     """Adds up vectors of words modulo 2^64."""
 
     def check_vector(self, silo: str, vector: bytes) -> None:
-        m.unpack_words(vector, self._setting.facts.dimension, f"silo {silo}")
+        m.unpack_words(vector, self._context.facts.dimension, f"silo {silo}")
 
     def total(self, vectors: Mapping[str, bytes]) -> Words:
-        dimension = self._setting.facts.dimension
+        dimension = self._context.facts.dimension
         total = np.zeros(dimension, dtype=np.uint64)
         for silo, vector in vectors.items():
             total += m.unpack_words(vector, dimension, f"silo {silo}")
-        return checked_total(from_words(total), self._setting)
+        return checked_total(from_words(total), self._context)
 
 
 class WordsSilo(SiloSide):
     """Adds up integers, adds noise, and sends words modulo 2^64."""
 
-    def release(
-        self, rows: Iterable[Contribution], weights: Vector | None, question: RoundQuestion, covered: Covered
-    ) -> Released:
-        method, facts = self._setting.method, self._setting.facts
-        private = method.unit is not None
-        summed = silo_sum(rows, weights, method.encoding(facts), facts.dimension, private=private)
-        scale = method.noise_scale(facts)
-        digest = hashlib.sha256(m.pack(summed.total)).hexdigest()
-        total = add_noise(summed.total, scale, covered("noise", (repr(scale), digest)).stream())
-        words = to_words(total)
-        protected = m.pack(self.protect(words, question))
-        return Released(protected, 0 if private else summed.saturated, summed.left_out, m.pack(words))
+    def accumulator(self, weights: Vector | None, question: RoundQuestion) -> WordsAccumulator:
+        return WordsAccumulator(self._context.release, weights, lambda words: self.protect(words, question))
 
     def again(self, noised: bytes, question: RoundQuestion) -> bytes:
-        return m.pack(self.protect(m.unpack_words(noised, self._setting.facts.dimension, self._place), question))
+        return m.pack(self.protect(m.unpack_words(noised, self._context.facts.dimension, self._place), question))
 
     def protect(self, words: Words, question: RoundQuestion) -> Words:
         """What leaves the silo instead of ``words``."""
@@ -296,3 +307,23 @@ class WordsSilo(SiloSide):
 
     def protect_metrics(self, words: Words, question: RoundQuestion) -> Words:
         return words
+
+
+class WordsAccumulator(Accumulator):
+    """An exact integer sum, to which the release's noise is added."""
+
+    def __init__(self, release: Release, weights: Vector | None, protect: Callable[[Words], Words]) -> None:
+        self._release, self._protect = release, protect
+        private = release.unit is not None
+        self._sum = IntegerSum(release.encoding, release.facts.dimension, weights, private=private)
+
+    def add(self, users: IntArray | None, rows: Rows) -> None:
+        self._sum.add(users, rows)
+
+    def release(self, covered: Covered) -> Released:
+        total, scale = self._sum.total, self._release.noise_scale
+        digest = hashlib.sha256(m.pack(total)).hexdigest()
+        words = to_words(add_noise(total, scale, covered("noise", (repr(scale), digest)).stream()))
+        # How much was cut off is a function of the data: only a release without a guarantee tells it.
+        saturated = self._sum.saturated if self._release.unit is None else 0
+        return Released(m.pack(self._protect(words)), saturated, self._sum.left_out, m.pack(words))

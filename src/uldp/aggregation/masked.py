@@ -13,20 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from uldp.aggregation.base import Aggregation, RoundQuestion, Setting, WordsServer, WordsSilo
+from uldp.aggregation.base import Aggregation, AggregationContext, RoundQuestion, WordsServer, WordsSilo
 from uldp.aggregation.pairing import Pairing, check_key, relay
+from uldp.caveats import Caveat, Severity
 from uldp.crypto.keys import SharedKey, SigningKey
 from uldp.data.federation import IntArray
 from uldp.errors import MessageRefused
-from uldp.methods.base import Facts, Method
+from uldp.privacy.releases import Release
 from uldp.protocol import messages as m
 from uldp.protocol.turns import AGREE_KEYS, Question, Route
 from uldp.rng import Secrets
 from uldp.vectors import Words
 
-ONE_SILO = "There is one silo only, so the total that the server sees is that silo's."
+ONE_SILO: Final = Caveat(
+    "one-silo", "There is one silo only, so the total that the server sees is that silo's.", Severity.LIMITS
+)
 
 
 @dataclass(frozen=True)
@@ -37,19 +40,19 @@ class Masked(Aggregation):
     summary: ClassVar[str] = "the server sees the noised total only"
     repeatable: ClassVar[bool] = True
 
-    def route(self, method: Method) -> Route:
-        return Route(AGREE_KEYS + super().route(method).setup)
+    def route(self, release: Release) -> Route:
+        return Route(AGREE_KEYS + super().route(release).setup)
 
-    def caveats(self, method: Method, facts: Facts) -> tuple[str, ...]:
-        return (ONE_SILO,) if facts.silos == 1 else ()
+    def caveats(self, release: Release) -> tuple[Caveat, ...]:
+        return (ONE_SILO,) if release.facts.silos == 1 else ()
 
-    def server(self, setting: Setting, secrets: Secrets) -> MaskedServer:
-        return MaskedServer(setting, secrets)
+    def server(self, context: AggregationContext, secrets: Secrets) -> MaskedServer:
+        return MaskedServer(context, secrets)
 
     def silo(
-        self, setting: Setting, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey
+        self, context: AggregationContext, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey
     ) -> MaskedSilo:
-        return MaskedSilo(setting, index, counts, secrets, identity)
+        return MaskedSilo(context, index, counts, secrets, identity)
 
 
 class MaskedServer(WordsServer):
@@ -62,21 +65,23 @@ class MaskedServer(WordsServer):
 
     def check(self, silo: str, body: m.Body) -> None:
         if isinstance(body, m.Key):
-            check_key(self._setting, silo, body, b"")
+            check_key(self._context, silo, body, b"")
         elif isinstance(body, m.Paired) and body.sealed:
             raise MessageRefused("sent sealed messages, and none are used", place=f"silo {silo}")
 
     def collect(self, question: Question, answers: Mapping[str, m.Body]) -> None:
         if question is m.AskKey:
-            self._keys = relay(self._setting, answers)
+            self._keys = relay(self._context, answers)
 
 
 class MaskedSilo(WordsSilo):
     """Adds the masks."""
 
-    def __init__(self, setting: Setting, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey) -> None:
-        super().__init__(setting, index, counts, secrets)
-        self._pairing = Pairing(setting, index, secrets, identity)
+    def __init__(
+        self, context: AggregationContext, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey
+    ) -> None:
+        super().__init__(context, index, counts, secrets)
+        self._pairing = Pairing(context, index, secrets, identity)
         self._shared: dict[int, SharedKey] = {}
 
     def answer(self, body: m.Body) -> m.Body:

@@ -41,7 +41,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
 from uldp.aggregation import offers
-from uldp.aggregation.base import Aggregation, Setting, largest_total
+from uldp.aggregation.base import Aggregation, AggregationContext, largest_total
 from uldp.aggregation.layout import Layout, Scheme
 from uldp.aggregation.masked import ONE_SILO
 from uldp.aggregation.paillier_server import PaillierServer
@@ -55,12 +55,12 @@ from uldp.aggregation.ratios import (
     common_multiple,
     weights_in_the_clear,
 )
+from uldp.caveats import Caveat, Severity
 from uldp.crypto import randomisers
 from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray
 from uldp.errors import ConfigError
-from uldp.methods.base import Facts, Method
-from uldp.methods.weights import WEIGHTINGS
+from uldp.privacy.releases import Release
 from uldp.protocol import messages as m
 from uldp.protocol.turns import AGREE_KEYS, BLIND_COUNTS, FIXED_WEIGHTS, Route
 from uldp.rng import Secrets
@@ -90,7 +90,7 @@ class PaillierWeighting(Aggregation):
     summary: ClassVar[str] = "the server sees the noised total only; nobody sees anybody's record counts"
     hides_counts: ClassVar[bool] = True
     hides_sample: ClassVar[bool] = True
-    dither: ClassVar[int] = 1
+    rounding: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if not SMALLEST_BITS <= self.key_bits <= LARGEST_BITS or self.key_bits % 16:
@@ -117,33 +117,34 @@ class PaillierWeighting(Aggregation):
     def secure(self) -> bool:
         return self.key_bits >= SECURE_BITS
 
-    def route(self, method: Method) -> Route:
+    def route(self, release: Release) -> Route:
         setup = AGREE_KEYS + BLIND_COUNTS
-        if method.private_sampling:
+        if release.user_sampling.private:
             return Route(setup, (m.AskChoices, m.AskUpdate))
-        return Route(setup + (FIXED_WEIGHTS if method.sample_rate == 1 else ()))
+        return Route(setup + (FIXED_WEIGHTS if release.user_sampling.everybody else ()))
 
     def item_bytes(self) -> int:
         return self.key_bits // 4
 
-    def user_bytes(self, method: Method) -> int:
-        if method.private_sampling:
-            return offers.user_bytes(method.sampling_slots[1], self.item_bytes())
+    def user_bytes(self, release: Release) -> int:
+        if release.user_sampling.private:
+            return offers.user_bytes(release.user_sampling.slots[1], self.item_bytes())
         return self.item_bytes()
 
-    def check(self, method: Method, facts: Facts) -> None:
-        self.layout(method, facts)
+    def check(self, release: Release, rounds: int) -> None:
+        self.layout(release, rounds)
 
-    def ratios(self, method: Method, facts: Facts) -> Ratios:
-        """The weights of ``method`` as they can be applied under encryption."""
-        if method.user_weighting not in WEIGHTINGS:
+    def ratios(self, release: Release) -> Ratios:
+        """The weights of ``release`` as they can be applied under encryption."""
+        facts = release.facts
+        if release.user_weighting not in ("uniform", "records"):
             raise ConfigError(
                 "paillier weighs single users with weights that sum to at most 1 over silos, and this method's silos "
                 "send one vector for all of theirs, or weigh nobody; take name = 'masked'",
                 place="aggregation.name",
                 value="paillier",
             )
-        if method.user_weighting == "uniform":
+        if release.user_weighting == "uniform":
             return UniformRatios(facts.silos)
         if self.max_records < facts.silos:
             raise ConfigError(
@@ -153,11 +154,11 @@ class PaillierWeighting(Aggregation):
             )
         return RecordRatios(self.max_records // facts.silos, facts.silos, self.pseudo_count)
 
-    def layout(self, method: Method, facts: Facts) -> Layout:
+    def layout(self, release: Release, rounds: int) -> Layout:
         """How coordinates lie in plaintexts; a ``ConfigError`` if not even one fits."""
-        multiple, width = self._width(method, facts)
+        multiple, width = self._width(release)
         if not multiple:
-            raise self._too_wide(method, facts)
+            raise self._too_wide(release)
         most = (self.key_bits - 1) // width
         if self.slots is not None and self.slots > most:
             raise ConfigError(
@@ -166,70 +167,77 @@ class PaillierWeighting(Aggregation):
                 place="aggregation.slots",
                 value=self.slots,
             )
-        slots = self.slots or (most if self._packing_pays(width, most, method, facts) else 1)
-        return Layout(multiple, width, slots, facts.dimension, facts.silos)
+        slots = self.slots or (most if self._packing_pays(width, most, release.facts.dimension, rounds) else 1)
+        return Layout(multiple, width, slots, release.facts.dimension, release.facts.silos)
 
-    def _width(self, method: Method, facts: Facts) -> tuple[int, int]:
+    def _width(self, release: Release) -> tuple[int, int]:
         """C_LCM and the bits of one coordinate with its sign; 0 and 0 if one does not fit a plaintext."""
-        ratios, largest = self.ratios(method, facts), math.ceil(largest_total(method, facts) + facts.silos)
+        ratios, largest = self.ratios(release), math.ceil(largest_total(release) + release.facts.silos)
         multiple = common_multiple(ratios, self.key_bits)
         width = (multiple * largest).bit_length() + 1
         return (multiple, width) if multiple and width < self.key_bits else (0, 0)
 
-    def _too_wide(self, method: Method, facts: Facts) -> ConfigError:
+    def _too_wide(self, release: Release) -> ConfigError:
         """What to change so that a coordinate fits a plaintext."""
         remedies = []
         smaller = [g for g in (8, 4, 2, 1) if g < self.pseudo_count]
-        fits = next((g for g in smaller if replace(self, pseudo_count=g)._width(method, facts)[0]), None)
+        fits = next((g for g in smaller if replace(self, pseudo_count=g)._width(release)[0]), None)
         if fits is not None:
             remedies.append(f"take aggregation.pseudo_count = {fits}, with which it does")
-        allowed = self._max_records(method, facts, lambda kind: kind._width(method, facts)[0] > 0)
+        allowed = self._max_records(release, lambda kind: kind._width(release)[0] > 0)
         if allowed is not None:
             remedies.append(f"lower aggregation.max_records to {allowed}")
         if not self.secure:
             remedies.append("raise aggregation.key_bits")
         return ConfigError(
-            f"the common multiple of the weights of up to {self.max_records} records of a person, with {facts.users} "
-            f"users and this noise, does not fit a key of {self.key_bits} bits; "
+            f"the common multiple of the weights of up to {self.max_records} records of a person, with "
+            f"{release.facts.users} users and this noise, does not fit a key of {self.key_bits} bits; "
             + (", or ".join(remedies) or "take aggregation.name = 'masked'"),
             place="aggregation.max_records",
             value=self.max_records,
         )
 
-    def _packing_pays(self, width: int, slots: int, method: Method, facts: Facts) -> bool:
+    def _packing_pays(self, width: int, slots: int, dimension: int, rounds: int) -> bool:
         """Whether a round is faster with ``slots`` coordinates per ciphertext, counted in multiplications.
 
         Silos work at the same time, so one of them counts, and the server.
         """
 
         def per_coordinate(slots: int) -> float:
-            table = randomisers.pays(-(-facts.dimension // slots) * method.rounds, self.key_bits)
+            table = randomisers.pays(-(-dimension // slots) * rounds, self.key_bits)
             residue = randomisers.lookup_cost(self.key_bits) if table else randomisers.direct_cost(self.key_bits)
             packing = width * SQUARING if slots > 1 else 0.0
             return packing + (DECRYPTION_PER_BIT * self.key_bits + residue) / slots
 
         return per_coordinate(slots) < per_coordinate(1)
 
-    def caveats(self, method: Method, facts: Facts) -> tuple[str, ...]:
-        lines = [ONE_SILO] if facts.silos == 1 else []
+    def caveats(self, release: Release) -> tuple[Caveat, ...]:
+        lines = [ONE_SILO] if release.facts.silos == 1 else []
         if not self.secure:
             lines.append(
-                f"INSECURE KEY: aggregation.key_bits = {self.key_bits} is for tests; a silo that breaks the key learns "
-                f"everybody's record totals and the sample. Take {SECURE_BITS}."
+                Caveat(
+                    "insecure-key",
+                    f"INSECURE KEY: aggregation.key_bits = {self.key_bits} is for tests; a silo that breaks the key "
+                    f"learns everybody's record totals and the sample. Take {SECURE_BITS}.",
+                    Severity.WEAKENS,
+                )
             )
         lines.append(
-            "Hidden record counts (and, towards silos, the hidden sample) rest on the Paillier and Diffie-Hellman "
-            "assumptions, on a server that follows the protocol, and on nobody pooling: the server and any one silo "
-            "together learn everybody's record totals and the sample, and take that silo's noise off."
+            Caveat(
+                "paillier-assumptions",
+                "Hidden record counts (and, towards silos, the hidden sample) rest on the Paillier and Diffie-Hellman "
+                "assumptions, on a server that follows the protocol, and on nobody colluding: the server and any one "
+                "silo together learn everybody's record totals and the sample, and subtract that silo's noise.",
+            )
         )
         return tuple(lines)
 
-    def costs(self, method: Method, facts: Facts) -> Mapping[str, int]:
-        layout = self.layout(method, facts)
+    def costs(self, release: Release, rounds: int) -> Mapping[str, int]:
+        layout, facts, everybody = self.layout(release, rounds), release.facts, release.user_sampling.everybody
         size = layout.ciphertexts * self.item_bytes()
-        weights = facts.users * self.user_bytes(method) if method.sample_rate < 1 else 0
+        weights = 0 if everybody else facts.users * self.user_bytes(release)
         asked = 8 * facts.dimension + weights
-        once = facts.users * self.item_bytes() if method.sample_rate == 1 else 0
+        once = facts.users * self.item_bytes() if everybody else 0
         return {
             "update_bytes": size,
             "question_bytes": asked,
@@ -238,16 +246,16 @@ class PaillierWeighting(Aggregation):
             "slots": layout.slots,
         }
 
-    def advice(self, method: Method, facts: Facts) -> str:
+    def advice(self, release: Release, rounds: int) -> str:
         """Which limits on record counts would let several coordinates share a ciphertext."""
-        if self.slots is not None or self.layout(method, facts).slots > 1 or method.user_weighting != "records":
+        if self.slots is not None or self.layout(release, rounds).slots > 1 or release.user_weighting != "records":
             return ""
         found = []
         for pseudo_count in sorted({self.pseudo_count, 1}, reverse=True):
             other = replace(self, pseudo_count=pseudo_count)
-            allowed = other._max_records(method, facts, lambda kind: kind.layout(method, facts).slots > 1)
+            allowed = other._max_records(release, lambda kind: kind.layout(release, rounds).slots > 1)
             if allowed is not None:
-                slots = replace(other, max_records=allowed).layout(method, facts).slots
+                slots = replace(other, max_records=allowed).layout(release, rounds).slots
                 changes = {
                     "max_records": (allowed, self.max_records),
                     "pseudo_count": (pseudo_count, self.pseudo_count),
@@ -257,13 +265,14 @@ class PaillierWeighting(Aggregation):
         cheaper = ", or ".join(found)
         return f"A ciphertext holds one parameter; {cheaper} (and change the weights somewhat)." if found else ""
 
-    def _max_records(self, method: Method, facts: Facts, holds: Callable[[PaillierWeighting], bool]) -> int | None:
+    def _max_records(self, release: Release, holds: Callable[[PaillierWeighting], bool]) -> int | None:
         """An N_max up to the present one for which ``holds``, and no longer for the next; None if none is found."""
-        if method.user_weighting != "records":
+        if release.user_weighting != "records":
             return None
         if holds(self):
             return self.max_records
-        low, high = facts.silos - 1, facts.silos
+        silos = release.facts.silos
+        low, high = silos - 1, silos
         while high < self.max_records and holds(replace(self, max_records=high)):
             low, high = high, 2 * high
         high = min(high, self.max_records)  # holds at low (or that is too small to try), does not at high
@@ -273,11 +282,11 @@ class PaillierWeighting(Aggregation):
                 low = middle
             else:
                 high = middle
-        return low if low >= facts.silos else None
+        return low if low >= silos else None
 
-    def notes(self, method: Method, facts: Facts, counts: IntArray) -> tuple[str, ...]:
+    def notes(self, release: Release, counts: IntArray) -> tuple[str, ...]:
         """Whom the cap on record counts touches, and what it does to their weights."""
-        ratios = self.ratios(method, facts)
+        ratios, facts = self.ratios(release), release.facts
         if not isinstance(ratios, RecordRatios):
             return ()
         touched = (counts > ratios.cap).any(axis=0)
@@ -298,14 +307,14 @@ class PaillierWeighting(Aggregation):
             + ("." if self.pseudo_count == 1 else ", and a smaller aggregation.pseudo_count makes room for it."),
         )
 
-    def server(self, setting: Setting, secrets: Secrets) -> PaillierServer:
-        return PaillierServer(self._scheme(setting), setting, secrets)
+    def server(self, context: AggregationContext, secrets: Secrets) -> PaillierServer:
+        return PaillierServer(self._scheme(context), context, secrets)
 
     def silo(
-        self, setting: Setting, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey
+        self, context: AggregationContext, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey
     ) -> PaillierSilo:
-        return PaillierSilo(self._scheme(setting), setting, index, counts, secrets, identity)
+        return PaillierSilo(self._scheme(context), context, index, counts, secrets, identity)
 
-    def _scheme(self, setting: Setting) -> Scheme:
-        method, facts = setting.method, setting.facts
-        return Scheme(self.key_bits, self.workers, self.layout(method, facts), self.ratios(method, facts))
+    def _scheme(self, context: AggregationContext) -> Scheme:
+        release, rounds = context.release, context.rounds
+        return Scheme(self.key_bits, self.workers, self.layout(release, rounds), self.ratios(release))

@@ -11,13 +11,13 @@ import numpy as np
 from gmpy2 import mpz
 
 from uldp.aggregation import offers
-from uldp.aggregation.base import Sample, ServerSide, Setting, checked_total, out_of_range
+from uldp.aggregation.base import AggregationContext, Sample, ServerSide, checked_total, out_of_range
 from uldp.aggregation.layout import Scheme
 from uldp.aggregation.pairing import check_key, relay
 from uldp.crypto.integers import pack, unpack
 from uldp.crypto.keys import KEY_BYTES, TAG_BYTES
 from uldp.crypto.paillier import PrivateKey, signed
-from uldp.crypto.transfer import Context, Sender, check_point
+from uldp.crypto.transfer import Sender, check_point
 from uldp.errors import MessageRefused
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Question
@@ -28,8 +28,8 @@ from uldp.vectors import Words
 class PaillierServer(ServerSide):
     """Holds the key; sees blinded counts, one masked ciphertext per silo and coordinate, and the noised total."""
 
-    def __init__(self, scheme: Scheme, setting: Setting, secrets: Secrets) -> None:
-        super().__init__(setting, secrets)
+    def __init__(self, scheme: Scheme, context: AggregationContext, secrets: Secrets) -> None:
+        super().__init__(context, secrets)
         self._scheme = scheme
         self._layout = scheme.layout
         self._keys: m.TellKeys | None = None
@@ -53,17 +53,17 @@ class PaillierServer(ServerSide):
             assert self._keys is not None
             return self._keys
         if question is m.TellSeed:
-            index = self._setting.silos.index(silo)
+            index = self._context.silos.index(silo)
             return m.TellSeed(self._sealed[index - 1] if index else b"")
         if self._fixed is None:
-            self._fixed = m.TellWeights(self.weights(0, np.ones(self._setting.facts.users, dtype=np.bool_)))
+            self._fixed = m.TellWeights(self.weights(0, np.ones(self._context.facts.users, dtype=np.bool_)))
         return self._fixed
 
     def check(self, silo: str, body: m.Body) -> None:
-        place, silos, users = f"silo {silo}", self._setting.silos, self._setting.facts.users
+        place, silos, users = f"silo {silo}", self._context.silos, self._context.facts.users
         match body:
             case m.Key():
-                check_key(self._setting, silo, body, self._modulus)
+                check_key(self._context, silo, body, self._modulus)
             case m.Paired(sealed):
                 expected = len(silos) - 1 if silo == silos[0] else 0
                 if len(sealed) != expected or any(len(part) != KEY_BYTES + TAG_BYTES for part in sealed):
@@ -77,16 +77,16 @@ class PaillierServer(ServerSide):
 
     def collect(self, question: Question, answers: Mapping[str, m.Body]) -> None:
         if question is m.AskKey:
-            self._keys = relay(self._setting, answers)
+            self._keys = relay(self._context, answers)
         elif question is m.TellKeys:
-            first = answers[self._setting.silos[0]]
+            first = answers[self._context.silos[0]]
             self._sealed = list(first.sealed) if isinstance(first, m.Paired) else []
         elif question is m.TellSeed:
             self._inverses = self._inverted(answers)
 
     def _inverted(self, answers: Mapping[str, m.Body]) -> list[mpz]:
         """1 / (r_u D_u) modulo n for every user (step 1(f))."""
-        public, users = self.key.public, self._setting.facts.users
+        public, users = self.key.public, self._context.facts.users
         blinded = [mpz(0)] * users
         for silo, body in answers.items():
             if isinstance(body, m.Blinded):
@@ -114,18 +114,18 @@ class PaillierServer(ServerSide):
 
     def _sender(self, round_: int) -> Sender:
         """Bound to what will be offered: keys of the same slots never seal two different things."""
-        _, slots = self._setting.method.sampling_slots
+        _, slots = self._context.release.user_sampling.slots
         content = hashlib.sha256(pack(self._inverses, self.key.public.plain_width)).hexdigest()
         return Sender.draw(self._secrets.child("offer", "round", round_, content).stream(), slots)
 
     def check_choices(self, silo: str, points: bytes) -> None:
-        for point in offers.cut_points(points, self._setting.facts.users, f"silo {silo}"):
+        for point in offers.cut_points(points, self._context.facts.users, f"silo {silo}"):
             check_point(point, f"silo {silo}")
 
     def weights_for(self, round_: int, points: bytes) -> bytes:
         """For every user m slots of P that open Enc(1 / (r_u D_u)), and P - m that open Enc(0)."""
-        users, public = self._setting.facts.users, self.key.public
-        chosen, _ = self._setting.method.sampling_slots
+        users, public = self._context.facts.users, self.key.public
+        chosen, _ = self._context.release.user_sampling.slots
         content = hashlib.sha256(points + pack(self._inverses, public.plain_width)).hexdigest()
         secrets = self._secrets.child("weights", "round", round_, content)
         nothing = [mpz(0)] * users
@@ -134,13 +134,10 @@ class PaillierServer(ServerSide):
         sender, stream = self._sender(round_), secrets.child("slots").stream()
         offered = []
         for user, point in enumerate(offers.cut_points(points, users, "server")):
-            keys = sender.keys(point, self._context(round_, user), "server")
+            keys = sender.keys(point, offers.context(self._context.digest, round_, user), "server")
             real, dummy = (pack([encrypted[i]], public.width) for i in (user, users + user))
             offered.append(offers.offered(keys, chosen, real, dummy, stream))
         return b"".join(offered)
-
-    def _context(self, round_: int, user: int) -> Context:
-        return offers.context(self._setting.digest, round_, user)
 
     def check_vector(self, silo: str, vector: bytes) -> None:
         self._ciphertexts(silo, vector)
@@ -162,4 +159,4 @@ class PaillierServer(ServerSide):
         values = self._layout.unpacked([signed(value, public.n) for value in decrypted])
         if values is None:
             raise out_of_range()
-        return checked_total([int(self._layout.decoded(value)) for value in values], self._setting)
+        return checked_total([int(self._layout.decoded(value)) for value in values], self._context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -13,7 +13,7 @@ import numpy as np
 from gmpy2 import mpz
 
 from uldp.aggregation import offers
-from uldp.aggregation.base import Covered, Released, RoundQuestion, Setting, SiloSide
+from uldp.aggregation.base import Accumulator, AggregationContext, Covered, Released, RoundQuestion, SiloSide
 from uldp.aggregation.layout import Scheme
 from uldp.aggregation.pairing import Pairing, pair_purpose
 from uldp.crypto import randomisers
@@ -24,12 +24,11 @@ from uldp.crypto.paillier import PublicKey
 from uldp.crypto.parallel import spread
 from uldp.crypto.transfer import Chooser
 from uldp.data.federation import IntArray
-from uldp.errors import MessageRefused
-from uldp.methods.base import Contribution
-from uldp.methods.release import add_noise, finite_rows
+from uldp.errors import MessageRefused, ModelError
+from uldp.privacy.releases.sums import add_noise, finite_rows
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, SecretStream
-from uldp.vectors import Integers, Vector, Words
+from uldp.vectors import Integers, Rows, Vector, Words
 
 BLOCK_USERS: Final = 128
 """Users whose rows are raised together: they share the squarings, and no more of their rows are kept in memory."""
@@ -44,15 +43,15 @@ class PaillierSilo(SiloSide):
     def __init__(
         self,
         scheme: Scheme,
-        setting: Setting,
+        context: AggregationContext,
         index: int,
         counts: IntArray,
         secrets: Secrets,
         identity: SigningKey,
     ) -> None:
-        super().__init__(setting, index, counts, secrets)
+        super().__init__(context, index, counts, secrets)
         self._scheme = scheme
-        self._pairing = Pairing(setting, index, secrets, identity)
+        self._pairing = Pairing(context, index, secrets, identity)
         self._ratios = scheme.ratios
         self._layout = scheme.layout
         self._modulus = b""
@@ -63,6 +62,10 @@ class PaillierSilo(SiloSide):
         self._seed: SharedKey | None = None
         self._fixed: Weights | None = None
         self._sampled: tuple[str, Weights] | None = None
+
+    @property
+    def agreed(self) -> AggregationContext:
+        return self._context
 
     @property
     def public(self) -> PublicKey:
@@ -103,7 +106,7 @@ class PaillierSilo(SiloSide):
                 return super().answer(body)
 
     def _purpose(self, other: int, purpose: str, *further: str | int) -> tuple[str | int | bytes, ...]:
-        return (*pair_purpose(self._setting, self._index, other, purpose, *further), self._modulus)
+        return (*pair_purpose(self._context, self._index, other, purpose, *further), self._modulus)
 
     def _sealed_seeds(self) -> list[bytes]:
         """Step 1(c): the seed is drawn by the first silo."""
@@ -124,8 +127,8 @@ class PaillierSilo(SiloSide):
 
     def _blinds(self, seed: SharedKey) -> list[mpz]:
         """Step 1(d): r_u, the same in all silos, unknown to the server."""
-        stream = seed.stream("blinds", self._setting.digest, self._modulus)
-        return uniform_units(stream, self.public.n, self._setting.facts.users)
+        stream = seed.stream("blinds", self._context.digest, self._modulus)
+        return uniform_units(stream, self.public.n, self._context.facts.users)
 
     def _blinded(self, seed: SharedKey) -> list[mpz]:
         """Step 1(e): r_u share_su with masks that cancel over the silos."""
@@ -139,7 +142,7 @@ class PaillierSilo(SiloSide):
         return [gmpy2.f_mod(value, n) for value in values]
 
     def _weights(self, data: bytes) -> Weights:
-        public, users = self.public, self._setting.facts.users
+        public, users = self.public, self._context.facts.users
         ciphertexts = unpack(data, public.width, users, self._place)
         public.check(ciphertexts, self._place)
         numerators = self._ratios.numerators(self._counts).tolist()
@@ -163,19 +166,19 @@ class PaillierSilo(SiloSide):
 
         All of it is bound to the offer. The same slot hidden twice, against two offers, would show.
         """
-        _, slots = self._setting.method.sampling_slots
-        purpose = (self._setting.digest, self._modulus, round_, offer)
+        _, slots = self._context.release.user_sampling.slots
+        purpose = (self._context.digest, self._modulus, round_, offer)
         chooser = Chooser(offer, slots, self._place)
-        indices = uniform_below(self.seed.stream("slots", *purpose), slots, self._setting.facts.users)
+        indices = uniform_below(self.seed.stream("slots", *purpose), slots, self._context.facts.users)
         stream = self.seed.stream("points", *purpose)
         for user, index in enumerate(indices):
-            context = offers.context(self._setting.digest, round_, user)
+            context = offers.context(self._context.digest, round_, user)
             yield *chooser.choose(int(index), stream, context), int(index)
 
     def _opened_weights(self, question: RoundQuestion) -> bytes:
         """The weights in the slots that were chosen; that of a user who is not sampled is an encrypted zero."""
-        _, slots = self._setting.method.sampling_slots
-        size, users = offers.user_bytes(slots, self.public.width), self._setting.facts.users
+        _, slots = self._context.release.user_sampling.slots
+        size, users = offers.user_bytes(slots, self.public.width), self._context.facts.users
         each = zip(
             offers.cut(question.weights, size, users, self._place),
             self._choices(question.round, question.offer),
@@ -197,60 +200,27 @@ class PaillierSilo(SiloSide):
             self._sampled = (question.digest, self._weights(sent))
         return self._sampled[1]
 
-    def release(
-        self, rows: Iterable[Contribution], weights: Vector | None, question: RoundQuestion, covered: Covered
-    ) -> Released:
-        method, facts, public = self._setting.method, self._setting.facts, self.public
-        encrypted = self._round_weights(question)
-        product = [mpz(1)] * facts.dimension
-        seen, left_out = hashlib.sha256(), 0
-        for users, block, missing in self._blocks(rows):
-            left_out += missing
-            seen.update(m.pack(users) + m.pack(block))
-            bits = method.encoding(facts).bits + 1
-            raised = products(encrypted.raised(users), block, bits, public.n2, self._scheme.workers)
-            product = [public.add(left, right) for left, right in zip(product, raised, strict=True)]
-        scale, digest = method.noise_scale(facts), seen.hexdigest()
-        nothing = np.zeros(facts.dimension, dtype=np.int64)
+    def accumulator(self, weights: Vector | None, question: RoundQuestion) -> _Accumulator:
+        return _Accumulator(self, self._round_weights(question), question)
+
+    def raised_sums(self, weights: Weights, users: IntArray, block: Integers) -> list[mpz]:
+        """prod_u Enc(w_su)^(a_suj) for every coordinate j, over a block of users."""
+        bits = self._context.release.encoding.bits + 1
+        return products(weights.raised(users), block, bits, self.public.n2, self._scheme.workers)
+
+    def finished(self, product: list[mpz], digest: str, question: RoundQuestion, covered: Covered) -> bytes:
+        """The ciphertexts with noise, dither, a fresh residue and masks. ``digest`` stands for the rows."""
+        scale = self._context.release.noise_scale
+        nothing = np.zeros(self._context.facts.dimension, dtype=np.int64)
         noise = add_noise(nothing, scale, covered("noise", (repr(scale), digest)).stream())
         ciphertexts = self._packed(product)
         ciphertexts = self._with_noise(ciphertexts, noise, covered("dither", (repr(scale), digest)))
         ciphertexts = self._randomised(ciphertexts, covered("residues", (repr(scale), digest)))
-        return Released(pack(self._masked(ciphertexts, question), public.width), 0, left_out)
+        return pack(self._masked(ciphertexts, question), self.public.width)
 
     def protect_metrics(self, words: Words, question: RoundQuestion) -> Words:
         further = (question.round, question.digest, self._modulus)
         return self._pairing.masked(words, self._shared, "metrics", *further)
-
-    def _blocks(self, rows: Iterable[Contribution]) -> Iterator[tuple[IntArray, Integers, int]]:
-        """Encoded rows of up to ``BLOCK_USERS`` users at a time, and how many rows count as zero."""
-        method, facts = self._setting.method, self._setting.facts
-        encoding = method.encoding(facts)
-        size = min(BLOCK_USERS, max(8, BLOCK_NUMBERS // max(1, facts.dimension)))
-        users_waiting: list[IntArray] = []
-        rows_waiting: list[Integers] = []
-        waiting = left_out = 0
-        for users, part, missing in finite_rows(rows, facts.dimension):
-            assert users is not None
-            left_out += missing
-            for start in range(0, len(part), size):
-                integers, cut = encoding.encode_rows(part[start : start + size])
-                left_out += cut
-                # One less than the clip's units fits the exponent's width; a coordinate comes there only alone.
-                np.clip(integers, 1 - encoding.units, encoding.units - 1, out=integers)
-                users_waiting.append(users[start : start + size])
-                rows_waiting.append(integers)
-                waiting += len(integers)
-                if waiting >= size:
-                    yield np.concatenate(users_waiting), np.concatenate(rows_waiting), left_out
-                    users_waiting, rows_waiting, waiting, left_out = [], [], 0, 0
-        if waiting or left_out:
-            empty = np.zeros((0, facts.dimension), dtype=np.int64)
-            yield (
-                np.concatenate([np.zeros(0, np.int64), *users_waiting]),
-                np.concatenate([empty, *rows_waiting]),
-                left_out,
-            )
 
     def _packed(self, product: list[mpz]) -> list[mpz]:
         """One ciphertext for every ``slots`` coordinates: the slot's number becomes a power of two in the exponent."""
@@ -284,10 +254,10 @@ class PaillierSilo(SiloSide):
 
     @property
     def _uses_table(self) -> bool:
-        return randomisers.pays(self._layout.ciphertexts * self._setting.method.rounds, self.public.bits)
+        return randomisers.pays(self._layout.ciphertexts * self._context.rounds, self.public.bits)
 
     def _table(self) -> randomisers.ResidueTable:
-        key = self.seed.key("residues", self._setting.digest, self._modulus)
+        key = self.seed.key("residues", self._context.digest, self._modulus)
         return _residue_table(self.public, key, _Workers(self._scheme.workers))
 
     def _residues(self, count: int, secrets: Secrets) -> list[mpz]:
@@ -315,6 +285,48 @@ class PaillierSilo(SiloSide):
                     part = [a * b % n2 for a, b in zip(part, masks, strict=True)]
             masked += [a * gmpy2.invert(b, n2) % n2 for a, b in zip(part, below, strict=True)]
         return masked
+
+
+class _Accumulator(Accumulator):
+    """Raises encrypted weights to the rows of up to ``BLOCK_USERS`` users at a time: they share the squarings."""
+
+    def __init__(self, silo: PaillierSilo, weights: Weights, question: RoundQuestion) -> None:
+        release = silo.agreed.release
+        self._silo, self._weights, self._question, self._encoding = silo, weights, question, release.encoding
+        self._dimension = release.facts.dimension
+        self._size = min(BLOCK_USERS, max(8, BLOCK_NUMBERS // max(1, self._dimension)))
+        self._product, self._rows_digest, self._left_out = [mpz(1)] * self._dimension, hashlib.sha256(), 0
+        self._users: list[IntArray] = []
+        self._rows: list[Integers] = []
+
+    def add(self, users: IntArray | None, rows: Rows) -> None:
+        if users is None:
+            raise ModelError("paillier weighs rows of single users", place="method.silo")
+        users, finite, missing = finite_rows(users, rows, self._dimension)
+        self._left_out += missing
+        for start in range(0, len(finite), self._size):
+            integers, cut = self._encoding.encode_rows(finite[start : start + self._size])
+            self._left_out += cut
+            # One less than the clip's units fits the exponent's width; a coordinate comes there only alone.
+            np.clip(integers, 1 - self._encoding.units, self._encoding.units - 1, out=integers)
+            self._users.append(users[start : start + self._size])
+            self._rows.append(integers)
+            if sum(map(len, self._rows)) >= self._size:
+                self._multiply()
+
+    def _multiply(self) -> None:
+        """Bring the waiting rows into the product."""
+        users, block = np.concatenate(self._users), np.concatenate(self._rows)
+        self._users, self._rows = [], []
+        self._rows_digest.update(m.pack(users) + m.pack(block))
+        raised = self._silo.raised_sums(self._weights, users, block)
+        self._product = [self._silo.public.add(left, right) for left, right in zip(self._product, raised, strict=True)]
+
+    def release(self, covered: Covered) -> Released:
+        if self._rows:
+            self._multiply()
+        digest = self._rows_digest.hexdigest()
+        return Released(self._silo.finished(self._product, digest, self._question, covered), 0, self._left_out)
 
 
 class Weights:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from uldp.aggregation.base import Setting
+from uldp.aggregation.base import AggregationContext
 from uldp.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, AgreementKey, SharedKey, SigningKey, verify
 from uldp.crypto.masks import add_masks
 from uldp.errors import ConfigError, MessageRefused
@@ -21,48 +21,48 @@ from uldp.vectors import Words
 PURPOSE: Final = "uldp key agreement"
 
 
-def signed(setting: Setting, silo: int, modulus: bytes, public: bytes) -> tuple[str | bytes, ...]:
+def signed(context: AggregationContext, silo: int, modulus: bytes, public: bytes) -> tuple[str | bytes, ...]:
     """What silo ``silo`` signs."""
-    return (PURPOSE, setting.digest, setting.silos[silo], modulus, public)
+    return (PURPOSE, context.digest, context.silos[silo], modulus, public)
 
 
-def check_key(setting: Setting, silo: str, key: m.Key, modulus: bytes) -> None:
+def check_key(context: AggregationContext, silo: str, key: m.Key, modulus: bytes) -> None:
     """Refuse a key that ``silo`` did not sign."""
-    index, place = setting.silos.index(silo), f"silo {silo}"
+    index, place = context.silos.index(silo), f"silo {silo}"
     if len(key.public) != KEY_BYTES or len(key.signature) != SIGNATURE_BYTES:
         raise MessageRefused("its public key or signature has the wrong length", place=place, value=len(key.public))
-    verify(setting.identities[index], key.signature, signed(setting, index, modulus, key.public), place)
+    verify(context.identities[index], key.signature, signed(context, index, modulus, key.public), place)
 
 
-def relay(setting: Setting, answers: Mapping[str, m.Body]) -> m.TellKeys:
+def relay(context: AggregationContext, answers: Mapping[str, m.Body]) -> m.TellKeys:
     """All silos' keys, in the order of the silos."""
-    keys = [body for name in setting.silos if isinstance(body := answers[name], m.Key)]
+    keys = [body for name in context.silos if isinstance(body := answers[name], m.Key)]
     return m.TellKeys([key.public for key in keys], [key.signature for key in keys])
 
 
 class Pairing:
     """A silo's part of the key exchange."""
 
-    def __init__(self, setting: Setting, index: int, secrets: Secrets, identity: SigningKey) -> None:
-        if len(setting.identities) != len(setting.silos) or identity.public != setting.identities[index]:
+    def __init__(self, context: AggregationContext, index: int, secrets: Secrets, identity: SigningKey) -> None:
+        if len(context.identities) != len(context.silos) or identity.public != context.identities[index]:
             raise ConfigError(
                 "its signing key is not the one whose public half stands in the experiment",
-                place=f"silo {setting.silos[index]}",
+                place=f"silo {context.silos[index]}",
             )
-        self._setting = setting
+        self._context = context
         self._index = index
         self._identity = identity
         self._key = AgreementKey(secrets.child("pairing"))
-        self._place = f"silo {setting.silos[index]}"
+        self._place = f"silo {context.silos[index]}"
 
     def introduce(self, modulus: bytes) -> m.Key:
         """This silo's key."""
-        parts = signed(self._setting, self._index, modulus, self._key.public)
+        parts = signed(self._context, self._index, modulus, self._key.public)
         return m.Key(self._key.public, self._identity.sign(*parts))
 
     def pair(self, told: m.TellKeys, modulus: bytes) -> dict[int, SharedKey]:
         """What this silo shares with each of the others, by their index."""
-        silos = self._setting.silos
+        silos = self._context.silos
         if len(told.publics) != len(silos) or len(told.signatures) != len(silos):
             raise MessageRefused(f"{len(told.publics)} keys came, {len(silos)} are expected", place=self._place)
         if told.publics[self._index] != self._key.public:
@@ -72,7 +72,7 @@ class Pairing:
         shared = {}
         for index, (public, signature) in enumerate(zip(told.publics, told.signatures, strict=True)):
             if index != self._index:
-                check_key(self._setting, silos[index], m.Key(public, signature), modulus)
+                check_key(self._context, silos[index], m.Key(public, signature), modulus)
                 shared[index] = self._key.with_peer(public, f"silo {silos[index]}")
         return shared
 
@@ -80,12 +80,14 @@ class Pairing:
         """``words`` under the masks of these pairs, which cancel in the sum over their silos, modulo 2^64."""
         words = words.copy()
         for other, key in shared.items():
-            bound = (*pair_purpose(self._setting, self._index, other, purpose), *further)
+            bound = (*pair_purpose(self._context, self._index, other, purpose), *further)
             add_masks(words, key.stream(*bound), negative=self._index > other)
         return words
 
 
-def pair_purpose(setting: Setting, silo: int, other: int, purpose: str, *further: str | int) -> tuple[str | int, ...]:
+def pair_purpose(
+    context: AggregationContext, silo: int, other: int, purpose: str, *further: str | int
+) -> tuple[str | int, ...]:
     """What a key of the pair is for: both silos write it down the same way."""
     low, high = min(silo, other), max(silo, other)
-    return (purpose, setting.digest, setting.silos[low], setting.silos[high], *further)
+    return (purpose, context.digest, context.silos[low], context.silos[high], *further)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from uldp.aggregation.plain import Plain
+from uldp.caveats import Caveat, Severity
 from uldp.errors import ConfigError
-from uldp.methods.base import Facts, Method
+from uldp.privacy.releases import Release
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,9 @@ class Shuffled(Plain):
     shuffles: ClassVar[bool] = True
     repeatable: ClassVar[bool] = False
 
-    def check(self, method: Method, facts: Facts) -> None:
-        super().check(method, facts)
-        if not method.local_noise:
+    def check(self, release: Release, rounds: int) -> None:
+        super().check(release, rounds)
+        if not release.local:
             raise ConfigError(
                 "a shuffler sees what every silo sends, so it goes with methods whose clients perturb by themselves "
                 "(ldp-fedavg, srr-fl, ldp-fl); take name = 'masked'",
@@ -34,9 +35,13 @@ class Shuffled(Plain):
                 value=self.name,
             )
 
-    def caveats(self, method: Method, facts: Facts) -> tuple[str, ...]:
+    def caveats(self, release: Release) -> tuple[Caveat, ...]:
         return (
-            "The shuffler sees every client's perturbed values and who sent them, and must mix honestly: towards it, "
-            "and if it pools with the server, the local numbers hold. Shuffling hides whose a value is; it does not "
-            "stop the weights of one client from adding up.",
+            Caveat(
+                "shuffler-trusted",
+                "The shuffler sees every client's perturbed values and who sent them, and must mix honestly: towards "
+                "it, and if it colludes with the server, the local numbers hold. Shuffling hides whose a value is; it "
+                "does not stop the weights of one client from adding up.",
+                Severity.LIMITS,
+            ),
         )

@@ -26,6 +26,7 @@ from uldp.learners.base import Vector
 from uldp.learners.models import build_model
 from uldp.learners.torch import TorchLearner
 from uldp.methods.record_dp import RecordDp
+from uldp.privacy.releases import PublicFacts
 from uldp.rng import Secrets, Streams
 
 MODES: Final = ("hooks", "functorch", "ew", "ghost")
@@ -86,7 +87,7 @@ def run_case(say: Say = lambda text: None, epoch: Epoch = Epoch()) -> Case:  # n
     versus = Versus(
         name="dp-sgd-epoch",
         ours=lambda: run_ours(problem),
-        flops=float(epoch.records * problem.learner.flops_per_record(_SHAPE)),
+        flops=float(epoch.records * problem.learner.training(_SHAPE).flops),
         threads=torch.get_num_threads(),
         variants=[
             Variant(f"{mode}, {counted_threads(threads)}", partial(_opacus_seconds, problem, mode, threads))
@@ -109,7 +110,9 @@ def run_case(say: Say = lambda text: None, epoch: Epoch = Epoch()) -> Case:  # n
 def run_ours(problem: Problem) -> Vector:
     """The change of the model in an epoch."""
     streams, secrets = Streams.from_seed(0), Secrets.from_os()
-    ((_, rows),) = problem.epoch.method.silo(problem.x, problem.data, problem.learner, streams, secrets)
+    method = problem.epoch.method
+    release = method.release(PublicFacts(problem.epoch.records, 1, problem.learner.dimension))
+    ((_, rows),) = release.rows(method, problem.x, problem.data, problem.learner, streams, secrets)
     change: Vector = rows[0]
     return change
 

@@ -12,17 +12,16 @@ from uldp.privacy.ledger import Entry
 from uldp.rng import Secrets
 from uldp.runtimes.local import simulated_plan
 from uldp.sessions.plan import Plan
-from uldp.sessions.server import ServerSession
+from uldp.sessions.server import ServerSession, Stage
 from uldp.sessions.shuffler import Shuffler
 from uldp.sessions.silo import SiloSession, Watch, signing_key
 
 _KEY: Final = {"name": "paillier", "key_bits": 512, "slots": 1, "max_records": 30}
 _AVG: Final = {"name": "uldp-avg-w"}
 CASES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "plain, no guarantee": {"method": {"name": "default"}, "privacy": {}, "aggregation": {"name": "plain"}},
-    "plain, published": {
-        "method": {"name": "central-sub-dp-published", "batch_size": 4},
-        "privacy": {"epsilon": 5.0},
+    "plain, no guarantee": {"method": {"name": "fedavg"}, "privacy": {}, "aggregation": {"name": "plain"}},
+    "plain, silos picked": {
+        "method": {"name": "central-sub-dp", "fraction": 0.7},
         "aggregation": {"name": "plain"},
     },
     "masked, weights": {"method": _AVG, "run": {"evaluate_silos": True}, "data": {"holdout": 0.3}},
@@ -84,16 +83,16 @@ class Case:
 
     def silo(self, name: str, watch: Watch, place: Place | None = None) -> SiloSession:
         """A silo, or one that stands at ``place``."""
-        index, federation = self.plan.silos.index(name), self.prepared.federation
+        index = self.plan.silos.index(name)
         session = SiloSession(
             self.plan,
-            federation.silos[index],
+            self.prepared.data(name),
             self.prepared.learner,
             self.prepared.streams,
             self.secrets,
             identity=signing_key(self.secrets, index),
             watch=watch,
-            holdout=federation.holdout[index] if federation.holdout else None,
+            holdout=self.prepared.holdout(name),
         )
         if place is not None:
             session.restore(place.silos[name])
@@ -110,11 +109,11 @@ class Case:
             if not requests:
                 return
             replies = {name: silos[name].reply(request) for name, request in requests.items()}
-            if repeat and server.in_round and server.round == 1:
+            if repeat and server.stage is Stage.ROUND and server.round == 1:
                 repeat = False
                 server.exclude(self.plan.silos[-1:])
                 continue
-            taken = self.mixed(replies, server.round + 1) if server.in_round else replies
+            taken = self.mixed(replies, server.round + 1) if server.stage is Stage.ROUND else replies
             for name, reply in taken.items():
                 server.receive(name, reply)
             server.collect()

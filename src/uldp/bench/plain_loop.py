@@ -114,7 +114,7 @@ def run_case(work: Workload, say: Say = lambda text: None) -> Case:
     chosen, factor = _sample(problem)
     loop_threads = _best_threads(problem, chosen[: max(3, len(chosen) // 20)])
     ours, baseline, peak = [], [], 0.0
-    flops = problem.record_passes * problem.learner.flops_per_record(work.feature_shape)
+    flops = problem.record_passes * problem.learner.training(work.feature_shape).flops
     rate = 0.0
     for repeat in range(work.repeats):
         say(f"{work.name}: run {repeat + 1} of {work.repeats}")
@@ -138,7 +138,7 @@ def run_case(work: Workload, say: Say = lambda text: None) -> Case:
         "baseline_threads": loop_threads,
         "trainings": len(problem.trainings),
         "baseline_trainings": len(chosen),
-        "path": problem.learner.path(work.feature_shape),
+        "path": problem.learner.training(work.feature_shape).path,
     }
     if work.check_memory:
         say(f"{work.name}: memory at 1,000 and 10,000 users")

@@ -19,8 +19,8 @@ from uldp.aggregation.paillier_silo import PaillierSilo
 from uldp.aggregation.ratios import PSEUDO_COUNT
 from uldp.crypto.paillier import PrivateKey
 from uldp.data.federation import IntArray
-from uldp.methods.base import Facts
 from uldp.methods.uldp_avg import UldpAvg
+from uldp.privacy.releases import PublicFacts
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Question
 from uldp.rng import Secrets, SecretStream, Streams
@@ -31,6 +31,7 @@ from uldp.vectors import Integers, Vector, clip_rows
 Case = dict[str, Any]
 Times = dict[str, float]
 
+CLIP: Final = 1.0
 KEYS: Final = "key exchange"
 HISTOGRAM: Final = "histogram"
 ENCRYPTING: Final = "encrypting weights"
@@ -116,9 +117,9 @@ class Run:
         generator = streams.generator()
         self.counts: IntArray = generator.integers(1, 11, (shape.silos, shape.users))
         raw = generator.standard_normal((shape.silos, shape.users, shape.dimension))
-        self.rows: Vector = np.stack([clip_rows(rows, self._method.clip) for rows in raw])
+        self.rows: Vector = np.stack([clip_rows(rows, CLIP) for rows in raw])
         self.naive_noise: Integers = np.rint(
-            generator.normal(0.0, self._method.noise_scale(self.plan.facts), (shape.silos, shape.dimension))
+            generator.normal(0.0, self.plan.release.noise_scale, (shape.silos, shape.dimension))
         ).astype(np.int64)
         self._sizes: dict[tuple[str, str], list[int]] = {}
         self._secrets = secrets.child("silos")
@@ -130,15 +131,10 @@ class Run:
             for index, name in enumerate(self.plan.silos)
         }
 
-    @property
-    def _method(self) -> UldpAvg:
-        assert isinstance(self.plan.method, UldpAvg)
-        return self.plan.method
-
     @cached_property
     def integers(self) -> Integers:
         """The encoded rows, as both sides raise ciphertexts to them."""
-        encoding = self._method.encoding(self.plan.facts)
+        encoding = self.plan.release.encoding
         return np.stack([encoding.encode_rows(rows)[0] for rows in self.rows])
 
     def setup(self) -> Times:
@@ -177,7 +173,7 @@ class Run:
     @property
     def slots(self) -> int:
         """Parameters in one ciphertext."""
-        return self.plan.aggregation.costs(self.plan.method, self.plan.facts)["slots"]
+        return self.plan.aggregation.costs(self.plan.release, self.plan.rounds)["slots"]
 
     @property
     def uses_table(self) -> bool:
@@ -209,7 +205,9 @@ class Run:
         users = np.arange(self.shape.users)
         side = self.silos[self.plan.silos[index]]
         side.check_question(question)
-        return side.release([(users, self.rows[index])], None, question, covered).vector
+        accumulator = side.accumulator(None, question)
+        accumulator.add(users, self.rows[index])
+        return accumulator.release(covered).vector
 
     def transfer(self, number: int) -> Times:
         """The oblivious transfer of one round for all users, where they are sampled in private: what the server takes,
@@ -268,16 +266,19 @@ def _plan(shape: Shape, secrets: Secrets) -> Plan:
         pseudo_count=shape.pseudo_count,
         workers=shape.workers,
     )
+    method = UldpAvg(
+        weighting="records",
+        clip=CLIP,
+        rounds=shape.rounds,
+        noise_multiplier=shape.noise_multiplier,
+        sample_rate=1 / shape.choices if shape.choices else 1.0,
+        sampling="private" if shape.choices else "open",
+    )
     plan = Plan(
         digest=hashlib.sha256(b"bench protocol").hexdigest(),
-        method=UldpAvg(
-            weighting="records",
-            rounds=shape.rounds,
-            noise_multiplier=shape.noise_multiplier,
-            sample_rate=1 / shape.choices if shape.choices else 1.0,
-            sampling="private" if shape.choices else "open",
-        ),
-        facts=Facts(shape.users, shape.silos, shape.dimension, aggregation.dither),
+        method=method,
+        release=method.release(PublicFacts(shape.users, shape.silos, shape.dimension, aggregation.rounding)),
+        rounds=shape.rounds,
         silos=tuple(f"silo-{index}" for index in range(shape.silos)),
         aggregation=aggregation,
     )

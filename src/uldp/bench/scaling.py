@@ -106,7 +106,7 @@ class _Problem:
         return sum(len(rows) for _, rows in self._learner.user_deltas(self._x, self._data, _LOCAL, self._streams))
 
     def measured(self, seconds: float) -> Measured:
-        flops = self._learner.flops_per_record((FEATURES,)) * len(self._data) * _LOCAL.epochs
+        flops = self._learner.training((FEATURES,)).flops * len(self._data) * _LOCAL.epochs
         return {
             "parameters": self._learner.dimension,
             "seconds": seconds,

@@ -26,9 +26,10 @@ from uldp.data.federation import SiloData, Task
 from uldp.learners.base import Vector
 from uldp.learners.models import build_model
 from uldp.learners.torch import TorchLearner
-from uldp.methods.base import Facts, State
-from uldp.methods.release import add_noise, silo_sum
+from uldp.methods.base import State
 from uldp.methods.uldp_avg import UldpAvg
+from uldp.privacy.releases import PublicFacts
+from uldp.privacy.releases.sums import IntegerSum, add_noise
 from uldp.rng import Secrets, Streams
 
 PYTHON: Final = Path(sys.prefix).parent / ".venv-pfl" / "bin" / "python"
@@ -88,7 +89,7 @@ def run_case(say: Say = lambda text: None, work: Round = Round()) -> Case:  # no
     versus = Versus(
         name="user-round",
         ours=lambda: run_ours(problem),
-        flops=float(len(problem.data) * work.epochs * problem.learner.flops_per_record((WIDTH,))),
+        flops=float(len(problem.data) * work.epochs * problem.learner.training((WIDTH,)).flops),
         threads=most,
         variants=variants,
         missing="" if PYTHON.exists() else MISSING,
@@ -104,13 +105,14 @@ def run_case(say: Say = lambda text: None, work: Round = Round()) -> Case:  # no
 
 def run_ours(problem: Problem) -> Vector:
     """The model after the round."""
-    method, facts = problem.work.method, Facts(problem.work.users, 1, problem.learner.dimension)
-    streams, secrets, encoding = Streams.from_seed(0), Secrets.from_os(), method.encoding(facts)
-    rows = method.silo(problem.x, problem.data, problem.learner, streams, secrets)
-    weights = method.weights(facts, np.bincount(problem.data.users, minlength=facts.users), None)
-    total = silo_sum(rows, weights, encoding, facts.dimension).total
-    noisy = add_noise(total, method.noise_scale(facts), secrets.child("noise").stream())
-    return method.server(State(problem.x), encoding.decode(noisy), facts).x
+    method, facts = problem.work.method, PublicFacts(problem.work.users, 1, problem.learner.dimension)
+    streams, secrets, release = Streams.from_seed(0), Secrets.from_os(), method.release(facts)
+    weights = release.weights(np.bincount(problem.data.users, minlength=facts.users), None)
+    summed = IntegerSum(release.encoding, facts.dimension, weights)
+    for users, rows in release.rows(method, problem.x, problem.data, problem.learner, streams, secrets):
+        summed.add(users, rows)
+    noisy = add_noise(summed.total, release.noise_scale, secrets.child("noise").stream())
+    return method.server(State(problem.x), release.encoding.decode(noisy), facts).x
 
 
 def run_pfl(problem: Problem, users: int, threads: int = 1, workers: int = 1) -> tuple[float, Vector]:

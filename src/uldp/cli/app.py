@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -22,9 +22,11 @@ from uldp.cli.local import local
 from uldp.cli.models import export, predict
 from uldp.cli.new import new
 from uldp.cli.plan import plan
+from uldp.cli.published import published
 from uldp.cli.rehearse import rehearse
 from uldp.cli.run import resume, run
 from uldp.cli.serve import serve
+from uldp.cli.statement import statement
 from uldp.cli.total import total
 from uldp.cli.usage import OneSentence
 
@@ -36,32 +38,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (
-    demo,
-    new,
-    methods,
-    datasets,
-    plan,
-    run,
-    resume,
-    compare,
-    predict,
-    export,
-    serve,
-    join,
-    leave,
-    rehearse,
-    doctor,
-    epsilon,
-    sigma,
-    local,
-    total,
+GROUPS: Final = {
+    "Start": (demo, new, methods, datasets),
+    "Train": (plan, run, resume, compare, predict, export),
+    "Check": (statement, epsilon, sigma, total),
+    "Deploy": (doctor, serve, join, leave, rehearse),
+    "Research": (local, published),
+}
+for group, commands in GROUPS.items():
+    for command in commands:
+        app.command(rich_help_panel=group)(command)
+for name, commands_below, group in (
+    ("data", data, "Start"),
+    ("attack", attack, "Check"),
+    ("keys", keys, "Deploy"),
+    ("bench", bench, "Research"),
 ):
-    app.command()(command)
-app.add_typer(data, name="data")
-app.add_typer(keys, name="keys")
-app.add_typer(attack, name="attack")
-app.add_typer(bench, name="bench")
+    app.add_typer(commands_below, name=name, rich_help_panel=group)
 
 
 def _version(asked: bool) -> None:
@@ -73,7 +66,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass

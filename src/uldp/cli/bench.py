@@ -9,7 +9,7 @@ import typer
 
 from uldp.cli.output import Json, print_json, print_table, reporting
 
-bench = typer.Typer(help="Measure ourselves against simple code, in one run.", no_args_is_help=True)
+bench = typer.Typer(help="Run benchmarks: both sides of a ratio in one run.", no_args_is_help=True)
 
 
 @bench.callback()

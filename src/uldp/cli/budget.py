@@ -11,17 +11,17 @@ from uldp.errors import ConfigError
 
 if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
-    from uldp.experiment.parties import PreparedServer
-    from uldp.methods.base import Facts, Method
+    from uldp.methods.base import Method
+    from uldp.privacy.releases import PublicFacts
 
 
-def fitting_changes(prepared: Prepared | PreparedServer, budget: float) -> dict[str, Any]:
+def fitting_changes(prepared: Prepared, budget: float) -> dict[str, Any]:
     """The last round within ``budget`` and, where that is not the last one planned, single changes that would fit."""
     from uldp.privacy.calibrate import rounds_within
 
     plan, delta = prepared.plan, prepared.experiment.privacy.delta
     method, facts = plan.method, plan.facts
-    event = method.event(facts, facts.silos)
+    event = plan.release.event(facts.silos)
     lasts = rounds_within(event, budget, delta, method.rounds)
     found: dict[str, Any] = {"budget": budget, "rounds_within_budget": lasts}
     if plan.aggregation.shuffles:
@@ -29,7 +29,7 @@ def fitting_changes(prepared: Prepared | PreparedServer, budget: float) -> dict[
     if lasts >= method.rounds:
         return found
     changes: dict[str, float] = {"method.rounds": lasts} if lasts else {}
-    if method.local_noise:
+    if plan.release.local:
         weaker = _fitting_weight(method, facts, budget, delta)
         changes |= {} if weaker is None else {"method.epsilon_weight": weaker}
     else:
@@ -37,9 +37,9 @@ def fitting_changes(prepared: Prepared | PreparedServer, budget: float) -> dict[
     return {**found, "changes": changes}
 
 
-def _fitting_weight(method: Method, facts: Facts, budget: float, delta: float) -> float | None:
+def _fitting_weight(method: Method, facts: PublicFacts, budget: float, delta: float) -> float | None:
     """The largest epsilon of one weight (to four digits) with which all rounds fit; None if none does."""
-    from uldp.experiment.build import planned_events
+    from uldp.experiment.noise import planned_events
     from uldp.mechanisms.local import SMALLEST_EPSILON
     from uldp.privacy.accountants import account
 
@@ -58,10 +58,9 @@ def _fitting_weight(method: Method, facts: Facts, budget: float, delta: float) -
     return max(rounded, SMALLEST_EPSILON)
 
 
-def _noise_changes(method: Method, facts: Facts, budget: float, delta: float) -> dict[str, float]:
+def _noise_changes(method: Method, facts: PublicFacts, budget: float, delta: float) -> dict[str, float]:
     """More noise, or a smaller sample."""
-    from uldp.experiment.build import planned_events
-    from uldp.methods.user_sum import UserSum
+    from uldp.experiment.noise import planned_events
     from uldp.privacy.accountants import account
     from uldp.privacy.calibrate import calibrate
 
@@ -72,15 +71,15 @@ def _noise_changes(method: Method, facts: Facts, budget: float, delta: float) ->
 
     with suppress(ConfigError):  # perhaps no noise would do
         noise = calibrate(with_noise, budget, delta)
-        replace(method, noise_multiplier=noise).check(facts)
+        replace(method, noise_multiplier=noise).release(facts).check()
         changes["privacy.noise_multiplier"] = noise
-    if isinstance(method, UserSum):
+    if isinstance(highest := getattr(method, "sample_rate", None), float):
 
         def fits(rate: float) -> bool:
-            sampled = replace(method, sample_rate=rate)
+            sampled = replace(method, sample_rate=rate)  # type: ignore[call-arg]
             return account(planned_events(sampled, facts), delta).value <= budget
 
-        low, high = 0.0, method.sample_rate
+        low, high = 0.0, highest
         for _ in range(10):
             middle = round((low + high) / 2, 3)
             low, high = (middle, high) if middle > 0 and fits(middle) else (low, middle)
@@ -91,7 +90,7 @@ def _noise_changes(method: Method, facts: Facts, budget: float, delta: float) ->
 
 def budget_sentence(found: dict[str, Any], rounds: int) -> str:
     """The same for people."""
-    from uldp.privacy.statement import show_epsilon
+    from uldp.privacy.sentences import show_epsilon
 
     budget, lasts = show_epsilon(found["budget"]), found["rounds_within_budget"]
     counted = " (it counts the local number, not the server's behind the shuffler)" if "budget_counts" in found else ""

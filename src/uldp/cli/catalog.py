@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
 from uldp.cli.output import Json, print_json, print_table, reporting
@@ -16,13 +16,14 @@ def methods(as_json: Json = False) -> None:
     """List the methods: what each does, whom it protects, what it costs."""
     from uldp.methods.registry import METHODS
 
+    protects = {name: named.with_defaults.unit for name, named in METHODS.items()}
     if as_json:
         print_json(
             [
                 {
                     "name": name,
                     "summary": named.summary,
-                    "protects": named.protects,
+                    "protects": protects[name],
                     "paper": named.method.paper,
                     "settings": _settings(named),
                 }
@@ -31,7 +32,7 @@ def methods(as_json: Json = False) -> None:
         )
         return
     rows = [
-        (name, f"one {named.protects}" if named.protects else "nobody", named.summary)
+        (name, f"one {protects[name]}" if protects[name] else "nobody", named.summary)
         for name, named in METHODS.items()
     ]
     print_table(("method", "protects", "what it does"), rows)
@@ -39,9 +40,9 @@ def methods(as_json: Json = False) -> None:
 
 def _settings(named: Named) -> dict[str, Any]:
     """What stands in ``[method]`` if nobody says anything; a name may mean other values than its method's."""
-    from uldp.experiment.config import HIDDEN
+    from uldp.methods.base import settings
 
-    known = {field.name: field.default for field in fields(named.method) if field.name not in HIDDEN}
+    known = {name: field.default for name, field in settings(named.method).items()}
     return {**{key: None if value is MISSING else value for key, value in known.items()}, **named.fixed}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -28,11 +27,16 @@ from uldp.cli.source import (
     Announcing,
     DataDirOption,
     DatasetOption,
+    DeltaOption,
+    EpsilonOption,
     File,
     PresetOption,
+    RoundsOption,
+    SeedOption,
     assigned_key,
     experiment_from,
     fitting,
+    shortcuts,
 )
 from uldp.errors import ConfigError, concerning
 from uldp.limits import MAX_REPEATS, check_whole
@@ -48,11 +52,15 @@ def compare(
     file: File = None,
     dataset: DatasetOption = None,
     methods: Annotated[str, typer.Option("--methods", help="Method names, separated by commas.")] = (
-        "default,uldp-avg-w,uldp-avg,uldp-sgd"
+        "fedavg,uldp-avg-w,uldp-avg,uldp-sgd"
     ),
     repeats: Annotated[int, typer.Option("--repeats", help="Seeds per method, from run.seed up.")] = 3,
     preset: PresetOption = "",
     data_dir: DataDirOption = None,
+    epsilon: EpsilonOption = None,
+    delta: DeltaOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
     overrides: Set = [],  # noqa: B006
     out: Annotated[
         Path | None,
@@ -65,6 +73,7 @@ def compare(
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.compare import compare as compare_runs
 
+    overrides = shortcuts(overrides, epsilon, delta, rounds, seed)
     names, experiments, admit = _names(methods, repeats, overrides), {}, Announcing(overrides)
     with stopped_with(NOTHING_STARTED):
         for name in names:
@@ -103,8 +112,8 @@ def compare(
 
 
 def _names(methods: str, repeats: int, overrides: list[str]) -> list[str]:
-    from uldp.experiment.config import HIDDEN
     from uldp.experiment.sections import check_keys
+    from uldp.methods.base import settings
     from uldp.methods.registry import lookup
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
@@ -112,7 +121,7 @@ def _names(methods: str, repeats: int, overrides: list[str]) -> list[str]:
         raise ConfigError("name each method once, separated by commas", place="--methods", value=methods)
     for name in names:
         lookup(name)
-    known = {field.name for name in names for field in fields(lookup(name).method)} - set(HIDDEN)
+    known = {key for name in names for key in settings(lookup(name).method)}
     for assignment in overrides:
         section, _, key = assigned_key(assignment).partition(".")
         if section == "method" and key != "name" and key not in known:
@@ -141,7 +150,7 @@ def _watching() -> OnRun:
 
 
 def _show(comparison: Comparison, metrics: list[str]) -> None:
-    from uldp.privacy.statement import NOT_SECRET, show_epsilon
+    from uldp.privacy.sentences import NOT_SECRET, show_epsilon
 
     rows = [
         (
@@ -164,9 +173,12 @@ def _show(comparison: Comparison, metrics: list[str]) -> None:
     )
     if comparison.total.simulated and any(method.results[0].statement.holds for method in comparison.methods):
         typer.echo(f"{NOT_SECRET}.")
+    by = {name for method in comparison.methods for name in method.results[0].statement.asserted_by}
+    if by := by | set(comparison.total.asserted_by):
+        typer.echo(f"Asserted by {', '.join(sorted(by))}, not proven by uldp.")
     units = {method.unit for method in comparison.methods}
     if units != {"client"}:
-        typer.echo("epsilon is the outside world's, who sees the models of one run; server is the server's own.")
+        typer.echo("epsilon is towards anyone who sees the released models of one run; server is towards the server.")
     if "client" in units:
         typer.echo(
             "(client): a client's, whose values are perturbed before anybody sees them; epsilon is everybody's, server "
@@ -185,7 +197,7 @@ def _cell(value: tuple[float, float | None] | None) -> str:
 
 def _in_all(total: Total, folder: Path) -> str:
     """What all runs of the folder cost together, in words."""
-    from uldp.privacy.statement import show_epsilon
+    from uldp.privacy.sentences import show_epsilon
 
     if not total.private_runs:
         return "None of these runs protects a whole person: the total is infinite."
@@ -194,8 +206,8 @@ def _in_all(total: Total, folder: Path) -> str:
     else:
         text = (
             f"On real data the {total.private_runs} private runs in {folder} would together cost epsilon "
-            f"{show_epsilon(total.private_epsilon)} (the outside world's, at the same delta), not the epsilon of one: "
-            "repeated training adds up, and choosing among the results does too."
+            f"{show_epsilon(total.private_epsilon)} (towards anyone who sees all models, at the same delta), not the "
+            "epsilon of one: repeated training adds up, and choosing among the results does too."
         )
     if total.private_runs < total.runs:
         text += " The other runs protect no whole person: with them the total is infinite."

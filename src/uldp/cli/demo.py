@@ -21,7 +21,7 @@ from uldp.cli.output import (
 )
 from uldp.cli.source import DataDirOption, experiment_from
 
-METHODS = ("default", "uldp-avg-w", "uldp-avg", "uldp-sgd")
+METHODS = ("fedavg", "uldp-avg-w", "uldp-avg", "uldp-sgd")
 
 
 @reporting
@@ -36,7 +36,7 @@ def demo(
 ) -> None:
     """Train four methods on real built-in data, compare them, draw a picture and say what was protected."""
     from uldp.experiment.build import prepare
-    from uldp.privacy.statement import show_epsilon
+    from uldp.privacy.sentences import show_epsilon
     from uldp.reports.figures import compare_figure
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.compare import Compared
@@ -48,7 +48,7 @@ def demo(
     with stopped_with(NOTHING_STARTED):
         every = [prepare(experiment_from(None, dataset, method, overrides, data_dir=data_dir)) for method in METHODS]
     for method, prepared in zip(METHODS, every, strict=True):
-        with progress(method, prepared.plan.method.rounds) as show:
+        with progress(method, prepared.plan.rounds) as show:
             results.append(run(prepared, RunDirectory.create(folder / method, prepared.experiment), show))
     metrics = metric_names(results[0].metrics)
     compared = [Compared(result.method, (result,)) for result in results]
@@ -79,13 +79,13 @@ def _explain(epsilon: float, delta: float, silos: int) -> str:
     """What was protected, from whom, and what was not."""
     import textwrap
 
-    from uldp.privacy.statement import NOT_SECRET
+    from uldp.privacy.sentences import NOT_SECRET
 
     factor = math.exp(epsilon)
     text = f"""
 What this means. With each uldp method, whoever sees the models learns little about any one person: had that
 person's records been missing from all {silos} silos, no outcome would have been more than e^{epsilon:.3g} =
-{factor:.0f} times more or less likely, except with probability {delta:g}. Not protected: 'default' has no
+{factor:.0f} times more or less likely, except with probability {delta:g}. Not protected: 'fedavg' has no
 privacy at all. {NOT_SECRET}, so whoever knows the seed can remove it
 (run.secrets = "os" changes that). The server sees the noised total of all silos, and for uldp-avg-w also how
 many records everybody has (aggregation.name = "paillier" hides them): `uldp plan` prints who faces what.

@@ -63,9 +63,9 @@ def join(
     experiment = experiment_from(file, None, None, overrides, admit=admit)
     prepared = prepare_silo(experiment, silo, data, holdout_file=holdout, rehearsal=rehearse)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    for note in prepared.notes:
+    for note in prepared.federation.notes:
         say(note)
-    say(f"silo {silo}: {len(prepared.data)} records; state in {folder}; joining {address}")
+    say(f"silo {silo}: {len(prepared.data(silo))} records; state in {folder}; joining {address}")
     with politely_ended():
         join_over_flower(prepared, joining, say)
     say(f"silo {silo}: the experiment is over")

@@ -46,9 +46,9 @@ def local(
     """Epsilon of local DP: of one weight, of a client in a round, and of its whole run."""
     from uldp.errors import ConfigError
     from uldp.mechanisms.local_registry import local_mechanism
-    from uldp.methods.ldp_fedavg import EXTREMAL
     from uldp.privacy.accountants import account
     from uldp.privacy.events import LocalReports
+    from uldp.privacy.releases.local_perturbation import EXTREMAL
     from uldp.privacy.shuffle import erlingsson, local_run, shuffled_run
 
     mixed: RunCost | None = None
@@ -80,7 +80,7 @@ def local(
 
 
 def _show(pure: RunCost, alone: list[float], mixed: RunCost | None, delta: float) -> None:
-    from uldp.privacy.statement import show_epsilon
+    from uldp.privacy.sentences import show_epsilon
 
     names = ("one weight in a round", "a client in a round", "a client's whole run")
     columns = [[getattr(pure, key) for key in _KEYS], alone]

@@ -80,7 +80,7 @@ def export(
     import torch
 
     from uldp.errors import RunError
-    from uldp.privacy.statement import NOT_SECRET
+    from uldp.privacy.sentences import NOT_SECRET
     from uldp.runs.directory import RunDirectory
 
     directory = RunDirectory.open(run_directory)
@@ -92,7 +92,7 @@ def export(
     learner = _learner(directory, schema, x)
     content = {
         "state_dict": learner.state_dict(x),
-        "model": learner.description,
+        "model": str(learner.module),
         "schema": json.dumps(schema.to_dict()) if schema else "",
         "features": list(schema.feature_names()) if schema else [],
         "statement": statement,
@@ -157,7 +157,8 @@ def _schema(directory: RunDirectory) -> Schema:
 def _learner(directory: RunDirectory, schema: Schema | None, x: Vector) -> TorchLearner:
     """The run's model, without loading the data it was trained on if the schema says what it needs."""
     from uldp.errors import RunError
-    from uldp.experiment.build import build_learner, load_federation
+    from uldp.experiment.build import build_learner
+    from uldp.experiment.loading import load_federation
 
     experiment = experiment_of(directory)
     if schema is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Final
@@ -24,23 +25,28 @@ from uldp.cli.output import (
 from uldp.cli.source import (
     DataDirOption,
     DatasetOption,
+    DeltaOption,
+    EpsilonOption,
     File,
     MethodOption,
     PresetOption,
+    RoundsOption,
+    SeedOption,
     experiment_from,
     experiment_of,
+    shortcuts,
 )
 from uldp.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
     from uldp.experiment.config import Experiment
-    from uldp.experiment.parties import PreparedServer
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.local import Silos
     from uldp.runtimes.recording import Result
 
 RUNTIMES: Final = ("local", "flower-sim")
+MAX_WARNINGS: Final = 5
 Out = Annotated[Path | None, typer.Option("--out", help="The run directory to create (default: runs/NAME-N).")]
 Run = Annotated[Path, typer.Argument(help="A run directory.")]
 Runtime = Annotated[
@@ -49,6 +55,7 @@ Runtime = Annotated[
         "--runtime", help="Where silos are simulated: local (in this process), or flower-sim (Flower's engine, on Ray)."
     ),
 ]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Print the whole privacy statement.")]
 Transcript = Annotated[
     bool, typer.Option("--transcript", help="Write every message that each party received into RUN/private.")
 ]
@@ -61,10 +68,15 @@ def run(
     method: MethodOption = None,
     preset: PresetOption = "",
     data_dir: DataDirOption = None,
+    epsilon: EpsilonOption = None,
+    delta: DeltaOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
     overrides: Set = [],  # noqa: B006
     out: Out = None,
     runtime: Runtime = "local",
     transcript: Transcript = False,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Train: simulate all silos of an experiment on this machine."""
@@ -72,19 +84,24 @@ def run(
     from uldp.runs.directory import RunDirectory
 
     with stopped_with(NOTHING_STARTED):
-        experiment = experiment_from(file, dataset, method, overrides, preset, data_dir)
+        chosen = shortcuts(overrides, epsilon, delta, rounds, seed)
+        experiment = experiment_from(file, dataset, method, chosen, preset, data_dir)
         if out is not None:
             RunDirectory.check_free(out)
         _check_runtime(runtime, experiment)
         prepared = prepare(experiment)
         name = f"{prepared.federation.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
         directory = RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), experiment)
-    _train(prepared, directory, runtime, transcript, as_json)
+    _train(prepared, directory, runtime, transcript, show=Show(as_json, verbose))
 
 
 @reporting
 def resume(
-    run_directory: Run, runtime: Runtime = "local", transcript: Transcript = False, as_json: Json = False
+    run_directory: Run,
+    runtime: Runtime = "local",
+    transcript: Transcript = False,
+    verbose: Verbose = False,
+    as_json: Json = False,
 ) -> None:
     """Continue a run from its last round; a finished run is only shown again."""
     from uldp.experiment.build import prepare
@@ -98,7 +115,7 @@ def resume(
         )
     experiment = experiment_of(directory)
     _check_runtime(runtime, experiment)
-    _train(prepare(experiment), directory, runtime, transcript, as_json)
+    _train(prepare(experiment), directory, runtime, transcript, show=Show(as_json, verbose))
 
 
 def _check_runtime(runtime: str, experiment: Experiment) -> None:
@@ -124,41 +141,64 @@ def _silos(runtime: str, directory: RunDirectory) -> Iterator[Silos]:
         yield SilosHere()
 
 
-def _train(prepared: Prepared, directory: RunDirectory, runtime: str, transcript: bool, as_json: bool) -> None:
+def _train(prepared: Prepared, directory: RunDirectory, runtime: str, transcript: bool, show: Show) -> None:
     from uldp.runtimes.local import run as run_local
     from uldp.runtimes.transcript import TranscriptFiles
 
-    for text in warnings_before(prepared):
-        warn(text)
+    warn_all(warnings_before(prepared), directory)
     try:
-        rounds = prepared.plan.method.rounds
-        with progress(prepared.experiment.method_name, rounds) as show, _silos(runtime, directory) as silos:
+        rounds = prepared.plan.rounds
+        with progress(prepared.experiment.method_name, rounds) as on_round, _silos(runtime, directory) as silos:
             record = TranscriptFiles(directory, prepared.plan.silos) if transcript else None
-            result = run_local(prepared, directory, show, record, silos)
+            result = run_local(prepared, directory, on_round, record, silos)
     except KeyboardInterrupt:
         if not directory.begun:
             raise KeyboardInterrupt(NOTHING_STARTED) from None
         again = ("" if runtime == "local" else f" --runtime {runtime}") + (" --transcript" if transcript else "")
         text = f"stopped; nothing is lost. Continue with: uldp resume {quote(str(directory.path))}{again}"
         raise KeyboardInterrupt(text) from None
-    for text in warnings_after(result, prepared.plan.method.rounds):
-        warn(text)
-    if as_json:
+    warn_all(warnings_after(result, prepared.plan.rounds))
+    if show.as_json:
         print_json(result.to_json())
     else:
-        show_result(result)
+        show_result(result, verbose=show.verbose)
 
 
-def warnings_before(prepared: Prepared | PreparedServer) -> list[str]:
+@dataclass(frozen=True)
+class Show:
+    """How a result is shown."""
+
+    as_json: bool = False
+    verbose: bool = False
+
+
+def warn_all(texts: Sequence[str], directory: RunDirectory | None = None) -> None:
+    """Each warning once, and at most five lines of them; the rest goes to a file of the run's private folder."""
+    lines = list(dict.fromkeys(texts))
+    more = len(lines) - MAX_WARNINGS + 1 if len(lines) > MAX_WARNINGS else 0
+    for text in lines[: len(lines) - more]:
+        warn(text)
+    if more and directory is not None:
+        for text in lines[len(lines) - more :]:
+            directory.append_private("warnings.jsonl", {"warning": text})
+        warn(f"{more} more in {directory.path / 'private' / 'warnings.jsonl'}")
+    elif more:
+        for text in lines[len(lines) - more :]:
+            warn(text)
+
+
+def warnings_before(prepared: Prepared) -> list[str]:
     """What should be known before this experiment is run."""
-    found = list(prepared.about.notes)
+    found = list(prepared.federation.notes)
     delta, users = prepared.experiment.privacy.delta, prepared.plan.facts.users
-    if prepared.plan.method.unit == "user" and delta * users >= 1:
-        found.append(f"privacy.delta {delta:g} is not below 1/|U| = {1 / users:g}: it allows to give away a person.")
-    if prepared.void:
-        found.append(f"NO GUARANTEE: {prepared.void}.")
+    if prepared.plan.release.unit == "user" and delta * users >= 1:
+        found.append(
+            f"privacy.delta {delta:g} is not below 1/|U| = {1 / users:g}: it permits revealing one user outright."
+        )
+    if prepared.no_guarantee:
+        found.append(f"NO GUARANTEE: {prepared.no_guarantee}.")
     method = prepared.plan.method
-    if method.unit is not None and not method.local_noise and not method.claims and method.noise_multiplier == 0:
+    if method.unit is not None and not method.local and method.noise_multiplier == 0:
         found.append("noise_multiplier = 0: NO PRIVACY, epsilon is infinite.")
     return found
 
@@ -179,10 +219,14 @@ def warnings_after(result: Result, rounds: int) -> list[str]:
     return found
 
 
-def show_result(result: Result) -> None:
-    """A result for people."""
+def show_result(result: Result, *, verbose: bool = False) -> None:
+    """A result for people: the statement in three lines, or all of it."""
+    from uldp.reports.statement import summary, text
+
     typer.echo(f"{result.method} on {result.dataset}: {result.rounds} rounds in {result.seconds:.1f} s")
     print_table(("test metric", "value"), [(name, f"{value:.4f}") for name, value in result.metrics.items()])
     typer.echo("Privacy")
-    typer.echo("\n".join(result.statement.lines()))
+    typer.echo("\n".join(text(result.statement) if verbose else summary(result.statement)))
+    if not verbose:
+        typer.echo(f"the whole statement: uldp statement {quote(str(result.run))}")
     typer.echo(f"\nrun directory: {result.run}")

@@ -24,7 +24,7 @@ from uldp.cli.source import File, experiment_of
 from uldp.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from uldp.experiment.parties import PreparedServer
+    from uldp.experiment.build import Prepared
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.flower.federation import Where
     from uldp.runtimes.recording import RoundReport
@@ -84,7 +84,7 @@ def serve(
 
 def _new(
     file: Path, out: Path | None, overrides: list[str], rehearse: bool, where: Where
-) -> tuple[PreparedServer, RunDirectory]:
+) -> tuple[Prepared, RunDirectory]:
     from uldp.cli.source import experiment_from
     from uldp.experiment.parties import prepare_server
     from uldp.runs.directory import RunDirectory
@@ -100,11 +100,11 @@ def _new(
     port = port_finding(where.address)
     if not where.running and not port.well:
         raise ConfigError(port.said, place="--address", value=str(where.address))
-    name = f"{prepared.about.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
+    name = f"{prepared.federation.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
     return prepared, RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), experiment)
 
 
-def _serve(prepared: PreparedServer, directory: RunDirectory, where: Where, patience: Patience, as_json: bool) -> None:
+def _serve(prepared: Prepared, directory: RunDirectory, where: Where, patience: Patience, as_json: bool) -> None:
     from uldp.cli.run import show_result
     from uldp.runtimes.flower.checks import missing_test
     from uldp.runtimes.flower.federation import serve as serve_over_flower

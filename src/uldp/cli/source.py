@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +27,21 @@ DataDirOption = Annotated[
     Path | None, typer.Option("--data-dir", help="Where the data sets' folders lie (default: $ULDP_DATA, user cache).")
 ]
 MethodOption = Annotated[str | None, typer.Option("--method", help="A method by name (see `uldp methods`).")]
+
+EpsilonOption = Annotated[
+    float | None, typer.Option("--epsilon", help="The epsilon to keep to (privacy.epsilon); the noise follows.")
+]
+DeltaOption = Annotated[float | None, typer.Option("--delta", help="The delta of it (privacy.delta).")]
+RoundsOption = Annotated[int | None, typer.Option("--rounds", help="The number of rounds (method.rounds).")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Of everything that is simulated (run.seed).")]
+
+
+def shortcuts(
+    overrides: list[str], epsilon: float | None, delta: float | None, rounds: int | None, seed: int | None
+) -> list[str]:
+    """``--epsilon`` and its like as overrides; what ``--set`` says comes after them."""
+    given = {"privacy.epsilon": epsilon, "privacy.delta": delta, "method.rounds": rounds, "run.seed": seed}
+    return [*(f"{key}={value!r}" for key, value in given.items() if value is not None), *overrides]
 
 
 def experiment_from(
@@ -76,9 +90,9 @@ class Announcing:
     """Says which foreign code is about to run, once; not what somebody has just typed as an override."""
 
     def __init__(self, overrides: Sequence[str] = ()) -> None:
-        from uldp.experiment.foreign import SECTIONS, foreign_code
+        from uldp.experiment.foreign import SETTINGS, foreign_code
 
-        names = {f"{section}.name" for section in SECTIONS}
+        names = {f"{section}.{key}" for section, key in SETTINGS}
         typed = apply_overrides({}, [one for one in overrides if assigned_key(one) in names])
         self._said: set[ForeignCode] = set(foreign_code(typed))
 
@@ -113,9 +127,10 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
 
 def fitting(overrides: list[str], method: str, methods: list[str]) -> list[str]:
     """The overrides for one of several methods: a key of ``[method]`` that only others of them have is left out."""
+    from uldp.methods.base import settings
     from uldp.methods.registry import lookup
 
-    known = {name: {field.name for field in fields(lookup(name).method)} for name in methods}
+    known = {name: set(settings(lookup(name).method)) for name in methods}
     elsewhere = set().union(*known.values()) - known[method]
     keys = {f"method.{key}" for key in elsewhere}
     return [assignment for assignment in overrides if assigned_key(assignment) not in keys]
@@ -133,9 +148,9 @@ def _without_other_noise(tree: dict[str, Any], method: str) -> dict[str, Any]:
     before, privacy = tree.get("method"), tree.get("privacy")
     if not (isinstance(before, dict) and isinstance(before.get("name"), str) and isinstance(privacy, dict)):
         return tree
-    if lookup(before["name"]).method.local_noise == lookup(method).method.local_noise:
+    if lookup(before["name"]).local == lookup(method).local:
         return tree
-    left = [key for key in ("epsilon", "noise_multiplier", "compensate") if key in privacy]
+    left = [key for key in ("epsilon", "noise_multiplier", "dropout_tolerance") if key in privacy]
     if left:
         listed = ", ".join(f"privacy.{key} = {privacy[key]}" for key in left)
         warn(f"{listed} of the file is for another kind of noise than {method}'s, and left out.")
@@ -146,11 +161,13 @@ def _another_method(section: Any, name: str) -> dict[str, Any]:
     """The ``[method]`` section for another method: settings that only the file's own method has are left behind."""
     if not isinstance(section, dict) or not isinstance(section.get("name"), str):
         return {"name": name}
+    from uldp.methods.base import settings
     from uldp.methods.registry import lookup
-    from uldp.methods.user_sum import UserSum
+    from uldp.privacy.releases import GaussianSum
 
     before, after = lookup(section["name"]), lookup(name)
-    left_behind = {f.name for f in fields(before.method)} - {f.name for f in fields(after.method)} | set(before.fixed)
-    if issubclass(before.method, UserSum) != issubclass(after.method, UserSum):
+    left_behind = (settings(before.method).keys() - settings(after.method).keys()) | set(before.fixed)
+    sums = [isinstance(named.nominal, GaussianSum) for named in (before, after)]
+    if sums[0] != sums[1]:
         left_behind |= {"global_lr"}  # a sum over users and a mean over silos have steps of different size
     return {**{key: value for key, value in section.items() if key not in left_behind}, "name": name}

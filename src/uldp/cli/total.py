@@ -54,19 +54,21 @@ class _Run:
         return self.experiment.run.secrets == "simulated"
 
     def to_json(self) -> dict[str, Any]:
+        from uldp.methods.registry import authors
         from uldp.privacy.accountants import account
-        from uldp.privacy.statement import guarantee
+        from uldp.privacy.sentences import guarantee
 
         unit, delta = self.experiment.method.unit, self.experiment.privacy.delta
         epsilon = account(self.of_client or self.spent, delta).value
-        void = "a person faces a loss without bound in this run" if self.void or unit == "record" else ""
-        words = guarantee(unit, epsilon, delta, simulated=self.simulated, void=void)
+        why_not = "a person faces a loss without bound in this run" if self.void or unit == "record" else ""
+        by = authors([self.experiment.method])
+        words = guarantee(unit, epsilon, delta, simulated=self.simulated, no_guarantee=why_not, asserted_by=by)
         about = {"run": self.people.run, "method": self.experiment.method_name, "unit": unit, "rounds": self.rounds}
         return {**about, **_privacy(words, epsilon, delta, simulated=self.simulated)}
 
     @property
     def hashed(self) -> bool:
-        """Whether two people may share a place."""
+        """Whether two people may share a bucket."""
         data = self.experiment.data
         return data.dataset is None and data.roster is None
 
@@ -99,7 +101,7 @@ class _Group:
 
 def _privacy(words: str, epsilon: float, delta: float, *, simulated: bool) -> dict[str, Any]:
     """An epsilon with what must stand beside it."""
-    from uldp.privacy.statement import finite_or_none, noise_kind
+    from uldp.privacy.sentences import finite_or_none, noise_kind
 
     noise = noise_kind(simulated=simulated)
     return {"guarantee": words, "noise": noise, "epsilon": finite_or_none(epsilon), "delta": delta}
@@ -107,16 +109,17 @@ def _privacy(words: str, epsilon: float, delta: float, *, simulated: bool) -> di
 
 def _summed(runs: list[_Run], released: list[Counter[Event]], delta: float, unit: str, whom: str) -> dict[str, Any]:
     """What these releases cost together."""
+    from uldp.methods.registry import authors
     from uldp.privacy.accountants import account
-    from uldp.privacy.statement import guarantee
+    from uldp.privacy.sentences import guarantee
 
     at = delta or min(run.experiment.privacy.delta for run in runs)
     simulated = any(run.simulated for run in runs)
     epsilon = account(sum(released, Counter()), at).value
-    void = "" if math.isfinite(epsilon) else "one of these runs bounds nobody's loss"
-    return _privacy(
-        guarantee(unit, epsilon, at, simulated=simulated, void=void, whom=whom), epsilon, at, simulated=simulated
-    )
+    why_not = "" if math.isfinite(epsilon) else "one of these runs bounds nobody's loss"
+    by = authors(run.experiment.method for run in runs) if not why_not else ()
+    words = guarantee(unit, epsilon, at, simulated=simulated, no_guarantee=why_not, scope=whom, asserted_by=by)
+    return {**_privacy(words, epsilon, at, simulated=simulated), "asserted_by": list(by)}
 
 
 @reporting
@@ -168,7 +171,7 @@ def _joined(group: _Group, run: _Run) -> Together | None:
 
 def _show(found: dict[str, Any]) -> None:
     """A total for people."""
-    from uldp.privacy.statement import NOT_SECRET
+    from uldp.privacy.sentences import NOT_SECRET
 
     rows, simulated = [], False
     for run in found["runs"]:
@@ -180,15 +183,18 @@ def _show(found: dict[str, Any]) -> None:
     print_table(("run", "method", "rounds", "epsilon"), rows, title=f"on {found['data']}")
     if any(run["unit"] != "client" for run in found["runs"]):
         typer.echo(
-            f"together: epsilon {_shown(found)} at delta {found['delta']:g}, for the outside world "
-            "and a person whose records were in all of them."
+            f"together: epsilon {_shown(found)} at delta {found['delta']:g}, towards anyone who sees the released "
+            "models, for a person whose records were in all of them."
         )
         if found["hashed"]:
             typer.echo(
-                "(ids were hashed: for two people who share a place the larger numbers hold that each run's statement "
-                "gives for replaced records)"
+                "(ids were hashed: for two people who share a bucket the larger numbers hold that each run's "
+                "statement gives under replace-one adjacency)"
             )
     _show_unbounded(found)
+    by = {*found["asserted_by"], *(found["clients"] or {}).get("asserted_by", [])}
+    if by:
+        typer.echo(f"Asserted by {', '.join(sorted(by))}, not proven by uldp.")
     for why in found["doubts"]:
         typer.echo(f"(added up because nobody knows that they are about different people: {why})")
     if clients := found["clients"]:
@@ -212,7 +218,7 @@ def _show_unbounded(found: dict[str, Any]) -> None:
 
 
 def _shown(privacy: dict[str, Any]) -> str:
-    from uldp.privacy.statement import show_epsilon
+    from uldp.privacy.sentences import show_epsilon
 
     return show_epsilon(math.inf if privacy["epsilon"] is None else privacy["epsilon"])
 
@@ -254,7 +260,7 @@ def _read(path: Path) -> _Run:
 
     directory = RunDirectory.open(path)
     experiment = experiment_of(directory)
-    entries = directory.ledger_entries()
+    entries = directory.log.ledger_entries()
     rounds = len({entry.round for entry in entries})
     _check_whole(directory, rounds)
     void = _void(directory, experiment)
@@ -268,7 +274,7 @@ def _read(path: Path) -> _Run:
 
 def _check_whole(directory: RunDirectory, rounds: int) -> None:
     """Refuse a ledger that holds less than was trained."""
-    trained = len(directory.metrics())
+    trained = len(directory.log.metrics())
     if directory.finished:
         rounds_said = directory.read_json("result.json").get("rounds", 0)
         if not isinstance(rounds_said, int):
@@ -282,7 +288,7 @@ def _check_whole(directory: RunDirectory, rounds: int) -> None:
 
 
 def _void(directory: RunDirectory, experiment: Experiment) -> bool:
-    """Whether the statement, or method and schema while there is none yet, say that there is no guarantee."""
+    """Whether the statement, or the schema while there is none yet, says that there is no guarantee."""
     if (directory.path / "statement.json").is_file():
         return bool(directory.read_json("statement.json").get("epsilon") is None)
-    return bool(experiment.method.void) or experiment.data.schema.get("standardise") == "silo"
+    return experiment.data.schema.get("standardise") == "silo"

@@ -21,6 +21,7 @@ from uldp.data.sets import (
 )
 from uldp.data.sets.base import Dataset
 from uldp.errors import ConfigError, did_you_mean, shown
+from uldp.plugins import named_object
 from uldp.rng import Streams
 
 NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -50,8 +51,13 @@ def datasets() -> Mapping[str, Dataset]:
 
 
 def dataset(name: str) -> Dataset:
-    """The data set of this name."""
+    """The data set of this name: one of ours, or ``package.module:DATASET`` for anyone's."""
     known = datasets()
+    if name not in known and ":" in name:
+        found = named_object(name, "data.dataset")
+        if not isinstance(found, Dataset):
+            raise ConfigError(f"{name!r} is no Dataset (uldp.data.sets.base)", place="data.dataset", value=name)
+        return found
     if name not in known:
         raise ConfigError(
             f"unknown data set {name!r}. Known: {', '.join(known)}{did_you_mean(name, known)}",

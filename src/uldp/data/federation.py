@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from uldp.caveats import Caveat
 from uldp.errors import ConfigError, DataError
 from uldp.limits import MAX_PAIRS, MAX_SILOS, MAX_USERS, check_whole
 
@@ -97,8 +98,8 @@ class SiloData:
 class Federation:
     """Silos that train one model together. ``users`` is |U|, public, and may exceed the users with records.
 
-    ``caveats`` are sentences about the data that a privacy statement must carry. ``void`` is one that says why no
-    guarantee holds for these data (for instance that the features were scaled by statistics of them). ``hashed`` says
+    ``caveats`` are what a privacy statement must say about the data. ``no_guarantee`` says why no guarantee holds for
+    these data (for instance because the features were scaled by statistics of them). ``hashed_ids`` says
     that two people may share a user index. ``notes`` are for whoever holds the data and go nowhere
     else (for instance how many values were clipped). ``schema``, where there is one, applies the same
     preprocessing to new tables. ``roster`` is a digest of how ids become users: equal in all silos of one federation.
@@ -111,9 +112,9 @@ class Federation:
     users: int
     task: Task
     test: Records
-    caveats: tuple[str, ...] = field(default=())
-    void: str = ""
-    hashed: bool = False
+    caveats: tuple[Caveat, ...] = field(default=())
+    no_guarantee: str = ""
+    hashed_ids: bool = False
     notes: tuple[str, ...] = field(default=())
     schema: Schema | None = None
     roster: str = ""

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from uldp.caveats import Caveat, Severity
 from uldp.data.columns import (
     ABSENT,
     OUTSIDE,
@@ -62,9 +63,11 @@ STANDARDISE_CAVEAT: Final = (
     'user-level DP does not hold: standardise = "silo" scales features by statistics of the data, so that '
     'one user moves the features of all others; the guarantee needs standardise = "none"'
 )
-SOURCE_CAVEAT: Final = (
-    "the guarantee assumes public constants, but ranges and categories were proposed from the "
-    'data (source = "data"); it holds once the parties agree on them and set source = "public"'
+SOURCE_CAVEAT: Final = Caveat(
+    "schema-from-data",
+    "The guarantee assumes public constants, but ranges and categories were proposed from the "
+    'data (source = "data"); it holds once the parties agree on them and set source = "public".',
+    Severity.WEAKENS,
 )
 
 
@@ -125,12 +128,12 @@ class Schema:
         return self.label.task
 
     @property
-    def caveats(self) -> tuple[str, ...]:
-        """Sentences that a privacy statement about data under this schema must carry."""
+    def caveats(self) -> tuple[Caveat, ...]:
+        """What a privacy statement about data under this schema must say."""
         return (SOURCE_CAVEAT,) if self.source == "data" else ()
 
     @property
-    def void(self) -> str:
+    def no_guarantee(self) -> str:
         """Why no guarantee holds for data under this schema; empty where one does."""
         return STANDARDISE_CAVEAT if self.standardise == "silo" else ""
 

@@ -15,27 +15,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from uldp.aggregation import Aggregation, lookup_aggregation
+from uldp.aggregation import AGGREGATIONS, Aggregation, lookup_aggregation
 from uldp.data.federation import check_size
 from uldp.errors import ConfigError, own_code, shown
 from uldp.experiment.sections import Tree, check_keys, read_section, with_override, write_section
 from uldp.limits import MAX_MEMORY_MB, MAX_SEED, MAX_SILOS, MAX_THREADS, check_whole
-from uldp.methods.base import Method
-from uldp.methods.registry import lookup
+from uldp.methods.base import Method, settings
+from uldp.methods.registry import RENAMED, lookup
 from uldp.privacy.accountants import check_delta
 from uldp.protocol.messages import PROTOCOL_VERSION
 from uldp.trees import check_tree, toml_tree
 
 SECRETS = ("simulated", "os")
 DTYPES = ("float32", "float64")
-HIDDEN = (
-    "noise_multiplier", "compensate", "fitted_size", "layers", "claimed_epsilon", "claimed_delta", "pooled_records",
-    "picked_silos",
-)  # fmt: skip
-"""Fields of a method that do not stand in ``[method]``: they come from ``[privacy]``, or from the data."""
-
 MOVED = {"max_records": "aggregation.max_records", "ghost": "aggregation.pseudo_count"}
 """Keys of ``[method]`` in earlier versions, and what they are called now."""
+RENAMED_PRIVACY = {"compensate": "dropout_tolerance"}
+"""Keys of ``[privacy]`` in earlier versions, and what they are called now."""
+WITHOUT_EFFECT = {"sample_rate": 1.0, "mode": "sound", "batch_size": 64}
+"""Keys of ``[method]`` that are gone for some methods, and the values with which they said nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +129,7 @@ class PrivacyConfig:
     delta: float = 1e-5
     noise_multiplier: float | None = None
     epsilon: float | None = None
-    compensate: int = 0
+    dropout_tolerance: int = 0
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
@@ -147,15 +145,12 @@ class PrivacyConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationConfig:
-    """``[aggregation]``: how the silos' vectors become one total."""
+    """``[aggregation]``: how the silos' vectors become one total. ``settings`` are those of the aggregation itself."""
 
     name: str = "masked"
-    key_bits: int | None = None
-    slots: int | None = None
-    max_records: int | None = None
-    pseudo_count: int | None = None
     min_silos: int | None = None
     identities: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.build(workers=1)
@@ -176,16 +171,17 @@ class AggregationConfig:
         """The aggregation with its settings."""
         kind = lookup_aggregation(self.name)
         known = {item.name for item in dataclasses.fields(kind)}
-        settings = {key: getattr(self, key) for key in ("key_bits", "slots", "max_records", "pseudo_count")}
-        given = {key: value for key, value in settings.items() if value is not None}
-        for key, value in given.items():
-            if key not in known:
+        for key, value in self.settings.items():
+            owners = [name for name, other in AGGREGATIONS.items() if key in _own_settings(other)]
+            if key not in _own_settings(kind) and owners:
                 raise ConfigError(
-                    f"{key} goes with name = 'paillier', not with {self.name!r}; leave it out",
+                    f"{key} goes with name = {owners[0]!r}, not with {self.name!r}; leave it out",
                     place=f"aggregation.{key}",
                     value=value,
                 )
-        return kind(**given, **({"workers": workers} if "workers" in known else {}))
+        with own_code(ConfigError, f"{self.name!r} failed", "aggregation"):
+            built = read_section(kind, self.settings, "aggregation", known=(*_COMMON, *_own_settings(kind)))
+        return dataclasses.replace(built, **({"workers": workers} if "workers" in known else {}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +263,7 @@ class Experiment:
             if section not in tree:
                 raise ConfigError(f"the section [{section}] is missing", place="experiment", value=section)
         method_name, method = _read_method(tree["method"])
-        privacy = read_section(PrivacyConfig, tree.get("privacy", {}), "privacy")
+        privacy = _read_privacy(tree.get("privacy", {}))
         _check_noise(privacy, method)
         data, run = read_section(DataConfig, tree["data"], "data"), read_section(RunConfig, tree.get("run", {}), "run")
         if run.evaluate_silos and data.dataset is not None and not data.holdout:
@@ -281,7 +277,7 @@ class Experiment:
             method=method,
             method_name=method_name,
             privacy=privacy,
-            aggregation=read_section(AggregationConfig, tree.get("aggregation", {}), "aggregation"),
+            aggregation=_read_aggregation(tree.get("aggregation", {})),
             run=run,
             deployment=read_section(DeploymentConfig, tree.get("deployment", {}), "deployment"),
             name=name,
@@ -298,16 +294,16 @@ class Experiment:
 
     def to_tree(self) -> Tree:
         """The tree that gives this experiment back."""
-        method = {k: v for k, v in write_section(self.method).items() if k not in HIDDEN}
+        method = {k: v for k, v in write_section(self.method).items() if k in settings(type(self.method))}
         for key in lookup(self.method_name).fixed:
             method.pop(key, None)
-        model = write_section(self.model)
+        model, options = write_section(self.model), dict(self.model.options)
         return {
             "data": write_section(self.data),
-            "model": {"name": model["name"], **dict(self.model.options)},
+            "model": {"name": model["name"], **({"options": options} if ":" in model["name"] and options else options)},
             "method": {"name": self.method_name, **method},
             "privacy": write_section(self.privacy),
-            "aggregation": write_section(self.aggregation),
+            "aggregation": _written_aggregation(self.aggregation),
             "run": write_section(self.run),
             **({"deployment": write_section(self.deployment)} if self.deployment.nodes else {}),
         }
@@ -324,15 +320,21 @@ class Experiment:
 
     def with_noise(self, noise_multiplier: float) -> Method:
         """The method with its noise set."""
-        return dataclasses.replace(self.method, noise_multiplier=noise_multiplier, compensate=self.privacy.compensate)
+        tolerance = self.privacy.dropout_tolerance
+        return dataclasses.replace(self.method, noise_multiplier=noise_multiplier, dropout_tolerance=tolerance)
 
 
-def without_moved_keys(tree: Tree) -> Tree:
-    """The tree of a run without keys that earlier versions wrote: it can be read, but not resumed."""
-    method = tree.get("method")
-    if not isinstance(method, dict):
-        return tree
-    return {**tree, "method": {key: value for key, value in method.items() if key not in MOVED}}
+def in_todays_words(tree: Tree) -> Tree:
+    """The tree of a run that an earlier version may have written: it can be read, but not resumed."""
+    method, privacy = tree.get("method"), tree.get("privacy")
+    if isinstance(method, dict) and isinstance(method.get("name"), str):
+        name: str = RENAMED.get(method["name"]) or method["name"]
+        known = settings(lookup(name).method)
+        gone = {item[0] for item in method.items() if item[0] in MOVED or item in WITHOUT_EFFECT.items()} - set(known)
+        tree = {**tree, "method": {key: value for key, value in method.items() if key not in gone} | {"name": name}}
+    if isinstance(privacy, dict):
+        tree = {**tree, "privacy": {RENAMED_PRIVACY.get(key, key): value for key, value in privacy.items()}}
+    return tree
 
 
 def read_toml(path: Path | str) -> Tree:
@@ -369,7 +371,16 @@ def _read_method(tree: Any) -> tuple[str, Method]:
                 value=fields[key],
             )
     with own_code(ConfigError, f"{tree['name']!r} failed", "method"):
-        return tree["name"], read_section(named.method, {**fields, **named.fixed}, "method", hidden=HIDDEN)
+        return tree["name"], read_section(
+            named.method, {**fields, **named.fixed}, "method", known=settings(named.method)
+        )
+
+
+def _read_privacy(tree: Any) -> PrivacyConfig:
+    for key, now in RENAMED_PRIVACY.items():
+        if isinstance(tree, Mapping) and key in tree:
+            raise ConfigError(f"is called privacy.{now} now", place=f"privacy.{key}", value=tree[key])
+    return read_section(PrivacyConfig, tree, "privacy")
 
 
 def _read_model(tree: Any) -> ModelConfig:
@@ -378,11 +389,38 @@ def _read_model(tree: Any) -> ModelConfig:
     name = tree.get("name", "auto")
     if not isinstance(name, str):
         raise ConfigError(f"text, not {shown(name)}", place="model.name", value=shown(name))
-    return ModelConfig(name=name, options={key: value for key, value in tree.items() if key != "name"})
+    options = tree.get("options", {})
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"a section with keys, not {shown(options)}", place="model.options", value=shown(options))
+    beside = {key: value for key, value in tree.items() if key not in ("name", "options")}
+    if twice := sorted(beside.keys() & options.keys()):
+        raise ConfigError("stands in [model] and in [model.options]; leave one out", place=f"model.{twice[0]}")
+    return ModelConfig(name=name, options={**beside, **options})
+
+
+_COMMON = ("name", "min_silos", "identities")
+
+
+def _own_settings(kind: type[Aggregation]) -> list[str]:
+    """The keys of ``[aggregation]`` that belong to this kind."""
+    return [item.name for item in dataclasses.fields(kind) if item.repr]
+
+
+def _read_aggregation(tree: Any) -> AggregationConfig:
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"a section with keys, not {shown(tree)}", place="aggregation", value=shown(tree))
+    common = {key: value for key, value in tree.items() if key in _COMMON}
+    own = {key: value for key, value in tree.items() if key not in _COMMON}
+    return dataclasses.replace(read_section(AggregationConfig, common, "aggregation", known=_COMMON), settings=own)
+
+
+def _written_aggregation(section: AggregationConfig) -> Tree:
+    common = write_section(dataclasses.replace(section, settings={}))
+    return {**common, **section.settings}
 
 
 def _check_noise(privacy: PrivacyConfig, method: Method) -> None:
-    if method.local_noise:
+    if method.local:
         if privacy.noise_multiplier is not None:
             raise ConfigError(
                 "this method's clients perturb by themselves (method.epsilon_weight); leave it out (--set "
@@ -390,19 +428,13 @@ def _check_noise(privacy: PrivacyConfig, method: Method) -> None:
                 place="privacy.noise_multiplier",
                 value=privacy.noise_multiplier,
             )
-        if privacy.compensate:
+        if privacy.dropout_tolerance:
             raise ConfigError(
                 "this method's clients perturb by themselves, so no share of noise can be missing; leave it out (--set "
-                "privacy.compensate=none)",
-                place="privacy.compensate",
-                value=privacy.compensate,
+                "privacy.dropout_tolerance=none)",
+                place="privacy.dropout_tolerance",
+                value=privacy.dropout_tolerance,
             )
         return
-    if method.claims and (privacy.epsilon is None or privacy.noise_multiplier is not None):
-        raise ConfigError(
-            "this method makes its noise for an epsilon that it claims; give that alone, without noise_multiplier",
-            place="privacy.epsilon",
-            value=privacy.epsilon,
-        )
     if method.unit is not None and (privacy.epsilon is None) == (privacy.noise_multiplier is None):
         raise ConfigError("give exactly one of epsilon (the noise is calibrated) and noise_multiplier", place="privacy")

@@ -1,4 +1,4 @@
-"""Code that an experiment names and that is not ours: ``package.module:Name`` as a method or a model.
+"""Code that an experiment names and that is not ours: ``package.module:Name`` as a method, a model and so on.
 
 Whoever loads the experiment imports the module, and so runs it. A file may come from somebody else: what it would run
 is known from its tree, before anything is imported.
@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SECTIONS = ("method", "model")
+SETTINGS = (("method", "name"), ("model", "name"), ("aggregation", "name"), ("data", "dataset"))
+"""Settings that may name such code."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,12 @@ def foreign_code(tree: Any) -> tuple[ForeignCode, ...]:
     >>> [str(code) for code in foreign_code({"method": {"name": "uldp-avg"}, "model": {"name": "ward.nets:small"}})]
     ["model.name = 'ward.nets:small'"]
     """
-    names = {section: named(tree, section) for section in SECTIONS}
-    return tuple(ForeignCode(f"{section}.name", name) for section, name in names.items() if ":" in name)
+    names = {f"{section}.{key}": named(tree, section, key) for section, key in SETTINGS}
+    return tuple(ForeignCode(setting, name) for setting, name in names.items() if ":" in name)
 
 
-def named(tree: Any, section: str) -> str:
+def named(tree: Any, section: str, key: str = "name") -> str:
     """The name in a section; empty where there is none. Whatever is wrong with a tree is said where it is read."""
     inside = tree.get(section) if isinstance(tree, Mapping) else None
-    name = inside.get("name") if isinstance(inside, Mapping) else None
+    name = inside.get(key) if isinstance(inside, Mapping) else None
     return name if isinstance(name, str) else ""

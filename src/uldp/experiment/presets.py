@@ -111,7 +111,7 @@ def preset(dataset: str, method: str, name: str = "") -> Tree:
     tree: Tree = {
         "data": {"dataset": dataset, **whole.get("data", {})},
         "method": {"name": method, **(found or {}), **whole.get("method", {})},
-        "privacy": {"delta": 1e-5} | ({} if lookup(method).method.local_noise else {"noise_multiplier": 5.0}),
+        "privacy": {"delta": 1e-5} | ({} if lookup(method).local else {"noise_multiplier": 5.0}),
     }
     model = whole.get("model", _MODELS.get(dataset))
     return {**tree, "model": model} if model else tree

@@ -17,13 +17,13 @@ T = TypeVar("T")
 Tree = dict[str, Any]
 
 
-def read_section(cls: type[T], tree: Any, place: str, *, hidden: Collection[str] = ()) -> T:
-    """An instance of the dataclass ``cls`` from ``tree``; unknown keys are errors that name the known ones."""
+def read_section(cls: type[T], tree: Any, place: str, *, known: Collection[str] | None = None) -> T:
+    """An instance of the dataclass ``cls`` from ``tree``; keys other than ``known`` (all fields) are errors."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"a section with keys, not {shown(tree)}", place=place, value=shown(tree))
     hints = typing.get_type_hints(cls)
-    known = [f.name for f in dataclasses.fields(cls) if f.name not in hidden]  # type: ignore[arg-type]
-    check_keys(tree, known, place)
+    fields = [item.name for item in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    check_keys(tree, fields if known is None else known, place)
     return cls(**{key: _convert(value, hints[key], f"{place}.{key}") for key, value in tree.items()})
 
 

@@ -56,11 +56,7 @@ def build_model(
     if name == "auto":
         name = _automatic(shape, task)
     if ":" in name:
-        factory, arguments = _import_factory(name), {}
-        if options:
-            raise ConfigError(
-                f"a factory takes no options, but got {', '.join(sorted(options))}", place="model.options"
-            )
+        factory, arguments = _import_factory(name), dict(options or {})
     elif name in ZOO:
         factory, arguments = ZOO[name], _checked_options(name, options or {})
     else:

@@ -48,12 +48,23 @@ _LARGE: Final = 5 * 10**7
 _EVALUATION_BYTES: Final = 64 * 2**20
 
 
+def architecture(module: nn.Module) -> str:
+    """A digest of the layers, parameters and buffers: names, kinds and shapes.
+
+    Not of how layers print themselves: that may hold addresses in memory, and changes with PyTorch.
+    """
+    layers = [(name, type(layer).__name__) for name, layer in module.named_modules()]
+    parameters = [(name, tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()]
+    buffers = [(name, tuple(buffer.shape)) for name, buffer in module.named_buffers()]
+    return hashlib.sha256(repr((layers[1:], parameters, buffers)).encode()).hexdigest()
+
+
 class SlowTrainingWarning(UserWarning):
     """A model is trained by autograd, one user after the other: some layer has no kernel, or the machine has none."""
 
 
 @dataclass(frozen=True)
-class _Plan:
+class TrainingPath:
     """What is known once the shape of the features is: how to compute, and what a record costs.
 
     ``runner`` has the kernels, ``trainer`` too where they are the fastest way to train and to predict. ``slow`` says
@@ -110,7 +121,7 @@ class TorchLearner:
         self._memory = memory_mb * 2**20
         self._path = path
         self._threads = threads
-        self._plans: dict[Shape, _Plan] = {}
+        self._plans: dict[Shape, TrainingPath] = {}
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
@@ -118,32 +129,17 @@ class TorchLearner:
         return tuple(self._sizes)
 
     @property
-    def architecture(self) -> str:
-        """A digest of the layers, parameters and buffers: names, kinds and shapes.
+    def module(self) -> nn.Module:
+        """The model that was given, untouched by training."""
+        return self._original
 
-        Not of how layers print themselves: that may hold addresses in memory, and changes with PyTorch.
-        """
-        module = self._original
-        layers = [(name, type(layer).__name__) for name, layer in module.named_modules()]
-        parameters = [(name, tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()]
-        buffers = [(name, tuple(buffer.shape)) for name, buffer in module.named_buffers()]
-        return hashlib.sha256(repr((layers[1:], parameters, buffers)).encode()).hexdigest()
+    def training(self, feature_shape: Shape) -> TrainingPath:
+        """How records of this shape are trained: by kernels or by the loop, why, and at what cost."""
+        return self._plan(feature_shape)
 
     @property
     def dimension(self) -> int:
         return sum(self._sizes)
-
-    def path(self, feature_shape: Shape) -> str:
-        """How records of this shape are trained: "kernels" or "loop"."""
-        return self._plan(feature_shape).path
-
-    def slow_because(self, feature_shape: Shape) -> str:
-        """Which layer has no kernel, and what follows; empty where records of this shape are trained by kernels."""
-        return self._plan(feature_shape).slow
-
-    def flops_per_record(self, feature_shape: Shape) -> int:
-        """Floating-point operations of one record's forward and backward pass: 2 per product, three products."""
-        return self._plan(feature_shape).flops
 
     def initial(self, streams: Streams) -> Vector:
         """x_0; for a module that was not made by ``build_model``, the parameters that it came with."""
@@ -224,7 +220,7 @@ class TorchLearner:
 
     def _one_by_one(
         self,
-        plan: _Plan,
+        plan: TrainingPath,
         x: Vector,
         data: SiloData,
         streams: Streams,
@@ -247,16 +243,11 @@ class TorchLearner:
                 found = np.full(self.dimension, np.nan, dtype=np.float32)
             yield np.array([user]), found[None]
 
-    def _tensors(self, plan: _Plan, data: SiloData) -> tuple[Tensor, Tensor]:
+    def _tensors(self, plan: TrainingPath, data: SiloData) -> tuple[Tensor, Tensor]:
         features = _tensor(data.features).to(self._device, self._dtype)
         return features, plan.loss.labels(_tensor(data.labels), self._dtype).to(self._device)
 
     # --- using the model --------------------------------------------------------------------------------------
-
-    @property
-    def description(self) -> str:
-        """The layers, for people."""
-        return str(self._original)
 
     def state_dict(self, x: Vector) -> dict[str, Tensor]:
         """The parameters x under the names that the module gives them, as ``nn.Module.load_state_dict`` wants them."""
@@ -351,12 +342,12 @@ class TorchLearner:
             "so the bound on the sum holds up to float rounding, not exactly."
         )
 
-    def _plan(self, feature_shape: Shape) -> _Plan:
+    def _plan(self, feature_shape: Shape) -> TrainingPath:
         if feature_shape not in self._plans:
             self._plans[feature_shape] = self._make_plan(feature_shape)
         return self._plans[feature_shape]
 
-    def _make_plan(self, feature_shape: Shape) -> _Plan:
+    def _make_plan(self, feature_shape: Shape) -> TrainingPath:
         check_model(self._module, feature_shape)
         with torch.no_grad():
             sample = probe(feature_shape, 1).to(self._device, self._dtype)
@@ -368,7 +359,7 @@ class TorchLearner:
             if runner is not None:
                 program, flops = runner.program, 6 * runner.program.products
                 large = flops >= _LARGE and self._path == "auto"
-                return _Plan(loss, outputs, program.units, flops, runner, None if large else runner)
+                return TrainingPath(loss, outputs, program.units, flops, runner, None if large else runner)
             if self._path == "kernels":
                 raise ModelError(f"{reason}; use path 'auto'", place="model")
             slow = (
@@ -377,7 +368,8 @@ class TorchLearner:
             )
             warnings.warn(slow, SlowTrainingWarning, stacklevel=2)
         # We do not see the activations: as many as parameters is a cautious guess.
-        return _Plan(loss, outputs, max(2 * self.dimension, sample.numel()), 6 * self.dimension, None, None, slow)
+        units = max(2 * self.dimension, sample.numel())
+        return TrainingPath(loss, outputs, units, 6 * self.dimension, None, None, slow)
 
     def _runner(self, feature_shape: Shape, loss: Loss) -> tuple[Runner | None, str]:
         """What runs the model's program, or why there is none."""

@@ -1,12 +1,9 @@
-"""DEFAULT: federated averaging with two-sided learning rates, without any privacy. The line to compare with.
+"""FedAvg with two-sided learning rates, without any privacy: the line to compare with (DEFAULT in ULDP-FL).
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017;
 Yang, Fang, Liu, "Achieving Linear Speedup with Partial Worker Participation", ICLR 2021, for the two rates.
 
-Silo s trains on all of its records and sends x_s - x_t. Server: x_(t+1) = x_t + eta_g mean_s.
-
-Nothing is clipped. What is sent still passes through the integer sum, so it needs a public range: a coordinate beyond
-``value_range`` is cut off there, and the run reports how many were.
+Silo s trains on all of its records and sends x_s - x_t. Server: x_(t+1) = x_t + eta_g mean_s. Nothing is clipped.
 """
 
 from __future__ import annotations
@@ -16,13 +13,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from uldp.data.federation import SiloData
+from uldp.errors import require
 from uldp.learners.base import Learner
-from uldp.methods.base import Contribution, Facts, require, require_limit
-from uldp.methods.local import TrainsLocally
+from uldp.methods.local_training import TrainsLocally
 from uldp.methods.silo_mean import SiloMean
-from uldp.privacy.events import Event, NonPrivate
-from uldp.rng import Secrets, Streams
-from uldp.vectors import FixedPoint, Vector
+from uldp.privacy.releases import Contribution, PublicFacts, Unprotected
+from uldp.privacy.releases.sums import require_limit
+from uldp.rng import Streams
+from uldp.vectors import Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,26 +31,15 @@ class FedAvg(TrainsLocally, SiloMean):
 
     summary: ClassVar[str] = "federated averaging: the non-private line to compare with"
     paper: ClassVar[str] = "FedAvg (AISTATS 2017), two-sided learning rates"
-    unit: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_limit("value_range", self.value_range)
-        require(
-            self.noise_multiplier == 0,
-            "noise_multiplier",
-            self.noise_multiplier,
-            "0 (this method adds no noise)",
-            "privacy",
-        )
+        require_limit("method.value_range", self.value_range)
+        noise = self.noise_multiplier
+        require(noise == 0, "privacy.noise_multiplier", noise, "0 (this method adds no noise)")
 
-    def silo(
-        self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
-    ) -> Iterator[Contribution]:
-        yield None, learner.silo_delta(x, data, self.local, streams)[None, :]
+    def release(self, facts: PublicFacts) -> Unprotected:
+        return Unprotected(facts=facts, value_range=self.value_range)
 
-    def encoding(self, facts: Facts) -> FixedPoint:
-        return FixedPoint(limit=self.value_range, bits=48, saturate=True)
-
-    def event(self, facts: Facts, silos_heard: int) -> Event:
-        return NonPrivate()
+    def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
+        yield None, learner.silo_delta(x, data, self.local_training, streams)[None, :]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from uldp.errors import ConfigError, did_you_mean, own_code, shown
-from uldp.methods.base import Method
+from uldp.methods.base import NOMINAL, Method
 from uldp.methods.central_sub_dp import CentralSubDp
 from uldp.methods.fedavg import FedAvg
 from uldp.methods.ldp_fedavg import LdpFedAvg
@@ -17,7 +17,8 @@ from uldp.methods.uldp_avg import UldpAvg
 from uldp.methods.uldp_group import UldpGroup
 from uldp.methods.uldp_naive import UldpNaive
 from uldp.methods.uldp_sgd import UldpSgd
-from uldp.plugins import import_own
+from uldp.plugins import named_class
+from uldp.privacy.releases import Release
 
 
 @dataclass(frozen=True)
@@ -27,32 +28,38 @@ class Named:
     method: type[Method]
     fixed: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
-    instead: str = ""
-    """A summary of its own, where the method's does not fit."""
 
     @property
     def summary(self) -> str:
-        return self.instead or self.method.summary + (f"; {self.note}" if self.note else "")
+        return self.method.summary + (f"; {self.note}" if self.note else "")
 
     @property
-    def protects(self) -> str | None:
-        """The unit that is protected."""
-        return None if self.fixed.get("mode") == "published" else self.method.unit
+    def with_defaults(self) -> Method:
+        """The method with its default settings."""
+        with own_code(ConfigError, f"{self.method.__qualname__} cannot be made of its defaults alone", "method"):
+            return self.method(**self.fixed)
+
+    @property
+    def nominal(self) -> Release | None:
+        """What it releases with its default settings; None for a method that needs some to be made."""
+        try:
+            return self.with_defaults.release(NOMINAL)
+        except ConfigError:
+            return None
+
+    @property
+    def local(self) -> bool:
+        """Whether clients perturb by themselves, as far as the name alone says."""
+        return self.nominal is not None and self.nominal.local
 
 
 METHODS: Final[Mapping[str, Named]] = {
-    "default": Named(FedAvg),
+    "fedavg": Named(FedAvg),
     "ldp-fedavg": Named(LdpFedAvg),
     "srr-fl": Named(LdpFedAvg, {"mechanism": "srr", "sends": "weights"}, "staircase randomized response, as published"),
     "ldp-fl": Named(LdpFedAvg, {"mechanism": "two-point", "sends": "weights"}, "two outputs per weight"),
     "central-sub-dp": Named(CentralSubDp),
-    "central-sub-dp-published": Named(
-        CentralSubDp, {"mode": "published"}, instead="as printed: batches of items, noise that follows from them"
-    ),
     "local-sub-dp": Named(LocalSubDp),
-    "local-sub-dp-published": Named(
-        LocalSubDp, {"mode": "published"}, instead="as printed: DP-SGD with noise that follows from the batches"
-    ),
     "record-dp": Named(RecordDp),
     "uldp-naive": Named(UldpNaive),
     "uldp-group": Named(UldpGroup),
@@ -67,10 +74,36 @@ METHODS: Final[Mapping[str, Named]] = {
 }
 
 
+RENAMED: Final = {"default": "fedavg"}
+"""Names of earlier versions, and what they are called now."""
+AS_PRINTED: Final = {f"{name}-published": name for name in ("central-sub-dp", "local-sub-dp")}
+"""Names of earlier versions that kept no guarantee, and the algorithms."""
+
+
+def is_own(method: Method) -> bool:
+    """Whether the method's code is ours: what it asserts about its rows was proven here, not by somebody else."""
+    return type(method) in {named.method for named in METHODS.values()}
+
+
+def authors(methods: Iterable[Method]) -> tuple[str, ...]:
+    """Classes of these methods that are not ours: who asserts what we have not proven."""
+    foreign = {type(method) for method in methods if not is_own(method)}
+    return tuple(sorted(f"{kind.__module__}:{kind.__qualname__}" for kind in foreign))
+
+
 def lookup(name: str) -> Named:
     """The method called ``name``: one of ours, or ``package.module:Class`` for anyone's."""
     if name in METHODS:
         return METHODS[name]
+    if name in RENAMED:
+        raise ConfigError(f"{name!r} is called {RENAMED[name]!r} now", place="method.name", value=name)
+    if name in AS_PRINTED:
+        raise ConfigError(
+            f"{name!r} keeps no guarantee and is no method any more; `uldp published {AS_PRINTED[name]}` trains it as "
+            "printed",
+            place="method.name",
+            value=name,
+        )
     if ":" not in name:
         raise ConfigError(
             f"unknown method {shown(name)}. Known methods: {', '.join(METHODS)}; your own: 'package.module:Class'"
@@ -78,13 +111,4 @@ def lookup(name: str) -> Named:
             place="method.name",
             value=name,
         )
-    module, _, attribute = name.partition(":")
-    with own_code(
-        ConfigError, f"cannot import {name!r}; its folder must be the current one or on PYTHONPATH", "method.name"
-    ):
-        found = getattr(import_own(module), attribute)
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise ConfigError(f"{name!r} is not a subclass of uldp.Method", place="method.name", value=name)
-    if missing := ", ".join(sorted(found.__abstractmethods__)):
-        raise ConfigError(f"{name!r} lacks {missing}; see docs/add-a-method.md", place="method.name", value=name)
-    return Named(found)
+    return Named(named_class(name, Method, "method.name"))

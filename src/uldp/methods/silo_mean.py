@@ -5,30 +5,28 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from uldp.methods.base import Facts, Method, State, require
+from uldp.errors import require
+from uldp.methods.base import Method, State
+from uldp.privacy.releases import PublicFacts
 from uldp.vectors import Vector
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiloMean(Method):
-    """One row per silo; users are not sampled, and no noise is shared that a silo could take with it."""
+    """One row per silo; no noise is shared that a silo could take with it."""
 
     global_lr: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 < self.global_lr < math.inf, "global_lr", self.global_lr, "a positive number")
-        require(self.sample_rate == 1, "sample_rate", self.sample_rate, "1 (this method does not sample users)")
+        require(0 < self.global_lr < math.inf, "method.global_lr", self.global_lr, "a positive number")
         require(
-            self.compensate == 0,
-            "compensate",
-            self.compensate,
+            self.dropout_tolerance == 0,
+            "privacy.dropout_tolerance",
+            self.dropout_tolerance,
             "0 (each silo's noise covers that silo's own vector, so a missing one costs nothing)",
-            "privacy",
         )
 
-    def server(self, state: State, total: Vector, facts: Facts) -> State:
-        return State(state.x + self.global_lr / facts.silos * total)
-
-    def terms(self, facts: Facts) -> int:
-        return facts.silos
+    def server(self, state: State, total: Vector, facts: PublicFacts) -> State:
+        silos = self.release(facts).silo_sampling.per_round(facts.silos)
+        return State(state.x + self.global_lr / silos * total)

@@ -9,7 +9,8 @@ Server::
 
     x_(t+1) = x_t + eta_g / (q |U| |S|) sum_s received
 
-The guarantee is that of :mod:`uldp.methods.user_sum`. With ``weighting = "records"`` this is ULDP-AVG-w.
+Clip, weights, sum and noise are those of :class:`uldp.privacy.releases.GaussianSum`. With ``weighting = "records"``
+this is ULDP-AVG-w.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from typing import ClassVar
 
 from uldp.data.federation import SiloData
 from uldp.learners.base import Learner
-from uldp.methods.base import Contribution
-from uldp.methods.local import TrainsLocally
+from uldp.methods.local_training import TrainsLocally
 from uldp.methods.user_sum import UserSum
-from uldp.rng import Secrets, Streams
-from uldp.vectors import Vector, clip_rows
+from uldp.privacy.releases import Contribution
+from uldp.rng import Streams
+from uldp.vectors import Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,5 @@ class UldpAvg(TrainsLocally, UserSum):
 
     summary: ClassVar[str] = "trains one model per user and silo, clips each change"
 
-    def silo(
-        self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
-    ) -> Iterator[Contribution]:
-        for users, deltas in learner.user_deltas(x, data, self.local, streams):
-            yield users, clip_rows(deltas, self.clip)
+    def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
+        yield from learner.user_deltas(x, data, self.local_training, streams)

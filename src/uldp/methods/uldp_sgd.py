@@ -5,7 +5,7 @@ Silo s, for every user u with records here::
     g_su = gradient of the mean loss over all of the user's records in the silo, at x_t
     send  sum_u w_su (-g_su) min(1, C / |g_su|) + N(0, sigma^2 C^2 / |S|)
 
-The paper sends +g while its server adds; that climbs the loss. The server step and the guarantee are those of
+The paper sends +g while its server adds; that climbs the loss. The server step is that of
 :mod:`uldp.methods.user_sum`. With ``weighting = "records"`` this is ULDP-SGD-w.
 """
 
@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from uldp.data.federation import SiloData
 from uldp.learners.base import Learner
-from uldp.methods.base import Contribution
 from uldp.methods.user_sum import UserSum
-from uldp.rng import Secrets, Streams
-from uldp.vectors import Vector, clip_rows
+from uldp.privacy.releases import Contribution
+from uldp.rng import Streams
+from uldp.vectors import Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,6 @@ class UldpSgd(UserSum):
 
     summary: ClassVar[str] = "one gradient per user and silo, clipped; cheap rounds, many of them needed"
 
-    def silo(
-        self, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
-    ) -> Iterator[Contribution]:
+    def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
         for users, gradients in learner.user_gradients(x, data, streams):
-            yield users, clip_rows(-gradients, self.clip)
+            yield users, -gradients

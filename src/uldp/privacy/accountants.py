@@ -23,12 +23,13 @@ import functools
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
-from uldp.errors import ConfigError, did_you_mean
-from uldp.privacy.events import Composition, Event, LocalReports, NonPrivate, Release, Single, flattened
+from uldp.errors import ConfigError, did_you_mean, own_code, shown
+from uldp.plugins import named_object
+from uldp.privacy.events import Composition, Event, LocalReports, NoisedSum, NonPrivate, Single, flattened
 from uldp.privacy.gaussian import AnalyticGaussian, gaussian_delta, gaussian_epsilon, unsampled_mu
 from uldp.privacy.groups import Lemma5, Lemma6
 from uldp.privacy.local import LocalAccountant
@@ -85,7 +86,7 @@ ACCOUNTANTS: tuple[Accountant, ...] = (
     Lemma6(),
     LocalAccountant(),
 )
-"""In the order in which they are asked. What the paper published for GROUP is no bound and not among them."""
+"""The first one is exact. What the paper published for GROUP is no bound and not among them."""
 
 
 def check_delta(delta: float) -> float:
@@ -96,7 +97,7 @@ def check_delta(delta: float) -> float:
 
 
 def account(composition: Composition, delta: float, accountant: str = "auto") -> Epsilon:
-    """The epsilon of ``composition`` by the named accountant, or by the first that can interpret all of its events.
+    """The epsilon of ``composition`` by the named accountant, or the smallest valid one of all that can interpret it.
 
     >>> from uldp.privacy.events import Gaussian
     >>> account({Gaussian(5.0): 100}, 1e-5)
@@ -104,10 +105,17 @@ def account(composition: Composition, delta: float, accountant: str = "auto") ->
     """
     check_delta(delta)
     names = [one.name for one in ACCOUNTANTS]
+    if accountant not in names and ":" in accountant:
+        events = cast("dict[Event, int]", flattened(composition))
+        kind = named_object(accountant, "privacy.accountant")
+        with own_code(ConfigError, f"{accountant!r} failed", "privacy.accountant"):
+            named: Accountant = kind()
+            _check_accepted(named, events)
+            return Epsilon(float(named.epsilon(events, delta)), accountant)
     if accountant not in ("auto", *names):
         hint = did_you_mean(accountant, names)
         raise ConfigError(
-            f"unknown accountant {accountant!r}{hint} Known: auto, {', '.join(names)}",
+            f"unknown accountant {shown(accountant)}. Known accountants: auto, {', '.join(names)}{hint}",
             place="privacy.accountant",
             value=accountant,
         )
@@ -119,11 +127,16 @@ def _account(items: frozenset[tuple[Single, int]], delta: float, name: str) -> E
     events: dict[Event, int] = {event: count for event, count in items if not isinstance(event, NonPrivate)}
     if len(events) < len(items):
         return Epsilon(math.inf, "none")
-    for accountant in ACCOUNTANTS:
-        if name == accountant.name:
-            _check_accepted(accountant, events)
-        if name == accountant.name or (name == "auto" and all(map(accountant.accepts, events))):
-            return Epsilon(accountant.epsilon(events, delta), accountant.name)
+    if name != "auto":
+        (named,) = [accountant for accountant in ACCOUNTANTS if accountant.name == name]
+        _check_accepted(named, events)
+        return Epsilon(named.epsilon(events, delta), named.name)
+    able = [accountant for accountant in ACCOUNTANTS if all(map(accountant.accepts, events))]
+    if able[:1] == [ACCOUNTANTS[0]]:
+        able = able[:1]  # exact: no other one is smaller
+    if able:
+        found = [Epsilon(accountant.epsilon(events, delta), accountant.name) for accountant in able]
+        return min(found, key=lambda epsilon: epsilon.value)
     # Local reports beside noised sums: each has an accountant of its own, they share delta, and epsilons add up.
     local, others = _parted(items)
     return _together(account(local, delta / 2), account(others, delta / 2))
@@ -179,7 +192,7 @@ def _account_replaced(items: frozenset[tuple[Single, int]], delta: float) -> Eps
             if not others
             else _together(account(local, delta / 2), account_replaced(others, delta / 2))
         )
-    events = frozenset((event, count) for event, count in items if isinstance(event, Release))
+    events = frozenset((event, count) for event, count in items if isinstance(event, NoisedSum))
     analytic = AnalyticGaussian()
     unsampled = Epsilon(gaussian_epsilon(2 * unsampled_mu(dict(events)), delta), analytic.name)
     if all(analytic.accepts(event) for event, _ in events):

@@ -95,10 +95,10 @@ class NonPrivate:
     """A release without any bound."""
 
 
-Release = Gaussian | PoissonSampled | Group
+NoisedSum = Gaussian | PoissonSampled | Group
 """One release of a sum with Gaussian noise."""
 
-Single = Release | LocalReports | NonPrivate
+Single = NoisedSum | LocalReports | NonPrivate
 """What is left of an event when repetitions are counted out."""
 
 Event = Single | Repeated
@@ -145,7 +145,7 @@ class Parameters:
         return self.size if self.at_most is None else min(self.size, self.at_most)
 
 
-def parameters(event: Release) -> Parameters:
+def parameters(event: NoisedSum) -> Parameters:
     """The numbers of ``event``."""
     match event:
         case Gaussian(noise_multiplier):
@@ -157,7 +157,7 @@ def parameters(event: Release) -> Parameters:
             return Parameters(single.noise_multiplier, single.sample_rate, size, at_most)
 
 
-def normal(event: Release) -> Release:
+def normal(event: NoisedSum) -> NoisedSum:
     """The simplest event that means the same: a group of one is its event, a sample of all is no sample."""
     of = parameters(event)
     plain = Gaussian(of.noise_multiplier)

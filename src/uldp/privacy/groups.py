@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from uldp.errors import ConfigError
-from uldp.privacy.events import Composition, Event, NonPrivate, Release, flattened, parameters, sampled_gaussian
+from uldp.privacy.events import Composition, Event, NoisedSum, NonPrivate, flattened, parameters, sampled_gaussian
 from uldp.privacy.mixture import Array
 from uldp.privacy.rdp import composed_rdp, converted, smallest_over_orders
 
@@ -25,7 +25,7 @@ def of_single_records(composition: Composition) -> tuple[dict[Event, int], int]:
     single: dict[Event, int] = {}
     largest = 1
     for event, count in flattened(composition).items():
-        assert isinstance(event, Release)
+        assert isinstance(event, NoisedSum)
         of = parameters(event)
         record = sampled_gaussian(of.noise_multiplier, of.sample_rate)
         single[record] = single.get(record, 0) + count
@@ -35,7 +35,7 @@ def of_single_records(composition: Composition) -> tuple[dict[Event, int], int]:
 
 def _of_single_records(event: Event) -> bool:
     """Where not all of a user's records count, taking one away may let another one in: the lemmas do not cover that."""
-    return isinstance(event, Release) and parameters(event).at_most is None
+    return isinstance(event, NoisedSum) and parameters(event).at_most is None
 
 
 class Lemma5:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from uldp.privacy.events import Parameters, Release, parameters
+from uldp.privacy.events import NoisedSum, Parameters, parameters
 
 Array = npt.NDArray[np.float64]
 
@@ -205,7 +205,7 @@ def _sketch(losses: Array, log_probabilities: Array) -> Sketch:
 
 
 @functools.lru_cache(maxsize=256)
-def mixture_of(event: Release) -> Mixture:
+def mixture_of(event: NoisedSum) -> Mixture:
     """The mixture that dominates ``event``."""
     of = parameters(event)
     if of.sample_rate == 1:

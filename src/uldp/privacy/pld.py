@@ -30,9 +30,9 @@ from uldp.privacy.events import (
     Gaussian,
     Group,
     LocalReports,
+    NoisedSum,
     NonPrivate,
     PoissonSampled,
-    Release,
     flattened,
 )
 from uldp.privacy.gaussian import gaussian_epsilon, unsampled_mu
@@ -50,7 +50,7 @@ LARGEST_EPSILON = 1e6
 
 ORDERS: Array = 1 + np.geomspace(1e-4, 1e3, 120)
 
-Items = frozenset[tuple[Release, int]]
+Items = frozenset[tuple[NoisedSum, int]]
 
 
 Part = tuple[Sketch, int, Callable[[Array], Profile], int]
@@ -78,7 +78,7 @@ class MixturePld(Pld):
     name = "mixture-pld"
 
     def accepts(self, event: Event) -> bool:
-        return isinstance(event, Release)
+        return isinstance(event, NoisedSum)
 
 
 def pld_epsilon(items: Items, delta: float) -> float:
@@ -103,7 +103,7 @@ def quick_epsilon(composition: Composition, delta: float) -> float:
         return math.inf
     reports = {event: count for event, count in events.items() if isinstance(event, LocalReports)}
     local = sum(event.epsilon * event.count * count for event, count in reports.items())
-    items = frozenset((event, count) for event, count in events.items() if isinstance(event, Release))
+    items = frozenset((event, count) for event, count in events.items() if isinstance(event, NoisedSum))
     return local + (_quick_epsilon(items, delta / 2 if reports else delta) if items else 0.0)
 
 
@@ -126,7 +126,7 @@ def renyi_curves(items: Items) -> tuple[Array, Array]:
 
 
 @functools.lru_cache(maxsize=256)
-def _renyi(event: Release) -> tuple[Array, Array]:
+def _renyi(event: NoisedSum) -> tuple[Array, Array]:
     return mixture_of(event).renyi(ORDERS)
 
 
@@ -191,7 +191,7 @@ def _items(composition: Composition) -> Items:
     """The releases of a composition that holds nothing else."""
     items = []
     for event, count in flattened(composition).items():
-        if not isinstance(event, Release):  # leaving it out would understate
+        if not isinstance(event, NoisedSum):  # leaving it out would understate
             raise TypeError(f"a distribution of {event} is not made here")
         items.append((event, count))
     return frozenset(items)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from uldp.privacy.events import Composition, Event, Gaussian, Group, PoissonSampled, Release, flattened, parameters
+from uldp.privacy.events import Composition, Event, Gaussian, Group, NoisedSum, PoissonSampled, flattened, parameters
 from uldp.privacy.mixture import Array, mixture_of
 
 LARGEST_ORDER = 1 << 20
@@ -66,7 +66,7 @@ def composed_rdp(composition: Composition, orders: Array) -> Array:
     """rho(alpha) of everything in ``composition``, one record or one user at a time."""
     total = np.zeros_like(orders)
     for event, count in flattened(composition).items():
-        assert isinstance(event, Release)
+        assert isinstance(event, NoisedSum)
         of = parameters(event)
         if of.sample_rate == 1:
             total += count * gaussian_rdp(of.noise_multiplier, orders, of.size)

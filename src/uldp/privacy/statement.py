@@ -1,28 +1,37 @@
-"""The privacy statement: for whom which epsilon holds, and what it does not cover. Part of every result."""
+"""The privacy statement: for whom which epsilon holds, and what it does not cover. Part of every result.
+
+A statement is composed of what the release shows each adversary, what the aggregation discloses besides, and what the
+ledger holds. Rendering is in :mod:`uldp.reports.statement`.
+"""
 
 from __future__ import annotations
 
-import html
 import math
-import textwrap
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-WIDTH = 100
-NOT_SECRET = "NOT A GUARANTEE FOR THIS RUN: the noise was generated from run.seed"
-_COUNTED = "* of the noised numbers. Record counts are seen besides, and no epsilon covers those."
+from uldp.caveats import Caveat, Severity
+from uldp.privacy import sentences
+from uldp.privacy.accountants import Composition, Epsilon, account, account_replaced
+from uldp.privacy.events import Event, LocalReports
+from uldp.privacy.ledger import Ledger
+from uldp.privacy.releases import Adversary, LocalPerturbation, Release, views
+from uldp.privacy.sentences import finite_or_none, noise_kind
+from uldp.privacy.shuffle import shuffled_run
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """What one kind of observer faces: if a person is left out, and if a person's records are replaced by others."""
+    """One adversary's epsilon, under add/remove and under replace-one adjacency."""
 
     who: str
     sees: str
     epsilon: float
-    replaced: float
+    replace_one: float
     counts: bool = False
-    """Whether this observer is shown record counts too, in the clear."""
+    """Whether this adversary is shown record counts too, in the clear."""
 
     @property
     def mark(self) -> str:
@@ -34,16 +43,49 @@ class Exposure:
             "sees": self.sees,
             "sees_counts": self.counts,
             "epsilon": finite_or_none(self.epsilon),
-            "epsilon_if_replaced": finite_or_none(self.replaced),
+            "epsilon_replace_one": finite_or_none(self.replace_one),
         }
 
 
 @dataclass(frozen=True)
-class Statement:
-    """An (epsilon, delta) guarantee in words and numbers. ``epsilon`` is the outside world's.
+class Disclosure:
+    """What an aggregation shows to whom, besides the released models.
 
-    ``void`` says why there is no guarantee although noise was added; it is empty where there is one. ``groups`` says,
-    for a guarantee about single records, what a person with so many of them faces.
+    ``least_silos`` is with how few silos a round may be repeated when others do not answer; None where it may not.
+    """
+
+    name: str
+    server_sees_each_silo: bool
+    shows_counts: bool
+    silos_know_sample: bool
+    secure: bool = True
+    shuffles: bool = False
+    least_silos: int | None = None
+    holdout_metrics: bool = False
+    caveats: tuple[Caveat, ...] = ()
+
+
+@dataclass(frozen=True)
+class Background:
+    """What a statement says about data and method. ``no_guarantee`` says why the data allow none, if they do not.
+
+    ``asserted_by`` names code that is not ours and on which the number rests. ``hashed_ids``: two people may share a
+    user index.
+    """
+
+    caveats: tuple[Caveat, ...] = ()
+    corrections: tuple[str, ...] = ()
+    no_guarantee: str = ""
+    hashed_ids: bool = False
+    asserted_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An (epsilon, delta) guarantee in words and numbers. ``epsilon`` is towards anyone who sees the released models.
+
+    ``no_guarantee`` says why there is none although noise was added; it is empty where there is one. ``per_person``
+    says, for a guarantee about single records, what a person with that many of them faces.
     """
 
     unit: str | None
@@ -53,17 +95,16 @@ class Statement:
     rounds: int
     simulated: bool
     exposures: tuple[Exposure, ...]
-    caveats: tuple[str, ...]
-    void: str = ""
-    first: int = 0
-    """How many of the caveats weaken the headline and so stand right below it."""
+    caveats: tuple[Caveat, ...]
+    no_guarantee: str = ""
     corrections: tuple[str, ...] = ()
-    groups: tuple[tuple[int, float], ...] = ()
+    per_person: tuple[tuple[int, float], ...] = ()
+    asserted_by: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
         """Whether there is a guarantee at all."""
-        return self.unit is not None and not self.void and math.isfinite(self.epsilon)
+        return self.unit is not None and not self.no_guarantee and math.isfinite(self.epsilon)
 
     @property
     def noise(self) -> str:
@@ -71,166 +112,161 @@ class Statement:
 
     def headline(self) -> str:
         """The one sentence."""
-        return guarantee(
-            self.unit, self.epsilon, self.delta, simulated=self.simulated, void=self.void, whom=self._whom()
+        return sentences.guarantee(
+            self.unit,
+            self.epsilon,
+            self.delta,
+            simulated=self.simulated,
+            no_guarantee=self.no_guarantee,
+            scope=sentences.scope(self.unit, self.rounds, self.accountant),
+            asserted_by=self.asserted_by,
         )
 
-    def _whom(self) -> str:
-        """Against whom the guarantee is, and about what."""
-        if self.unit == "client":
-            return (
-                f" against everybody, the server included: all records of any one client could have been others "
-                f"({self.rounds} rounds, {self.accountant})"
-            )
-        what = "all records of any one user, in all silos together," if self.unit == "user" else "any one record"
-        return (
-            f" against whoever sees the model of every round: {what} could have been left out (add/remove, "
-            f"{self.rounds} rounds, {self.accountant})"
-        )
+    def weakening(self) -> tuple[Caveat, ...]:
+        """Caveats that stand right below the headline."""
+        return tuple(caveat for caveat in self.caveats if caveat.severity is Severity.WEAKENS)
 
-    def rows(self) -> list[tuple[str, str, str]]:
-        """Who faces which epsilon: (observer, epsilon, epsilon if records are replaced)."""
-        return [(e.who, show_epsilon(e.epsilon) + e.mark, show_epsilon(e.replaced)) for e in self.exposures]
+    def further(self) -> tuple[Caveat, ...]:
+        """All other caveats."""
+        return tuple(caveat for caveat in self.caveats if caveat.severity is not Severity.WEAKENS)
 
-    def remarks(self) -> list[str]:
-        """What goes with the numbers, sentence by sentence."""
-        lines = [
-            f"A person with {size} records faces epsilon {show_epsilon(epsilon)}." for size, epsilon in self.groups
-        ]
-        if self.holds:
-            lines += [f"{e.who[0].upper()}{e.who[1:]} sees {e.sees}." for e in self.exposures[1:3]]
-        lines += self.caveats[self.first :]
-        if self.holds:
-            lines += [f"Corrected: {line}" for line in self.corrections]
-        return lines
-
-    def lines(self) -> list[str]:
-        """The statement as text."""
-        lines = [*textwrap.wrap(self.headline(), WIDTH)]
-        for caveat in self.caveats[: self.first]:
-            lines += ["", *textwrap.wrap(caveat, WIDTH)]
-        if self.holds and self.exposures:
-            names = max(len(who) for who, _, _ in self.rows())
-            lines += ["", f"{'who looks on':{names}}   epsilon     if records are replaced"]
-            lines += [f"{who:{names}}   {epsilon:9}   {replaced}" for who, epsilon, replaced in self.rows()]
-            if any(e.counts for e in self.exposures):
-                lines.append(_COUNTED)
-        lines.append("")
-        for remark in self.remarks():
-            lines += textwrap.wrap(remark, WIDTH, initial_indent="- ", subsequent_indent="  ")
-        return lines
-
-    def page(self, title: str) -> str:
-        """The statement as a page that stands on its own."""
-
-        def items(lines: list[str]) -> str:
-            return "\n".join(f"<li>{html.escape(line)}</li>" for line in lines)
-
-        table = ""
-        if self.holds and self.exposures:
-            body = "\n".join(
-                f"<tr><td>{html.escape(e.who)}</td><td>{html.escape(e.sees)}</td>"
-                f"<td>{show_epsilon(e.epsilon)}{e.mark}</td><td>{show_epsilon(e.replaced)}</td></tr>"
-                for e in self.exposures
-            )
-            head = "<tr><th>who looks on</th><th>sees</th><th>epsilon</th><th>if records are replaced</th></tr>"
-            note = f"\n<p>{_COUNTED}</p>" if any(e.counts for e in self.exposures) else ""
-            table = f"<h2>Who faces which epsilon</h2>\n<table>\n{head}\n{body}\n</table>{note}"
-        weakening = "".join(f"<p><strong>{html.escape(line)}</strong></p>\n" for line in self.caveats[: self.first])
-        groups = [f"A person with {size} records faces epsilon {show_epsilon(e)}." for size, e in self.groups]
-        remarks = items([*groups, *self.caveats[self.first :]])
-        corrected = ""
-        if self.holds and self.corrections:
-            corrected = f"<h2>Where the paper was corrected</h2>\n<ul>\n{items(list(self.corrections))}\n</ul>"
-        return _PAGE.format(
-            title=html.escape(title),
-            headline=html.escape(self.headline()),
-            weakening=weakening,
-            table=table,
-            remarks=remarks,
-            corrected=corrected,
-        )
+    def main_caveat(self) -> Caveat | None:
+        """The single most important caveat: the first of the most severe ones."""
+        return max(self.caveats, key=lambda caveat: caveat.severity, default=None)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "guarantee": self.headline(),
             "unit": self.unit,
-            "neighbours": _NEIGHBOURS.get(self.unit or "", "add or remove all records of one user, |U| public"),
+            "adjacency": sentences.ADJACENCY.get(self.unit or "", sentences.ADD_REMOVE_USER),
             "epsilon": finite_or_none(self.epsilon),
             "delta": self.delta,
             "accountant": self.accountant,
             "rounds": self.rounds,
             "noise": self.noise,
+            "asserted_by": list(self.asserted_by),
             "exposures": [exposure.to_json() for exposure in self.exposures],
-            "records_per_person": [{"records": n, "epsilon": finite_or_none(e)} for n, e in self.groups],
-            "caveats": list(self.caveats),
+            "records_per_person": [{"records": n, "epsilon": finite_or_none(e)} for n, e in self.per_person],
+            "caveats": [
+                {"code": caveat.code, "severity": caveat.severity.name.lower(), "text": caveat.text}
+                for caveat in self.caveats
+            ],
             "corrections": list(self.corrections),
         }
 
 
-_NEIGHBOURS = {
-    "record": "add or remove one record, |U| public",
-    "client": "replace all records of one client",
-}
+def compose(
+    release: Release,
+    disclosure: Disclosure,
+    ledger: Ledger,
+    background: Background,
+    *,
+    simulated: bool,
+    together: bool = True,
+    heard: Sequence[int] = (),
+) -> Statement:
+    """The statement about what the ledger holds.
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-h1 {{ font-size: 1.3rem; }} h2 {{ font-size: 1.05rem; margin-top: 1.8rem; }}
-.headline {{ background: #eef3f8; border-left: 4px solid #36648b; padding: .8rem 1rem; }}
-table {{ border-collapse: collapse; }}
-td, th {{ text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #ddd; }}
-</style>
-<h1>{title}</h1>
-<p class="headline">{headline}</p>
-{weakening}{table}
-<h2>What goes with it</h2>
-<ul>
-{remarks}
-</ul>
-{corrected}
-</html>
-"""
-
-
-def noise_kind(*, simulated: bool) -> str:
-    """What ``noise`` says beside every epsilon of a run: whoever knows the seed can compute simulated noise."""
-    return "simulated" if simulated else "secret"
-
-
-def guarantee(
-    unit: str | None, epsilon: float, delta: float, *, simulated: bool, void: str = "", whom: str = ""
-) -> str:
-    """An epsilon in words, as it stands beside the number wherever a run's epsilon is written down.
-
-    >>> guarantee("user", 2.5, 1e-5, simulated=False)
-    'User-level DP with epsilon 2.5 at delta 1e-05.'
-    >>> guarantee("user", 2.5, 1e-5, simulated=True).partition(". ")[0]
-    'NOT A GUARANTEE FOR THIS RUN: the noise was generated from run.seed'
+    ``together`` says that all parties ran in one place; ``heard`` how many silos took part in each round, all of them
+    where it says nothing.
     """
-    if unit is None:
-        return "No privacy: this method bounds nobody's influence and adds no noise."
-    if void:
-        return f"NO GUARANTEE: {void}."
-    if math.isinf(epsilon):
-        return "NO PRIVACY: the noise is zero, so epsilon is infinite."
-    kind = "Client-level local DP" if unit == "client" else f"{unit.capitalize()}-level DP"
-    words = f"{kind} with epsilon {epsilon:.4g} at delta {delta:g}{whom}."
-    return f"{NOT_SECRET}. With secret noise it would be: {words}" if simulated else words
+    facts, unit = release.facts, release.unit
+    void = background.no_guarantee if unit is not None else ""
+    spent = Epsilon(math.inf, "none") if void else ledger.epsilon()
+    rounds = Counter(entry.round for entry in ledger.entries)
+    releases = list(rounds.values())
+    missing = [facts.silos - heard[round_ - 1] if round_ <= len(heard) else 0 for round_ in rounds]
+    promised = unit is not None and not void
+    per_person = release.per_person() if promised else {}
+    about = sentences.About(release, disclosure, simulated=simulated, together=together, missing=tuple(missing))
+    return Statement(
+        unit=unit,
+        epsilon=spent.value,
+        delta=ledger.delta,
+        accountant=spent.accountant,
+        rounds=len(releases),
+        simulated=simulated,
+        exposures=exposures_of(release, disclosure, ledger, releases, missing) if promised else (),
+        caveats=(
+            *background.caveats,
+            *sentences.about_people(release, ledger.delta, hashed_ids=background.hashed_ids and promised),
+            *sentences.about_holdout(disclosure),
+            *(release.caveats() if promised else ()),
+            *sentences.common_caveats(about),
+        ),
+        no_guarantee=void,
+        corrections=background.corrections,
+        per_person=tuple((n, account({event: sum(releases)}, ledger.delta).value) for n, event in per_person.items()),
+        asserted_by=background.asserted_by if unit is not None else (),
+    )
 
 
-def finite_or_none(value: float) -> float | None:
-    """JSON has no infinity: null stands for "no bound"."""
-    return value if math.isfinite(value) else None
+def exposures_of(
+    release: Release, disclosure: Disclosure, ledger: Ledger, releases: Sequence[int], missing: Sequence[int] = ()
+) -> tuple[Exposure, ...]:
+    """Who faces which epsilon after rounds with these numbers of releases, and of missing silos."""
+    if release.local:
+        return _local_exposures(release, disclosure, ledger, sum(releases))
+    rows = []
+    for who, sees, adversary in _adversaries(release, disclosure, any_missing=any(missing)):
+        as_public = not any(missing) and release.view(adversary) == release.event(release.facts.silos)
+        if as_public or adversary == Adversary():
+            seen = ledger.composition()
+        else:
+            seen = _seen(release, adversary, releases, missing)
+        found = account(seen, ledger.delta).value
+        replaced = found if release.replace_one else account_replaced(seen, ledger.delta).value
+        counts = disclosure.shows_counts and adversary.who != "public"
+        rows.append(Exposure(who, sees, found, replaced, counts))
+    return tuple(rows)
 
 
-def show_epsilon(epsilon: float) -> str:
-    """Epsilon for people.
+def _adversaries(release: Release, shown: Disclosure, *, any_missing: bool) -> list[tuple[str, str, Adversary]]:
+    """Name, view in words, and view, of all adversaries that a statement has a line for."""
+    silos, shared, sampling = release.facts.silos, release.shared_noise, release.user_sampling
+    server, silo = sentences.seen_in_words(release, shown, any_missing=any_missing)
+    one = Adversary("silos", sample=shown.silos_know_sample)
+    found = [
+        (sentences.PUBLIC, "the model of every round", Adversary()),
+        ("the server", server, Adversary("server", sums=shown.server_sees_each_silo, sample=sampling.by_server)),
+        ("one silo", silo, one),
+    ]
+    if silos > 2 and shared:
+        colluding = replace(one, colluding=2)
+        found.append(("two colluding silos", "the same, and each other's shares of the noise", colluding))
+    if silos > 1 and shared:
+        found.append((f"{sentences.PUBLIC}, one silo silent", "the model of every round", Adversary(dropped=1)))
+    return found
 
-    >>> show_epsilon(9.99726), show_epsilon(math.inf)
-    ('9.997', 'infinite')
+
+def _seen(release: Release, adversary: Adversary, releases: Sequence[int], missing: Sequence[int]) -> Composition:
+    """What an adversary sees of rounds with these numbers of releases, and of missing silos.
+
+    The server may have got an answer of a first attempt that came too late. Both attempts together then tell it the
+    noised sum of whoever was left out: no more than each silo's noised sum does.
     """
-    return f"{epsilon:.4g}" if math.isfinite(epsilon) else "infinite"
+    seen: Counter[Event] = Counter()
+    absent = [*missing, *[0] * (len(releases) - len(missing))]
+    for number in sorted(set(absent)):
+        view = replace(adversary, dropped=adversary.dropped + number)
+        if number and adversary.who == "server":
+            view = replace(view, sums=True)
+        part = [count for count, gone in zip(releases, absent, strict=True) if gone == number]
+        seen.update(views(release, view, part))
+    return seen
+
+
+def _local_exposures(release: Release, disclosure: Disclosure, ledger: Ledger, releases: int) -> tuple[Exposure, ...]:
+    """Whoever sees single values, and, behind a shuffler, the server."""
+    found = ledger.epsilon().value
+    values = "every client's perturbed values"
+    event = release.event(release.facts.silos)
+    if not (disclosure.shuffles and releases and isinstance(event, LocalReports)):
+        return (Exposure("anybody, the server included", values, found, found),)
+    clients = release.silo_sampling.per_round(release.facts.silos)
+    extremal = isinstance(release, LocalPerturbation) and release.extremal
+    mixed = shuffled_run(event.epsilon, clients, event.count, releases, ledger.delta, extremal=extremal).per_run
+    return (
+        Exposure("the shuffler", values, found, found),
+        Exposure("the server", "the clients' perturbed values, mixed", mixed, mixed),
+    )

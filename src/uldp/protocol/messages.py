@@ -15,7 +15,7 @@ import numpy.typing as npt
 from uldp._version import __version__
 from uldp.errors import MessageRefused
 
-PROTOCOL_VERSION: Final = 6
+PROTOCOL_VERSION: Final = 7
 OVERHEAD_BYTES: Final = 1 << 16
 """Room for everything in a message that is not a vector."""
 CLOSE: Final = (1e-3, 1e-4)
@@ -152,14 +152,13 @@ class AskUpdate(Message, frozen=True):
 class Update(Message, frozen=True):
     """Silo: my protected sum, words modulo 2^64 or ciphertexts.
 
-    ``saturated`` is reported by methods without a guarantee only, ``remark`` by those that tell something beside the
-    sum (see ``Method.remark``). ``present`` is that of the question: a late answer to another one is not taken for it.
+    ``saturated`` is reported by methods without a guarantee only. ``present`` is that of the question: a late answer to
+    another one is not taken for it.
     """
 
     round: int
     vector: bytes
     saturated: int
-    remark: int = 0
     present: bytes = b""
 
 

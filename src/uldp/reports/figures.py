@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from uldp.errors import ConfigError, shown
-from uldp.runtimes.compare import Compared
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from uldp.runtimes.compare import Compared
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#555555", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#117733")
 

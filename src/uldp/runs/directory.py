@@ -22,50 +22,37 @@ from __future__ import annotations
 import errno
 import io
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
-from uldp.encoding import encode
+from uldp._version import __version__
 from uldp.errors import ConfigError, DataError, ModelError, RunError, first_line
-from uldp.experiment.config import Experiment, without_moved_keys
-from uldp.privacy.ledger import Entry
-from uldp.rng import Secrets
-from uldp.runs.files import append_line, locked, read_lines, replace_file, reported, seal, unsealed
-from uldp.trees import json_tree
+from uldp.experiment.config import Experiment, in_todays_words
+from uldp.runs.files import locked, replace_file, reported
+from uldp.runs.records import RunFiles, RunLog, RunState
 from uldp.vectors import Vector
 
 CARRIER: Final = "flower"
 """The folder in ``private`` of what carries messages between machines."""
 
-_MAGIC = b"uldp-checkpoint-1\n"
 _READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
-    """Everything a run continues from, after ``round`` rounds. ``released`` is what the ledger must hold by then."""
+class RunDirectory(RunFiles):
+    """One run: its folder, its lock, its experiment and its model.
 
-    round: int
-    digest: str
-    data: str
-    server: bytes
-    silos: dict[str, bytes]
-    released: list[tuple[int, str]]
-    seconds: float
-    left_out: int = 0
-
-
-class RunDirectory:
-    """Reads and writes the files of one run."""
+    ``log`` has its ledger, metrics and times, ``state`` what it continues from.
+    """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+        super().__init__(Path(path))
+        self.log = RunLog(self.path)
+        self.state = RunState(self.path)
         self._held = False
         self._new: tuple[Path, ...] = ()
         """The folders that were made for this run, innermost first."""
@@ -114,14 +101,6 @@ class RunDirectory:
         return run
 
     @property
-    def _private(self) -> Path:
-        return self.path / "private"
-
-    @property
-    def checkpoint_file(self) -> Path:
-        return self._private / "checkpoint.bin"
-
-    @property
     def people_file(self) -> Path:
         """Keyed digests of whose records the run uses, see :mod:`uldp.runs.people`."""
         return self._private / "people.bin"
@@ -143,18 +122,13 @@ class RunDirectory:
             yield
         except BaseException as error:
             hopeless = isinstance(error, ConfigError | DataError | ModelError | MemoryError)
-            last = self.path / "ledger.jsonl" if hopeless else self.checkpoint_file
+            last = self.path / "ledger.jsonl" if hopeless else self.state.checkpoint_file
             if self._new and not last.exists():
                 shutil.rmtree(self.path, ignore_errors=True)
                 for folder in self._new[1:]:
                     with suppress(OSError):  # somebody put something there
                         folder.rmdir()
             raise
-
-    def has(self, name: str) -> bool:
-        """Whether there is a file of this name."""
-        with reported(self.path):
-            return (self.path / name).is_file()
 
     @property
     def begun(self) -> bool:
@@ -203,89 +177,17 @@ class RunDirectory:
         name, base = tree.pop("name", ""), tree.pop("base", ".")
         if not isinstance(name, str) or not isinstance(base, str):
             raise RunError("is damaged: name and base are text", place=str(self.path / "experiment.json"))
-        return Experiment.from_tree(without_moved_keys(tree), base, name)
+        return Experiment.from_tree(in_todays_words(tree), base, name)
 
-    def secrets(self, experiment: Experiment) -> Secrets:
-        """The run's secrets: from the seed and marked simulated, or a key from the OS that is kept until the end."""
-        if experiment.run.secrets == "simulated":
-            return Secrets.simulated_from_seed(experiment.run.seed)
-        key = self._private / "secrets.key"
-        if not key.exists():
-            if self.finished:
-                return Secrets.from_os()  # for show: a finished run releases nothing more
-            if self.checkpoint_file.exists():
-                raise RunError("the key of the run's secrets is gone; start a new run", place=str(key))
-            replace_file(key, os.urandom(32))
-        with reported(key):
-            return Secrets.from_key(key.read_bytes())
-
-    def forget_secrets(self) -> None:
-        """Remove the key: nobody can compute the noise of a finished run any more."""
-        (self._private / "secrets.key").unlink(missing_ok=True)
-
-    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        replace_file(self.checkpoint_file, seal(_MAGIC, encode(checkpoint)))
-
-    def load_checkpoint(self) -> Checkpoint | None:
-        """The last checkpoint, None if there is none yet; a damaged one is an error, never a fresh start."""
-        file = self.checkpoint_file
-        with reported(file):
-            if not file.exists():
-                return None
-            body = unsealed(_MAGIC, file.read_bytes())
-        if body is None:
+    def check_version(self) -> None:
+        """Refuse to continue a run that another version of uldp has begun: it may train or account differently."""
+        begun = self.read_json("versions.json").get("uldp") if self.has("versions.json") else None
+        if begun != __version__:
             raise RunError(
-                "the checkpoint is damaged (its checksum does not fit); restore it from a backup, or start a new run",
-                place=str(file),
+                f"this run was begun with uldp {begun or 'of an unknown version'}, and only that version can continue "
+                f"it; this is {__version__}",
+                place=str(self.path),
             )
-        try:
-            return msgspec.msgpack.decode(body, type=Checkpoint)
-        except msgspec.DecodeError as error:
-            raise RunError(f"the checkpoint is of another version: {error}", place=str(file)) from error
-
-    def append_ledger(self, entry: Entry) -> None:
-        """One more release, safely on disk before this returns."""
-        append_line(self.path / "ledger.jsonl", entry.to_json())
-
-    def ledger_entries(self) -> tuple[Entry, ...]:
-        return tuple(Entry.from_json(line) for line in read_lines(self.path / "ledger.jsonl"))
-
-    def append_time(self, round_: int, seconds: float) -> None:
-        """How long a round took: for the owner only, because one user with many records is visible in it."""
-        append_line(self._private / "times.jsonl", {"round": round_, "seconds": round(seconds, 6)}, mode=0o600)
-
-    def times(self) -> dict[int, float]:
-        """Seconds of the rounds, as far as they are known."""
-        file = self._private / "times.jsonl"
-        try:
-            return {int(line["round"]): float(line["seconds"]) for line in read_lines(file)}
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError("is damaged; delete it, the times are not needed", place=str(file)) from error
-
-    def append_metrics(self, line: dict[str, Any]) -> None:
-        append_line(self.path / "metrics.jsonl", line)
-
-    def amend_metrics(self, line: dict[str, Any]) -> None:
-        """Write the last round's line again."""
-        text = "".join(json.dumps(one) + "\n" for one in [*self.metrics()[:-1], line])
-        replace_file(self.path / "metrics.jsonl", text.encode(), mode=0o644)
-
-    def metrics(self) -> list[dict[str, Any]]:
-        return list(read_lines(self.path / "metrics.jsonl"))
-
-    def keep_metrics(self, rounds: int) -> list[dict[str, Any]]:
-        """The metric lines of rounds 1 to ``rounds``. Later ones are dropped: they will be written again."""
-        lines = self.metrics()
-        kept = [line for line in lines if isinstance(line.get("round"), int) and line["round"] <= rounds]
-        if [line["round"] for line in kept] != list(range(1, rounds + 1)):
-            raise RunError(
-                f"does not hold the metrics of rounds 1 to {rounds}; restore it, or start a new run",
-                place=str(self.path / "metrics.jsonl"),
-            )
-        if kept != lines:
-            text = "".join(json.dumps(line) + "\n" for line in kept)
-            replace_file(self.path / "metrics.jsonl", text.encode(), mode=0o644)
-        return kept
 
     def save_model(self, x: Vector, schema: dict[str, Any] | None) -> None:
         """The trained parameters, with what is needed to apply them to a table. What is there already stays."""
@@ -315,32 +217,6 @@ class RunDirectory:
         except Exception as error:  # whatever a damaged archive makes of the library
             raise RunError(f"cannot be read ({first_line(error)})", place=str(file)) from error
 
-    def write_json(self, name: str, tree: Any) -> None:
-        replace_file(self.path / name, (json.dumps(tree, indent=2) + "\n").encode(), mode=0o644)
-
-    def write_text(self, name: str, text: str) -> None:
-        replace_file(self.path / name, text.encode(), mode=0o644)
-
-    def read_json(self, name: str) -> dict[str, Any]:
-        file = self.path / name
-        try:
-            tree = json_tree(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise RunError(f"cannot be read: {error.strerror}", place=str(file)) from error
-        except ValueError as error:
-            raise RunError(f"is damaged: {error}", place=str(file)) from error
-        if not isinstance(tree, dict):
-            raise RunError("is damaged: it holds no settings", place=str(file))
-        return tree
-
-    def append_private(self, name: str, tree: dict[str, Any]) -> None:
-        """One more line of a file that is for the owner only."""
-        file = self._private / name
-        with reported(file):
-            number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            with os.fdopen(number, "ab") as out:
-                out.write((json.dumps(tree) + "\n").encode())
-
 
 def _left_behind(entry: Path) -> bool:
     """Whether this is what a process leaves that is killed while it makes a directory."""
@@ -354,8 +230,8 @@ def versions() -> dict[str, str]:
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {"python": platform.python_version()}
-    for name in ("uldp", "torch", "numpy", "scipy", "cryptography", "msgspec"):
+    found = {"python": platform.python_version(), "uldp": __version__}
+    for name in ("torch", "numpy", "scipy", "cryptography", "msgspec"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -12,7 +12,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,11 +23,13 @@ import msgspec
 from uldp.errors import ConfigError, RunError, concerning, first_line
 from uldp.experiment.build import Prepared, prepare
 from uldp.experiment.config import Experiment
-from uldp.methods.registry import lookup
+from uldp.methods.base import Method
+from uldp.methods.registry import authors
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Event
 from uldp.privacy.ledger import Ledger
-from uldp.privacy.statement import Statement, finite_or_none, guarantee, noise_kind
+from uldp.privacy.sentences import finite_or_none, guarantee, noise_kind
+from uldp.privacy.statement import Statement
 from uldp.protocol.messages import PROTOCOL_VERSION
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.local import run
@@ -124,10 +126,19 @@ class Total:
     private_epsilon: float
     delta: float
     simulated: bool
+    asserted_by: tuple[str, ...] = ()
+    """Methods that are not ours, where ``private_epsilon`` rests on them."""
 
     def to_json(self) -> dict[str, Any]:
         unit = "user" if self.private_runs else None
-        words = guarantee(unit, self.private_epsilon, self.delta, simulated=self.simulated, whom=_TOGETHER)
+        words = guarantee(
+            unit,
+            self.private_epsilon,
+            self.delta,
+            simulated=self.simulated,
+            scope=_TOGETHER,
+            asserted_by=self.asserted_by,
+        )
         return {
             "runs": self.runs,
             "private_runs": self.private_runs,
@@ -159,7 +170,7 @@ def compare(
     The first experiment of every method is prepared before the folder is touched, so that what is refused leaves none.
     """
     first = _prepared_first(experiments)
-    units = {name: lookup(name).method.unit for name in _claim(folder, experiments).methods}
+    methods = {name: _method(folder, name, experiments) for name in _claim(folder, experiments).methods}
     compared = []
     for name, group in experiments.items():
         results = []
@@ -171,9 +182,10 @@ def compare(
                     directory = RunDirectory.create(directory.path, experiment)
                 with on_run(prepared) as on_round:
                     results.append(run(prepared, directory, on_round))
-            void = bool(prepared.federation.void)  # the same for all: it follows from settings that they share
+            void = bool(prepared.federation.no_guarantee)  # the same for all: it follows from settings that they share
         compared.append(Compared(name, tuple(results)))
-    protected = [] if void else [name for name, unit in units.items() if unit == "user"]
+    found = {name: method for name, method in methods.items() if method is not None and method.unit == "user"}
+    protected = {} if void else found
     return Comparison(tuple(compared), _total(folder, group[0], protected))
 
 
@@ -189,20 +201,32 @@ def _prepared_first(experiments: Mapping[str, Sequence[Experiment]]) -> dict[str
     return ready
 
 
-def _total(folder: RunDirectory, experiment: Experiment, protected: Collection[str]) -> Total:
+def _method(folder: RunDirectory, name: str, experiments: Mapping[str, Sequence[Experiment]]) -> Method | None:
+    """A method of the folder with the settings that it has there; None for one that was never begun."""
+    if name in experiments:
+        return experiments[name][0].method
+    first_seed = next(iter(experiments.values()))[0].run.seed
+    directory = RunDirectory(_path(folder, name, first_seed))
+    return directory.experiment().method if directory.begun else None
+
+
+def _total(folder: RunDirectory, experiment: Experiment, protected: Mapping[str, Method]) -> Total:
     """Over all runs that the folder's settings name, finished or not: what was released stays released."""
     delta = experiment.privacy.delta
     private: Counter[Event] = Counter()
+    counted: set[str] = set()
     runs = private_runs = 0
     for (method, released), count in _releases(folder, experiment.run.seed, delta).items():
         runs += count
         if method in protected and math.isfinite(account(dict(released), delta).value):
             private_runs += count
+            counted.add(method)
             private.update({event: times * count for event, times in released})
     private_epsilon = account(private, delta).value if private_runs else math.inf
     epsilon = private_epsilon if private_runs == runs else math.inf
     simulated = experiment.run.secrets == "simulated"
-    return Total(runs, private_runs, epsilon, private_epsilon, delta, simulated)
+    by = authors(protected[name] for name in counted)
+    return Total(runs, private_runs, epsilon, private_epsilon, delta, simulated, by)
 
 
 def _releases(folder: RunDirectory, first_seed: int, delta: float) -> Counter[tuple[str, frozenset[tuple[Event, int]]]]:
@@ -211,7 +235,7 @@ def _releases(folder: RunDirectory, first_seed: int, delta: float) -> Counter[tu
     for name, digests in _read_settings(folder).methods.items():
         for repeat in range(len(digests)):
             directory = RunDirectory(_path(folder, name, first_seed + repeat))
-            entries = directory.ledger_entries() if directory.begun else ()
+            entries = directory.log.ledger_entries() if directory.begun else ()
             if entries:
                 found[name, frozenset(Ledger(delta, None, entries).composition().items())] += 1
     return found
@@ -259,7 +283,7 @@ def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]
 
 def _adds_noise(experiment: Experiment) -> bool:
     method = experiment.method
-    return method.unit is not None and not method.local_noise and not method.claims
+    return method.unit is not None and not method.local
 
 
 def _shared_digest(experiment: Experiment) -> str:

@@ -23,7 +23,7 @@ from uldp.runs.directory import RunDirectory
 from uldp.runtimes.recording import OnRound, RecordedRun, Result
 from uldp.runtimes.transcript import SERVER, SHUFFLER, Record
 from uldp.sessions.plan import Plan
-from uldp.sessions.server import ServerSession
+from uldp.sessions.server import ServerSession, Stage
 from uldp.sessions.shuffler import Shuffler
 from uldp.sessions.silo import SiloSession, signing_key
 from uldp.vectors import Vector
@@ -88,13 +88,13 @@ def silo_session(prepared: Prepared, plan: Plan, secrets: Secrets, name: str) ->
     index = plan.silos.index(name)
     return SiloSession(
         plan,
-        prepared.federation.silos[index],
+        prepared.data(name),
         prepared.learner,
         prepared.streams,
         secrets,
         identity=signing_key(secrets, index),
         roster=prepared.federation.roster,
-        holdout=prepared.federation.holdout[index] if prepared.federation.holdout else None,
+        holdout=prepared.holdout(name),
     )
 
 
@@ -153,7 +153,6 @@ class _LocalRun(RecordedRun):
     ) -> None:
         federation = prepared.federation
         super().__init__(prepared, directory, on_round, fingerprint(federation), federation.people)
-        self._prepared = prepared
         self._record = record or (lambda receiver, sender, message: None)
         self._silos = silos
         self._shuffler: Shuffler | None = None
@@ -173,7 +172,7 @@ class _LocalRun(RecordedRun):
             self._record(f"silo {name}", SERVER, request)
         replies: dict[str, bytes] = {}
         for name, reply in self._silos.answers(requests):
-            if self._shuffler is None or not self._server.in_round:
+            if self._shuffler is None or self._server.stage is not Stage.ROUND:
                 self._record(SERVER, f"silo {name}", reply)
                 self._server.receive(name, reply)
             else:
@@ -185,7 +184,7 @@ class _LocalRun(RecordedRun):
                 self._record(SERVER, SHUFFLER, mixed)
                 self._server.receive(slot, mixed)
         self._server.collect()
-        if self._server.collected:
+        if self._server.stage is Stage.COLLECTED:
             # From here on the round needs no silo any more: after a crash it is finished from these very answers.
             self._checkpoint()
         return True

@@ -9,12 +9,12 @@
     allowed_code = []                     # package.module:Name that experiments may run here; without it any
     allow_counts = false                  # whether record counts may be shown in the clear, which no epsilon covers
     allow_metrics = true                  # tell sums over hold-out people, which no noise covers and no epsilon counts
-    against = ["world", "server", "silos"]
+    against = ["public", "server", "silos"]
 
 Before a round is computed, its cost is on this silo's own ledger; a round that would pass the cap is refused. What is
 charged is the most that a round can show: as few silos as the experiment allows, and a server that kept both attempts
-of a repeated round. Charged is for every kind of observer in ``against`` by itself, and the worst of them counts. As in
-the statement, the server is taken to draw samples as agreed: under private sampling nobody can check that it did.
+of a repeated round. Every kind of adversary in ``against`` is charged by itself, and the worst of them counts. As
+in the statement, the server is taken to draw samples as agreed: under private sampling nobody can check that it did.
 
 Metrics of hold-out people are not charged, for no epsilon covers them. Without ``allow_metrics`` a silo does not tell
 them, and the run ends without.
@@ -36,10 +36,10 @@ from uldp.errors import BudgetExhausted, ConfigError, RunError, concerning, did_
 from uldp.experiment.config import Experiment
 from uldp.experiment.foreign import ForeignCode, foreign_code, named
 from uldp.experiment.sections import read_section
-from uldp.methods.base import Observer
 from uldp.privacy.accountants import account, check_delta
 from uldp.privacy.events import Event, NonPrivate, event_from_json, event_to_json
 from uldp.privacy.ledger import merge
+from uldp.privacy.releases import Adversary
 from uldp.runs.files import append_line, read_lines, replace_file
 from uldp.sessions.plan import Plan
 from uldp.sessions.silo import Watch
@@ -48,7 +48,7 @@ from uldp.trees import toml_tree
 POLICY: Final = "policy.toml"
 KNOWN: Final = "policy.known"
 """What the policy was when the silo was started last."""
-OBSERVERS: Final = ("world", "server", "silos")
+ADVERSARIES: Final = ("public", "server", "silos")
 PROTECTED: Final = ("user", "client")
 """Units under which a whole person is protected."""
 
@@ -66,7 +66,7 @@ class Policy:
     allow_counts: bool | None = None
     """Whether experiments may show record counts in the clear; if it is not said: only where nothing is capped."""
     allow_metrics: bool = False
-    against: tuple[str, ...] = OBSERVERS
+    against: tuple[str, ...] = ADVERSARIES
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
@@ -75,17 +75,19 @@ class Policy:
                 f"a positive, finite number, not {self.max_epsilon}", place="policy.max_epsilon", value=self.max_epsilon
             )
         for name in self.allowed_aggregations or ():
-            if name not in AGGREGATIONS:
+            if name not in AGGREGATIONS and ":" not in name:
                 raise ConfigError(
                     f"some of {', '.join(sorted(AGGREGATIONS))}, not {name!r}{did_you_mean(name, AGGREGATIONS)}",
                     place="policy.allowed_aggregations",
                     value=name,
                 )
         for who in self.against:
-            if who not in OBSERVERS:
-                raise ConfigError(f"some of {', '.join(OBSERVERS)}, not {who!r}", place="policy.against", value=who)
-        if "world" not in self.against:
-            raise ConfigError("'world' belongs to it: everybody may see the model", place="policy.against")
+            if who == "world":
+                raise ConfigError("'world' is called 'public' now", place="policy.against", value=who)
+            if who not in ADVERSARIES:
+                raise ConfigError(f"some of {', '.join(ADVERSARIES)}, not {who!r}", place="policy.against", value=who)
+        if "public" not in self.against:
+            raise ConfigError("'public' belongs to it: anyone may see the released models", place="policy.against")
 
     @classmethod
     def from_file(cls, path: Path | str) -> Policy:
@@ -142,7 +144,7 @@ class Policy:
         """Whether experiments may show record counts in the clear."""
         return self.max_epsilon is None if self.allow_counts is None else self.allow_counts
 
-    def check(self, experiment: Experiment, plan: Plan, void: str = "") -> None:
+    def check(self, experiment: Experiment, plan: Plan, no_guarantee: str = "") -> None:
         """Refuse an experiment that goes against the policy already by itself."""
         self._check_allowed("aggregations", plan.aggregation.name)
         self.check_names({"method": {"name": experiment.method_name}, "model": {"name": experiment.model.name}})
@@ -152,9 +154,9 @@ class Policy:
                 "'paillier' or a method that does not weigh by records, or say allow_counts = true",
                 place="policy.allow_counts",
             )
-        shown = shown_by_a_round(plan, void)
+        shown = shown_by_a_round(plan, no_guarantee)
         for who in self.against:
-            cost = account({shown[who]: plan.method.rounds}, self.delta).value
+            cost = account({shown[who]: plan.rounds}, self.delta).value
             if self.max_epsilon is not None and cost > self.max_epsilon:
                 raise ConfigError(
                     f"this silo's owner allows epsilon {self.max_epsilon:g} at delta {self.delta:g}; the experiment "
@@ -184,18 +186,18 @@ class Policy:
             )
 
 
-def shown_by_a_round(plan: Plan, void: str = "") -> dict[str, Event]:
-    """The most that one round can show to each kind of observer, whoever answers in the end."""
-    method, facts, aggregation = plan.method, plan.facts, plan.aggregation
-    if method.unit not in PROTECTED or void:
-        return {who: NonPrivate() for who in OBSERVERS}
-    gone = facts.silos - plan.least_silos
-    sums = aggregation.server_sees_each_silo or plan.may_repeat
-    knows = not (aggregation.hides_sample and aggregation.secure)
+def shown_by_a_round(plan: Plan, no_guarantee: str = "") -> dict[str, Event]:
+    """The most that one round can show to each kind of adversary, whoever answers in the end."""
+    release, disclosure = plan.release, plan.disclosure
+    if release.unit not in PROTECTED or no_guarantee:
+        return {who: NonPrivate() for who in ADVERSARIES}
+    gone = plan.facts.silos - plan.least_silos
+    sums = disclosure.server_sees_each_silo or plan.may_repeat
+    sample = release.user_sampling.by_server
     return {
-        "world": method.seen_by(facts, Observer(dropped=gone)),
-        "server": method.seen_by(facts, Observer("server", dropped=gone, sums=sums, sample=plan.server_samples)),
-        "silos": method.seen_by(facts, Observer("silos", dropped=gone, sample=knows)),
+        "public": release.view(Adversary(dropped=gone)),
+        "server": release.view(Adversary("server", dropped=gone, sums=sums, sample=sample)),
+        "silos": release.view(Adversary("silos", dropped=gone, sample=disclosure.silos_know_sample)),
     }
 
 
@@ -223,7 +225,10 @@ class Charge:
     @classmethod
     def from_json(cls, tree: Mapping[str, Any], place: str) -> Charge:
         try:
-            events = {who: event_from_json(tree["events"][who]) for who in OBSERVERS}
+            found = tree["events"]
+            if "world" in found:  # what earlier versions called the public; what was spent then stays spent
+                found = {**found, "public": found["world"]}
+            events = {who: event_from_json(found[who]) for who in ADVERSARIES}
             key = (str(tree["experiment"]), str(tree["session"]), int(tree["round"]), str(tree["content"]))
             return cls(*key, events, str(tree.get("answer", "")))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -244,7 +249,7 @@ class OwnLedger:
         return tuple(self._charges.values())
 
     def epsilon(self, *further: Charge) -> float:
-        """What has been spent towards the worst observer, with ``further`` releases."""
+        """What has been spent towards the worst adversary, with ``further`` releases."""
         worst = 0.0
         for who in self._policy.against:
             # Whatever the session: two answers to one round share the round's sample.

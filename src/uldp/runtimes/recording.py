@@ -12,24 +12,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
-from uldp.data.federation import Records
 from uldp.data.people import People
 from uldp.errors import ModelError, RunError
-from uldp.experiment.build import Described, statement, void_of
+from uldp.experiment.build import Prepared
 from uldp.experiment.config import Experiment
-from uldp.learners.base import Learner
 from uldp.privacy.accountants import Composition
-from uldp.privacy.ledger import Entry, Ledger
-from uldp.privacy.statement import Statement, finite_or_none, guarantee, noise_kind, show_epsilon
-from uldp.rng import Secrets, Streams
-from uldp.runs.directory import Checkpoint, RunDirectory
+from uldp.privacy.ledger import Ledger
+from uldp.privacy.sentences import finite_or_none, guarantee, noise_kind, show_epsilon
+from uldp.privacy.statement import Statement, compose
+from uldp.reports import statement as rendering
+from uldp.rng import Secrets
+from uldp.runs.directory import RunDirectory
 from uldp.runs.people import keep_people
-from uldp.sessions.plan import Plan
-from uldp.sessions.server import ServerSession
+from uldp.runs.records import Checkpoint
+from uldp.sessions.server import ServerSession, Stage
 from uldp.vectors import Vector
 
 PROBES: Final = 64
@@ -127,24 +127,6 @@ class Result:
 OnRound = Callable[[RoundReport], None]
 
 
-class Subject(Protocol):
-    """What is run: an experiment with all that its server needs. ``test`` is None where the server holds no records."""
-
-    @property
-    def experiment(self) -> Experiment: ...
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def learner(self) -> Learner: ...
-    @property
-    def streams(self) -> Streams: ...
-    @property
-    def about(self) -> Described: ...
-    @property
-    def test(self) -> Records | None: ...
-    def ledger(self, entries: tuple[Entry, ...] = ()) -> Ledger: ...
-
-
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
     """Sums of floats depend on the number of threads, so it belongs to the configuration."""
@@ -168,24 +150,24 @@ class RecordedRun(ABC):
 
     def __init__(
         self,
-        subject: Subject,
+        prepared: Prepared,
         directory: RunDirectory | None,
         on_round: OnRound | None,
         data: str,
         people: People | None = None,
     ) -> None:
-        self._subject = subject
+        self._prepared = prepared
         self._people = people
         self._directory = directory
         self._on_round = on_round
         self._data = data
-        self._learner = subject.learner
+        self._learner = prepared.learner
         self._history: list[RoundReport] = []
         self._seconds = 0.0
         self._left_out_before = 0
         self._missing: tuple[str, ...] = ()
-        shape = (PROBES, *subject.about.feature_shape)
-        self._probe = subject.streams.child("probe").generator().uniform(-1, 1, shape).astype(np.float32)
+        shape = (PROBES, *prepared.federation.feature_shape)
+        self._probe = prepared.streams.child("probe").generator().uniform(-1, 1, shape).astype(np.float32)
 
     @abstractmethod
     def _make_parties(self, x: Vector, ledger: Ledger) -> None:
@@ -211,7 +193,7 @@ class RecordedRun(ABC):
     def go(self) -> Result:
         """Run to the end."""
         alone = self._directory.locked() if self._directory else nullcontext()
-        with torch_threads(self._subject.experiment.run.threads), alone:
+        with torch_threads(self._prepared.experiment.run.threads), alone:
             self._begin()
             self._check_model(self._server.model, "before training")
             self._train()
@@ -221,13 +203,15 @@ class RecordedRun(ABC):
 
     def _begin(self) -> None:
         """Make the sessions, and bring them to where the run stopped."""
-        subject, directory = self._subject, self._directory
-        self._secrets = directory.secrets(subject.experiment) if directory else _secrets_in_memory(subject.experiment)
-        ledger = subject.ledger(directory.ledger_entries() if directory else ())
-        self._make_parties(subject.learner.initial(subject.streams.child("model")), ledger)
+        prepared, directory = self._prepared, self._directory
+        experiment = prepared.experiment
+        self._secrets = directory.state.secrets(experiment) if directory else _secrets_in_memory(experiment)
+        ledger = prepared.ledger(directory.log.ledger_entries() if directory else ())
+        self._make_parties(prepared.learner.initial(prepared.streams.child("model")), ledger)
         if directory is None:
             return
-        checkpoint = directory.load_checkpoint()
+        directory.check_version()
+        checkpoint = directory.state.load_checkpoint()
         if checkpoint is not None:
             self._restore(directory, checkpoint)
         elif directory.finished or ledger.entries:
@@ -239,12 +223,12 @@ class RecordedRun(ABC):
 
     def _train(self) -> None:
         began = time.perf_counter()
-        while self._server.collected or (not self._server.over and self._exchange()):
-            if not self._server.collected:
+        while self._server.stage is Stage.COLLECTED or (not self._server.over and self._exchange()):
+            if self._server.stage is not Stage.COLLECTED:
                 continue
             entry = self._server.charge()
             if entry is not None and self._directory is not None:
-                self._directory.append_ledger(entry)
+                self._directory.log.append_ledger(entry)
             self._missing = self._server.absent
             self._server.advance()
             self._check_model(self._server.model, f"after round {self._server.round}")
@@ -255,10 +239,10 @@ class RecordedRun(ABC):
     def _checkpoint(self) -> None:
         if self._directory is None:
             return
-        self._directory.save_checkpoint(
+        self._directory.state.save_checkpoint(
             Checkpoint(
                 round=self._server.round,
-                digest=self._subject.plan.digest,
+                digest=self._prepared.plan.digest,
                 data=self._data,
                 server=self._server.save(),
                 silos=self._silo_states(),
@@ -275,23 +259,31 @@ class RecordedRun(ABC):
     def _report(self, seconds: float) -> None:
         """Evaluate, write down, tell."""
         self._seconds += seconds
-        test, method, ledger = self._subject.test, self._subject.plan.method, self._server.ledger
-        simulated, void = self._secrets.simulated, void_of(method, self._subject.about)
-        epsilon = math.inf if void else ledger.epsilon().value
+        prepared, ledger, simulated = self._prepared, self._server.ledger, self._secrets.simulated
+        test, why_not = prepared.test, prepared.no_guarantee
+        epsilon = math.inf if why_not else ledger.epsilon().value
+        words = guarantee(
+            prepared.plan.release.unit,
+            epsilon,
+            ledger.delta,
+            simulated=simulated,
+            no_guarantee=why_not,
+            asserted_by=prepared.background.asserted_by,
+        )
         report = RoundReport(
             self._server.round,
-            method.rounds,
+            prepared.plan.rounds,
             {} if test is None else self._learner.evaluate(self._server.model, test),
             epsilon,
             seconds,
             self._missing,
             noise_kind(simulated=simulated),
-            guarantee(method.unit, epsilon, ledger.delta, simulated=simulated, void=void),
+            words,
         )
         self._history.append(report)
         if self._directory is not None:
-            self._directory.append_time(report.round, seconds)
-            self._directory.append_metrics(report.to_json())
+            self._directory.log.append_time(report.round, seconds)
+            self._directory.log.append_metrics(report.to_json())
         if self._on_round is not None:
             self._on_round(report)
 
@@ -299,7 +291,7 @@ class RecordedRun(ABC):
         """Continue from ``checkpoint``, if everything is still as it was."""
         wrong = ""
         released = {(entry.round, entry.content) for entry in self._server.ledger.entries}
-        if checkpoint.digest != self._subject.plan.digest:
+        if checkpoint.digest != self._prepared.plan.digest:
             wrong = "the settings in experiment.json are not those the run began with"
         elif checkpoint.data != self._data:
             wrong = "the data are not those the run began with"
@@ -310,8 +302,8 @@ class RecordedRun(ABC):
         self._server.restore(checkpoint.server)
         self._restore_silos(checkpoint.silos)
         self._seconds, self._left_out_before = checkpoint.seconds, checkpoint.left_out
-        lines, rounds = directory.keep_metrics(checkpoint.round), self._subject.plan.method.rounds
-        times = directory.times()
+        lines, rounds = directory.log.keep_metrics(checkpoint.round), self._prepared.plan.rounds
+        times = directory.log.times()
         self._history = [RoundReport.from_json(line, rounds, times.get(line["round"], 0.0)) for line in lines]
 
     def _check_model(self, x: Vector, when: str) -> None:
@@ -324,11 +316,12 @@ class RecordedRun(ABC):
             )
 
     def _statement(self) -> Statement:
-        subject = self._subject
-        return statement(
-            subject.plan,
+        plan = self._prepared.plan
+        return compose(
+            plan.release,
+            plan.disclosure,
             self._server.ledger,
-            subject.about,
+            self._prepared.background,
             simulated=self._secrets.simulated,
             together=self.together,
             heard=self._server.heard,
@@ -342,14 +335,14 @@ class RecordedRun(ABC):
         last = self._history[-1]
         self._history[-1] = replace(last, metrics={**last.metrics, **found})
         if self._directory is not None and self._history[-1] != last:
-            self._directory.amend_metrics(self._history[-1].to_json())
+            self._directory.log.amend_metrics(self._history[-1].to_json())
 
     def _finish(self) -> Result:
         self._add_holdout()
         summary = self._statement()
         result = Result(
-            dataset=self._subject.about.name,
-            method=self._subject.experiment.method_name,
+            dataset=self._prepared.federation.name,
+            method=self._prepared.experiment.method_name,
             model=self._server.model,
             history=tuple(self._history),
             statement=summary,
@@ -360,14 +353,14 @@ class RecordedRun(ABC):
             released=self._server.ledger.composition(),
         )
         if self._directory is not None:
-            schema = self._subject.about.schema
+            schema = self._prepared.federation.schema
             self._directory.save_model(result.model, None if schema is None else schema.to_dict())
             if not self._directory.finished:
                 self._checkpoint()  # of the end: who reads the run again computes nothing, and finds the same times
                 self._directory.write_json("statement.json", summary.to_json())
-                self._directory.write_text("statement.txt", "\n".join(summary.lines()) + "\n")
+                self._directory.write_text("statement.txt", "\n".join(rendering.text(summary)) + "\n")
                 title = f"Privacy of {result.method} on {result.dataset}"
-                self._directory.write_text("statement.html", summary.page(title))
+                self._directory.write_text("statement.html", rendering.page(summary, title))
                 self._directory.write_json("result.json", result.to_json())
         return result
 
@@ -376,7 +369,7 @@ class RecordedRun(ABC):
         if self._exchange():
             self._checkpoint()  # who reads the run again asks nobody
         if self._directory is not None:
-            self._directory.forget_secrets()
+            self._directory.state.forget_secrets()
 
 
 def _secrets_in_memory(experiment: Experiment) -> Secrets:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from uldp.errors import BudgetExhausted, ConfigError, MessageRefused, RunError, located, stopping_clearly
-from uldp.experiment.parties import PreparedServer
+from uldp.experiment.build import Prepared
 from uldp.privacy.ledger import Ledger
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.recording import OnRound, RecordedRun, Result
-from uldp.sessions.server import ServerSession
+from uldp.sessions.server import ServerSession, Stage
 from uldp.vectors import Vector
 
 ON_MISSING: Final = ("wait", "exclude", "stop")
@@ -99,7 +99,7 @@ class Serving(RecordedRun):
 
     def __init__(
         self,
-        prepared: PreparedServer,
+        prepared: Prepared,
         directory: RunDirectory,
         carrier: Carrier,
         *,
@@ -109,7 +109,6 @@ class Serving(RecordedRun):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(prepared, directory, on_round, "")
-        self._prepared = prepared
         self._carrier = carrier
         self._patience = patience or Patience()
         self._on_trouble = on_trouble or (lambda trouble: None)
@@ -122,7 +121,8 @@ class Serving(RecordedRun):
     @property
     def stage(self) -> tuple[str, int]:
         """What the present exchange is for, and how many rounds are done."""
-        return self._server.stage, self._server.round
+        stage = self._server.stage
+        return (Stage.ROUND if stage is Stage.CHOICES else stage).value, self._server.round
 
     def go(self) -> Result:
         with stopping_clearly("server"):  # collecting, saving, advancing: the last checkpoint stays
@@ -150,7 +150,7 @@ class Serving(RecordedRun):
         while requests := self._server.requests():
             trouble = self._attempt(requests)
             if not trouble:
-                if self._server.in_round and not self._server.absent:
+                if self._server.stage is Stage.ROUND and not self._server.absent:
                     self._longest = max(self._longest, self._clock.now() - began)
                 break
             self._on_trouble(trouble)
@@ -158,7 +158,7 @@ class Serving(RecordedRun):
             # Since when nobody is missing but who stayed away before.
             alone = None if trouble.keys() - self._away else now if alone is None else alone
             late = now - began >= self._waits
-            if alone is not None and self._server.in_round:
+            if alone is not None and self._server.stage is Stage.ROUND:
                 least = max(self._patience.again, alone - began)
                 late |= now - alone >= least and now - began >= 1.5 * self._longest
             # A no counts when it was said twice: the first may be somebody else's, who got between.
@@ -172,7 +172,11 @@ class Serving(RecordedRun):
     @property
     def _waits(self) -> float:
         """The patience with silos in the present exchange."""
-        return min(self._patience.seconds, GOODBYE_SECONDS) if self._server.finishing else self._patience.seconds
+        return (
+            min(self._patience.seconds, GOODBYE_SECONDS)
+            if self._server.stage is Stage.CLOSING
+            else self._patience.seconds
+        )
 
     def _collect_again(self, error: MessageRefused) -> None:
         """The answers do not fit together: ask everybody once more. A sum does not show whose part is wrong."""
@@ -210,11 +214,11 @@ class Serving(RecordedRun):
     def _do_without(self, trouble: Mapping[str, Failed]) -> None:
         """What happens when patience ends."""
         why = "; ".join(f"{name}: {failed.reason.removeprefix(f'silo {name}: ')}" for name, failed in trouble.items())
-        if self._server.finishing:
+        if self._server.stage is Stage.CLOSING:
             # All is written: a goodbye that is missing changes nothing.
             self._server.exclude(trouble)
             return
-        if self._server.measuring:
+        if self._server.stage is Stage.METRICS:
             # Nor do metrics: they come from all silos, or there are none.
             self._server.exclude(trouble)
             self._checkpoint()

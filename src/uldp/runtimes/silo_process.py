@@ -19,8 +19,7 @@ from typing import Any, Final, Self
 
 from uldp.crypto.keys import SigningKey
 from uldp.errors import BudgetExhausted, MessageRefused, RunError, UldpError
-from uldp.experiment.build import void_of
-from uldp.experiment.parties import PreparedSilo
+from uldp.experiment.build import Prepared
 from uldp.rng import Secrets
 from uldp.runs.files import kept_key
 from uldp.runtimes import socket_frames
@@ -49,7 +48,7 @@ class SiloProcess:
 
     def __init__(
         self,
-        prepared: PreparedSilo,
+        prepared: Prepared,
         state_dir: Path | str,
         address: str,
         *,
@@ -58,7 +57,7 @@ class SiloProcess:
     ) -> None:
         self._prepared = prepared
         self._policy = policy or Policy()
-        self._policy.check(prepared.experiment, prepared.plan, void_of(prepared.plan.method, prepared.about))
+        self._policy.check(prepared.experiment, prepared.plan, prepared.no_guarantee)
         self._address = address
         self._stopped = False
         self._state = SiloState(state_dir, prepared.plan.digest)
@@ -76,27 +75,27 @@ class SiloProcess:
         ledger = OwnLedger(self._state.ledger_file(rehearsal=secrets.simulated), self._policy)
         self._check_whole(ledger, rehearsal=secrets.simulated)
         self._policy.remember(self._state.folder)
-        LOG.info("silo %s: %s; %s", prepared.data.name, self._policy, spent(ledger))
+        LOG.info("silo %s: %s; %s", prepared.silo, self._policy, spent(ledger))
         session_id = hashlib.sha256(secrets.child("session").key).hexdigest()[:16]
-        shown = shown_by_a_round(prepared.plan, void_of(prepared.plan.method, prepared.about))
+        shown = shown_by_a_round(prepared.plan, prepared.no_guarantee)
         charging = Charging(ledger, prepared.plan.digest, session_id, shown)
 
         session = SiloSession(
             prepared.plan,
-            prepared.data,
+            prepared.data(prepared.silo),
             prepared.learner,
             prepared.streams,
             secrets,
             identity=identity,
-            roster=prepared.roster,
+            roster=prepared.federation.roster,
             watch=charging,
-            holdout=prepared.holdout,
+            holdout=prepared.holdout(prepared.silo),
             allow_metrics=self._policy.allow_metrics,
         )
         if saved is not None:
             session.restore(saved)
         if not closed:
-            charging.check(session.round if saved is not None else None, prepared.plan.method.rounds)
+            charging.check(session.round if saved is not None else None, prepared.plan.rounds)
         return session
 
     def _check_whole(self, ledger: OwnLedger, *, rehearsal: bool) -> None:

@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from uldp._version import __version__
-from uldp.aggregation.base import Aggregation, Setting
+from uldp.aggregation.base import Aggregation, AggregationContext
 from uldp.errors import ConfigError
+from uldp.methods.base import Method
+from uldp.privacy.statement import Disclosure
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Question, Turns, turns
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Setting):
+class Plan(AggregationContext):
     """The public part of an experiment. ``digest`` stands for all of its settings.
 
     ``min_silos`` is with how few silos a round may be repeated when others do not answer; 0 for the default.
@@ -22,6 +24,7 @@ class Plan(Setting):
     (:attr:`uldp.learners.base.Learner.measures`); none where they are not asked.
     """
 
+    method: Method
     aggregation: Aggregation
     min_silos: int = 0
     layers: str = ""
@@ -29,16 +32,20 @@ class Plan(Setting):
     measures: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.facts.dither != self.aggregation.dither:
+        if self.facts.rounding != self.aggregation.rounding:
             raise ConfigError(
-                f"the facts count {self.facts.dither} units of rounding, {self.aggregation.name} rounds by "
-                f"{self.aggregation.dither}",
+                f"the facts count {self.facts.rounding} units of rounding, {self.aggregation.name} rounds by "
+                f"{self.aggregation.rounding}",
                 place="aggregation.name",
             )
-        self.method.check(self.facts)
-        self.aggregation.check(self.method, self.facts)
+        if len(self.silos) != self.facts.silos:
+            raise ConfigError(
+                f"the release is made for {self.facts.silos} silos, there are {len(self.silos)}", place="method"
+            )
+        self.release.check()
+        self.aggregation.check(self.release, self.rounds)
         self._check_min_silos()
-        if self.measures and self.method.local_noise:
+        if self.measures and self.release.local:
             raise ConfigError(
                 "this method's clients trust nobody, and sums without noise would tell the server about a client; "
                 "leave it out",
@@ -65,7 +72,7 @@ class Plan(Setting):
         """With how few silos a round may do: by default all but those whose noise is compensated for."""
         if not self.aggregation.repeatable:
             return self.facts.silos
-        return self.min_silos or max(min(2, self.facts.silos), self.facts.silos - self.method.compensate)
+        return self.min_silos or max(min(2, self.facts.silos), self.facts.silos - self.method.dropout_tolerance)
 
     @property
     def may_repeat(self) -> bool:
@@ -75,39 +82,50 @@ class Plan(Setting):
     @property
     def setup(self) -> tuple[Question, ...]:
         """The exchanges between the greeting and the first round."""
-        return self.aggregation.route(self.method).setup
+        return self.aggregation.route(self.release).setup
 
     @cached_property
     def turns(self) -> Turns:
-        return turns(replace(self.aggregation.route(self.method), end=(m.AskMetrics,) if self.measures else ()))
+        return turns(replace(self.aggregation.route(self.release), end=(m.AskMetrics,) if self.measures else ()))
 
     @property
     def shows_counts(self) -> bool:
         """Whether record counts are exchanged in the clear."""
-        return self.method.needs_counts and not self.aggregation.hides_counts
+        return self.release.exchange is not None and not self.aggregation.hides_counts
+
+    @property
+    def disclosure(self) -> Disclosure:
+        """What the aggregation shows to whom, for the privacy statement."""
+        aggregation = self.aggregation
+        return Disclosure(
+            name=aggregation.name,
+            server_sees_each_silo=aggregation.server_sees_each_silo,
+            shows_counts=self.shows_counts,
+            silos_know_sample=not (aggregation.hides_sample and aggregation.secure),
+            secure=aggregation.secure,
+            shuffles=aggregation.shuffles,
+            least_silos=self.least_silos if self.may_repeat else None,
+            holdout_metrics=bool(self.measures),
+            caveats=aggregation.caveats(self.release),
+        )
 
     @property
     def tells_sample(self) -> bool:
         """Whether silos are told which users were sampled."""
-        return self.method.sample_rate < 1 and not self.aggregation.hides_sample
+        return not self.release.user_sampling.everybody and not self.aggregation.hides_sample
 
     @property
     def asks_with_sample(self) -> bool:
         """Whether a round's question says who takes part: users, or silos."""
-        return self.tells_sample or self.method.samples_silos
+        return self.tells_sample or not self.release.silo_sampling.all_silos
 
     @property
     def sample_sizes(self) -> tuple[int, int]:
         """How many silos and users a round's question has a bit for."""
         return (
-            self.facts.silos if self.method.samples_silos else 0,
+            0 if self.release.silo_sampling.all_silos else self.facts.silos,
             self.facts.users if self.tells_sample else 0,
         )
-
-    @property
-    def server_samples(self) -> bool:
-        """Whether the server draws the sample, and so knows it."""
-        return self.method.sample_rate < 1 and not self.method.private_sampling
 
     @property
     def hello(self) -> m.Hello:
@@ -123,5 +141,5 @@ class Plan(Setting):
     @property
     def message_limit(self) -> int:
         facts = self.facts
-        item, user = self.aggregation.item_bytes(), self.aggregation.user_bytes(self.method)
+        item, user = self.aggregation.item_bytes(), self.aggregation.user_bytes(self.release)
         return m.size_limit(facts.users, facts.dimension, silos=facts.silos, item=item, user=user)

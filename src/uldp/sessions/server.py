@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -25,15 +27,14 @@ from uldp.data.federation import IntArray
 from uldp.encoding import encode
 from uldp.errors import BudgetExhausted, MessageRefused, ModelError, RunError
 from uldp.methods.base import State
-from uldp.methods.release import add_noise
-from uldp.methods.weights import MAX_COUNT
 from uldp.privacy.ledger import Entry, Ledger
+from uldp.privacy.releases.weights import MAX_COUNT
 from uldp.protocol import messages as m
 from uldp.protocol.turns import SHOW_COUNTS, Phase, turn
 from uldp.rng import Secrets
 from uldp.sessions.holdout import holdout_means
 from uldp.sessions.plan import Plan
-from uldp.vectors import Vector, Words, from_words, to_words
+from uldp.vectors import Vector, Words, from_words
 
 
 class _Saved(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,6 +61,36 @@ def _decoded(state: bytes) -> _Saved:
         raise RunError(f"the server's saved state is unreadable: {error}", place="checkpoint") from error
 
 
+def is_closed(state: bytes) -> bool:
+    """Whether :meth:`ServerSession.save` gave ``state`` after all goodbyes that there will be."""
+    return _decoded(state).phase == Phase.CLOSED.value
+
+
+class Stage(Enum):
+    """What a server's session is doing."""
+
+    SETUP = "setup"
+    CHOICES = "choices"
+    """Silos choose slots, where users are sampled in private."""
+    ROUND = "round"
+    """Updates of a round are awaited."""
+    COLLECTED = "collected"
+    """A round's total waits to be charged and used."""
+    METRICS = "metrics"
+    """Silos' sums over their hold-out people are awaited."""
+    CLOSING = "closing"
+    """Nothing but goodbyes is awaited."""
+    CLOSED = "closed"
+
+
+_STAGES: Final = {
+    m.AskChoices: Stage.CHOICES,
+    m.AskUpdate: Stage.ROUND,
+    m.AskMetrics: Stage.METRICS,
+    m.Finish: Stage.CLOSING,
+}
+
+
 @dataclass(frozen=True)
 class _Turn:
     """One exchange with all silos: the question, the answer's type, and the phase after it."""
@@ -75,7 +106,7 @@ class ServerSession:
     def __init__(self, plan: Plan, x: Vector, ledger: Ledger, secrets: Secrets) -> None:
         self._plan = plan
         self._state = State(np.array(x, dtype=np.float64))
-        self._ledger = ledger
+        self.ledger = ledger
         self._secrets = secrets.child("server")
         self._side = plan.aggregation.server(plan, self._secrets.child("aggregation", plan.digest))
         self._setup: list[dict[str, bytes]] = []
@@ -112,20 +143,6 @@ class ServerSession:
         """The silos that the present round goes on without."""
         return tuple(name for name in self._plan.silos if name in self._absent)
 
-    @property
-    def in_round(self) -> bool:
-        """Whether updates of a round are awaited."""
-        return self._turn is not None and isinstance(self._turn.question, m.AskUpdate)
-
-    @property
-    def ledger(self) -> Ledger:
-        return self._ledger
-
-    @property
-    def budget_ended(self) -> bool:
-        """Whether the budget does not afford another round."""
-        return self._round < self._plan.method.rounds and not self._affords_next()
-
     def requests(self) -> dict[str, bytes]:
         """What to send to whom now; empty when the experiment is over, or when collected answers wait to be used."""
         if not self._asks():
@@ -144,31 +161,20 @@ class ServerSession:
     @property
     def over(self) -> bool:
         """Whether nothing is left to be done but goodbyes."""
-        return self._sum is None and (not self._asks() or self.finishing)
+        return self._sum is None and (not self._asks() or self.stage is Stage.CLOSING)
 
     @property
     def _audience(self) -> list[str]:
         return [name for name in self._plan.silos if name not in self._absent]
 
     @property
-    def finishing(self) -> bool:
-        """Whether nothing but goodbyes is awaited."""
-        return self._turn is not None and isinstance(self._turn.question, m.Finish)
-
-    @property
-    def measuring(self) -> bool:
-        """Whether silos' sums over their hold-out people are awaited."""
-        return self._turn is not None and isinstance(self._turn.question, m.AskMetrics)
-
-    @property
-    def stage(self) -> str:
-        """What the present exchange is for: "setup", "round", "metrics" or "goodbye"."""
-        if self.finishing:
-            return "goodbye"
-        if self.measuring:
-            return "metrics"
-        choosing = self._turn is not None and isinstance(self._turn.question, m.AskChoices)
-        return "round" if self.in_round or choosing else "setup"
+    def stage(self) -> Stage:
+        """What the session is doing now."""
+        if self._sum is not None:
+            return Stage.COLLECTED
+        if self._turn is None:
+            return Stage.CLOSED if self._phase is Phase.CLOSED else Stage.SETUP
+        return _STAGES.get(type(self._turn.question), Stage.SETUP)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -183,16 +189,17 @@ class ServerSession:
         people are all silos' or nobody's: the others are not asked a second time, so that there are no two totals
         whose difference is one silo's.
         """
-        if self.finishing:
+        if self.stage is Stage.CLOSING:
             self._absent.update(names)
             return
-        if self.measuring:
+        if self.stage is Stage.METRICS:
             self._phase, self._turn, self._answers = Phase.MEASURED, None, {}
             return
         missing = ", ".join(sorted({*names, *self._absent}))
         left, least = [name for name in self._audience if name not in names], self._plan.least_silos
-        if not self.in_round or not self._plan.aggregation.repeatable:
-            when = f"under {self._plan.aggregation.name}" if self.in_round else "before the first round"
+        in_round = self.stage is Stage.ROUND
+        if not in_round or not self._plan.aggregation.repeatable:
+            when = f"under {self._plan.aggregation.name}" if in_round else "before the first round"
             raise RunError(f"no answer from {missing}, and {when} the run cannot go on without a silo", place="server")
         if len(left) < least:
             raise RunError(
@@ -201,11 +208,11 @@ class ServerSession:
                 place="server",
                 value=len(left),
             )
-        if not self._ledger.affords(self._plan.method.event(self._plan.facts, len(left)), self._round + 1):
+        if not self.ledger.affords(self._plan.release.event(len(left)), self._round + 1):
             raise BudgetExhausted(
                 f"round {self._round + 1} without {missing} and their noise would pass the budget; it was not made",
                 place="privacy.epsilon",
-                value=self._ledger.budget,
+                value=self.ledger.budget,
             )
         self._absent.update(names)
         self._turn, self._answers = None, {}
@@ -226,11 +233,6 @@ class ServerSession:
             )
         self._check_answer(name, body)
         self._answers[name] = body
-
-    @property
-    def collected(self) -> bool:
-        """Whether a round's total waits to be charged and used."""
-        return self._sum is not None
 
     def collect(self) -> None:
         """Use the answers of an exchange. A round's answers become its total; the model does not change yet.
@@ -254,11 +256,11 @@ class ServerSession:
                 for name in self._plan.silos
                 if isinstance(body := answers[name], m.Counts)
             ]
-            self._told = self._plan.method.tell(facts, np.stack(counts))
+            assert self._plan.release.exchange is not None
+            self._told = self._plan.release.exchange.tell(np.stack(counts))
         elif question is m.AskUpdate:
             updates = {name: body for name, body in answers.items() if isinstance(body, m.Update)}
-            total = self._side.total({name: body.vector for name, body in updates.items()})
-            self._sum = self._noised(total, [body.remark for body in updates.values()])
+            self._sum = self._side.total({name: body.vector for name, body in updates.items()})
             self.saturated += sum(body.saturated for body in updates.values())
             self._heard.append(len(updates))
         elif question is m.AskMetrics:
@@ -278,25 +280,15 @@ class ServerSession:
                 total += m.unpack_words(body.sums, length, f"silo {name}")
         return holdout_means(from_words(total), self._plan.measures) or {}
 
-    def _noised(self, total: Words, remarks: Sequence[int]) -> Words:
-        """The total with the noise of a trusted server, where a method has such. Bound to what it goes onto."""
-        scale = self._plan.method.server_noise(self._plan.facts, remarks)
-        if scale == 0:
-            return total
-        secrets = self._secrets.child("noise", "round", self._round + 1)
-        if not secrets.simulated:
-            secrets = secrets.child(repr(scale), hashlib.sha256(m.pack(total)).hexdigest())
-        return to_words(add_noise(from_words(total), scale, secrets.stream()))
-
     def charge(self) -> Entry | None:
         """Charge the ledger for what :meth:`advance` is about to release; None if nothing is, or it was before."""
         if self._sum is None:
             return None
         # A silo that was not heard has taken its noise with it.
-        event = self._plan.method.event(self._plan.facts, self._heard[-1])
+        event = self._plan.release.event(self._heard[-1])
         content, asked = (hashlib.sha256(m.pack(vector)).hexdigest() for vector in (self._sum, self._state.x))
         entry = Entry(self._round + 1, event, content, asked)
-        new = self._ledger.charge(entry)
+        new = self.ledger.charge(entry)
         self._charged = True
         return entry if new else None
 
@@ -306,8 +298,8 @@ class ServerSession:
             return
         if not self._charged:
             raise RunError("a round was not charged before the model changed", place="ledger")
-        facts, method = self._plan.facts, self._plan.method
-        state = method.server(self._state, method.encoding(facts).decode(from_words(self._sum)), facts)
+        total = self._plan.release.encoding.decode(from_words(self._sum))
+        state = self._plan.method.server(self._state, total, self._plan.facts)
         if not np.isfinite(state.x).all():
             raise ModelError(
                 f"the model is no longer finite after round {self._round + 1}; lower method.global_lr",
@@ -317,7 +309,6 @@ class ServerSession:
         self._absent.clear()
 
     def _next_question(self) -> m.Body | None:
-        method = self._plan.method
         if self._phase is Phase.NEW:
             return self._plan.hello
         if self._phase is Phase.CLOSED:
@@ -330,8 +321,8 @@ class ServerSession:
             # The setup is a path: the table has one question for each of its phases.
             question = next(question for phase, question in self._plan.turns if phase is self._phase)
             return self._setup_question(question, self._plan.silos[0])
-        if self._round < method.rounds and self._affords_next():
-            if method.private_sampling:
+        if self._round < self._plan.rounds and self._affords_next():
+            if self._plan.release.user_sampling.private:
                 return m.AskChoices(self._round + 1, self._side.offer(self._round + 1))
             return self._round_question(self._round + 1)
         if self._plan.measures and self._round:
@@ -353,10 +344,10 @@ class ServerSession:
         return self._setup_question(question, name) if question in self._plan.setup else self._turn.question
 
     def _round_question(self, round_: int) -> m.AskUpdate:
-        if self._plan.method.private_sampling:
+        if self._plan.release.user_sampling.private:
             return m.AskUpdate(round_, m.pack(self._state.x), b"", self._side.weights_for(round_, self._chosen))
         sample = self._sample(round_)
-        told = m.pack_bits(self._picked_silos(round_)) if self._plan.method.samples_silos else b""
+        told = b"" if self._plan.release.silo_sampling.all_silos else m.pack_bits(self._picked_silos(round_))
         if sample is not None and self._plan.tells_sample:
             told += m.pack_bits(sample)
         weights = self._side.weights(round_, None if self._plan.tells_sample else sample)
@@ -369,14 +360,14 @@ class ServerSession:
 
     def _affords_next(self) -> bool:
         """The budget is a hard stop: a round that does not fit is not even asked for."""
-        event = self._plan.method.event(self._plan.facts, len(self._audience))
-        return self._ledger.affords(event, self._round + 1)
+        event = self._plan.release.event(len(self._audience))
+        return self.ledger.affords(event, self._round + 1)
 
     def _sample(self, round_: int) -> Sample | None:
         """The round's Poisson sample of users (Algorithm 4); None for everybody."""
-        if self._plan.method.sample_rate == 1:
+        if self._plan.release.user_sampling.everybody:
             return None
-        limit = self._plan.method.participation_limit
+        limit = self._plan.release.user_sampling.max_participations
         sample = self._drawn(round_)
         if limit:
             # Who took part before follows from the earlier rounds' draws: nothing to remember, nothing to lose.
@@ -392,22 +383,22 @@ class ServerSession:
         words = self._secrets.child("silos", "round", round_).stream().words(facts.silos)
         picked = np.zeros(facts.silos, dtype=np.bool_)
         # 64-bit words of a few thousand silos do not coincide; if two do, the first one is picked.
-        picked[np.argsort(words, kind="stable")[: self._plan.method.silos_per_round(facts)]] = True
+        picked[np.argsort(words, kind="stable")[: self._plan.release.silo_sampling.per_round(facts.silos)]] = True
         return picked
 
     def _drawn(self, round_: int) -> Sample:
         words = self._secrets.child("sample", "round", round_).stream().words(self._plan.facts.users)
         # P(word < floor(q 2^64)) is q up to 2^-64, and never above it.
-        return words < np.uint64(min(math.floor(self._plan.method.sample_rate * 2.0**64), 2**64 - 1))
+        return words < np.uint64(min(math.floor(self._plan.release.user_sampling.rate * 2.0**64), 2**64 - 1))
 
     @property
-    def _most_saturated(self) -> int:
+    def _max_saturated(self) -> int:
         """How many coordinates a silo can have cut off: all of its rows'. A method with a guarantee never says."""
-        facts, method = self._plan.facts, self._plan.method
-        return 0 if method.unit is not None else method.terms(facts) * facts.dimension
+        release = self._plan.release
+        return 0 if release.unit is not None else release.max_rows * release.facts.dimension
 
     def _check_answer(self, name: str, body: m.Body) -> None:
-        facts, method = self._plan.facts, self._plan.method
+        facts = self._plan.facts
         match body:
             case m.Welcome(roster=roster):  # the rest was checked when it was decoded
                 for other, answer in self._answers.items():
@@ -427,18 +418,18 @@ class ServerSession:
                         raise MessageRefused(f"chose other slots than silo {other}", place=f"silo {name}")
                 if not self._answers:
                     self._side.check_choices(name, points)
-            case m.Update(round_, vector, saturated, remark):
+            case m.Update(round_, vector, saturated):
                 if round_ != self._round + 1:
                     raise MessageRefused(f"answered for round {round_}, not {self._round + 1}", place=f"silo {name}")
                 if body.present != self._present():
                     raise MessageRefused("answered for an attempt with other silos", place=f"silo {name}")
                 self._side.check_vector(name, vector)
-                limits = {"saturated": (saturated, self._most_saturated), "remark": (remark, method.largest_remark)}
-                for field, (value, most) in limits.items():
-                    if not 0 <= value <= most:
-                        raise MessageRefused(
-                            f"{field} lies between 0 and {most}, not {value}", place=f"silo {name}", value=value
-                        )
+                if not 0 <= saturated <= self._max_saturated:
+                    raise MessageRefused(
+                        f"saturated lies between 0 and {self._max_saturated}, not {saturated}",
+                        place=f"silo {name}",
+                        value=saturated,
+                    )
             case m.Metrics(round_, sums):
                 if round_ != self._round:
                     raise MessageRefused(f"measured after round {round_}, not {self._round}", place=f"silo {name}")
@@ -456,7 +447,7 @@ class ServerSession:
 
         With goodbyes under way it is that of before: they are asked for again.
         """
-        if self._turn is not None and not self.finishing:
+        if self._turn is not None and self.stage is not Stage.CLOSING:
             raise RunError("a session is saved between exchanges, not within one", place="server")
         memory = {name: m.pack(vector) for name, vector in self._state.memory.items()}
         told = None if self._told is None else m.pack(self._told)
@@ -498,11 +489,6 @@ class ServerSession:
         self._phase, self._round, self.saturated = phase, saved.round, saved.saturated
         self._chosen, self._absent, self._heard = saved.chosen, set(saved.absent), saved.heard
         self._metrics = saved.metrics
-
-    @staticmethod
-    def is_closed(state: bytes) -> bool:
-        """Whether :meth:`save` gave ``state`` after all goodbyes that there will be."""
-        return _decoded(state).phase == Phase.CLOSED.value
 
     def _restore_setup(self, answers: list[dict[str, bytes]]) -> None:
         """Tell the aggregation's machine again what it was told."""

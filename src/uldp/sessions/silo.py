@@ -14,7 +14,7 @@ from uldp.data.federation import IntArray, SiloData
 from uldp.encoding import encode
 from uldp.errors import DataError, MessageRefused, RunError
 from uldp.learners.base import Learner
-from uldp.methods.weights import MAX_COUNT
+from uldp.privacy.releases.weights import MAX_COUNT
 from uldp.protocol import messages as m
 from uldp.protocol.turns import Phase, turn
 from uldp.rng import Secrets, Streams
@@ -30,7 +30,6 @@ class _Answered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     present: bytes
     noised: bytes
     saturated: int
-    remark: int
 
 
 class _Saved(msgspec.Struct, forbid_unknown_fields=True):
@@ -222,22 +221,23 @@ class SiloSession:
                 return answer, self._told, 0
 
     def _checked(self, data: bytes) -> IntArray:
-        facts, method = self._plan.facts, self._plan.method
+        facts, exchange = self._plan.facts, self._plan.release.exchange
         told = m.unpack_counts(data, facts.users, MAX_COUNT * facts.silos, self.name)
-        method.check_told(facts, self._counts, told)
+        assert exchange is not None
+        exchange.check(self._counts, told)
         return told
 
     def _update(self, body: m.AskUpdate) -> m.Update:
-        plan, facts = self._plan, self._plan.facts
+        plan, release = self._plan, self._plan.release
         round_, model, sample = body.round, body.model, body.sample
         self._check_round(round_)
         if (sample == b"") == plan.asks_with_sample:
             raise MessageRefused("the sample does not fit method.sample_rate", place=self.name)
         asked = RoundQuestion(round_, self._common_digest(body), body.weights, self._offer, self._present(body))
         self._side.check_question(asked)
-        x = m.unpack_floats(model, facts.dimension, self.name)
+        x = m.unpack_floats(model, plan.facts.dimension, self.name)
         if self._kept is None:
-            self._kept = plan.method.kept(self._data, self._told, self._streams.child("kept"))
+            self._kept = release.select(self._data, self._told, self._streams.child("kept"))
         data = self._kept
         picked, users = self._sample(sample)
         takes_part = picked is None or bool(picked[self._index])
@@ -248,26 +248,27 @@ class SiloSession:
         # Whoever is present: a silo that starts again from an older state then has one noised sum for a round, not one
         # for every set of silos it is asked about.
         question = self._asked_digest(body)
-        inside = (question, self._data_digest, self._kept_digest, repr(plan.method))
+        inside = (question, self._data_digest, self._kept_digest, repr((plan.method, release)))
         secrets = self._round_secrets("inside", round_, inside)
         streams = self._streams.child("round", round_)
         self._watch.begins(round_, question)
-        # Who is not picked sends nothing but zeros: nobody's records are looked at.
-        rows = plan.method.silo(x, data, self._learner, streams, secrets) if takes_part else iter(())
+        weights = None if plan.aggregation.hides_counts else release.weights(self._counts, self._told)
+        accumulator = self._side.accumulator(weights, asked)
+        if takes_part:  # who is not picked sends nothing but zeros: nobody's records are looked at
+            for owners, rows in release.rows(plan.method, x, data, self._learner, streams, secrets):
+                accumulator.add(owners, rows)
         setup = hashlib.sha256(b"".join([*self._setup, self._offer])).hexdigest()
 
         def covered(purpose: str, further: Sequence[str]) -> Secrets:
             return self._round_secrets(purpose, round_, (question, setup, self._data_digest, *further))
 
-        weights = None if plan.aggregation.hides_counts else plan.method.weights(facts, self._counts, self._told)
-        released = self._side.release(rows, weights, asked, covered)
+        released = accumulator.release(covered)
         self.left_out += released.left_out
-        remark = plan.method.remark(data, secrets) if takes_part else 0
         self._watch.computed(round_, question, hashlib.sha256(released.noised or released.vector).hexdigest())
         if plan.may_repeat:
             noised, saturated = released.noised, released.saturated
-            self._answered = _Answered(question, body.present, noised, saturated, remark)
-        return m.Update(round_, released.vector, released.saturated, remark, body.present)
+            self._answered = _Answered(question, body.present, noised, saturated)
+        return m.Update(round_, released.vector, released.saturated, body.present)
 
     def _again(self, body: m.AskUpdate) -> m.Update:
         """The round's answer once more, for fewer silos: the same noised sum under other masks.
@@ -288,7 +289,7 @@ class SiloSession:
         asked = RoundQuestion(body.round, self._common_digest(body), body.weights, self._offer, present)
         vector = self._side.again(before.noised, asked)
         self._answered = msgspec.structs.replace(before, present=body.present)
-        return m.Update(body.round, vector, before.saturated, before.remark, body.present)
+        return m.Update(body.round, vector, before.saturated, body.present)
 
     def _metrics(self, body: m.AskMetrics) -> m.Metrics:
         """Sums over the people who are held out, protected and without noise. It happens once: no round comes after."""
@@ -300,9 +301,9 @@ class SiloSession:
             )
         # Whoever was left out of the last rounds has not seen their numbers. Where nobody may be, there is one number.
         skipped = plan.may_repeat and body.round > self._round
-        if self._round == 0 or not (body.round == self._round or skipped) or body.round > plan.method.rounds:
+        if self._round == 0 or not (body.round == self._round or skipped) or body.round > plan.rounds:
             raise MessageRefused(
-                f"metrics after round {body.round} of {plan.method.rounds}, here {self._round} was the last",
+                f"metrics after round {body.round} of {plan.rounds}, here {self._round} was the last",
                 place=self.name,
                 value=body.round,
             )
@@ -341,7 +342,7 @@ class SiloSession:
         split = -(-silos // 8)
         picked = m.unpack_bits(sample[:split], silos, self.name)
         sampled = m.unpack_bits(sample[split:], users, self.name)
-        agreed = self._plan.method.silos_per_round(self._plan.facts)
+        agreed = self._plan.release.silo_sampling.per_round(self._plan.facts.silos)
         if silos and int(picked.sum()) != agreed:
             raise MessageRefused(f"{int(picked.sum())} silos were picked, {agreed} were agreed on", place=self.name)
         return picked if silos else None, sampled if users else None
@@ -353,12 +354,12 @@ class SiloSession:
         """
         told = (m.decode_body(question) for question in self._setup)
         common = [m.encode_body(question) for question in told if not isinstance(question, m.TellSeed)]
-        if self._told is not None and self._plan.method.user_weighting == "records":
+        if self._told is not None and self._plan.release.user_weighting == "records":
             common.append(m.pack(self._told))  # other totals for each silo would give weights that sum to more than 1
         return hashlib.sha256(b"".join([*common, self._offer, m.encode_body(body)])).hexdigest()
 
     def _check_round(self, round_: int) -> None:
-        rounds = self._plan.method.rounds
+        rounds = self._plan.rounds
         if not 0 < round_ <= rounds:
             raise MessageRefused(
                 f"round {round_} lies outside the agreed {rounds} rounds", place=self.name, value=round_

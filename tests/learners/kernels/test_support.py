@@ -26,7 +26,7 @@ with warnings.catch_warnings(record=True) as said:
     rows = list(learner.user_deltas(x, data, LocalTraining(), streams))
     learner.clipped_sums(data, 1.0)(x, np.arange(4), 0, streams)
     learner.predict(x, data.features)
-print(learner.path((3,)), len(rows), [str(w.message) for w in said if issubclass(w.category, UserWarning)])
+print(learner.training((3,)).path, len(rows), [str(w.message) for w in said if issubclass(w.category, UserWarning)])
 """
 
 

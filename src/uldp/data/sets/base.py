@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -54,6 +54,7 @@ class DatasetInfo:
         return asdict(self)
 
 
+@runtime_checkable
 class Dataset(Protocol):
     """An entry of the registry."""
 

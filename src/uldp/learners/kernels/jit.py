@@ -12,8 +12,10 @@ import os
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+import llvmlite.binding
 import numba
 from numba import types
+from numba.core import config
 from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.extending import intrinsic
@@ -21,6 +23,18 @@ from numba.extending import intrinsic
 CHECK_VARIABLE: Final = "ULDP_CHECK_KERNELS"
 #: Compile with a check of every access (slow; for tests): set the environment variable to 1.
 CHECKED: Final = os.environ.get(CHECK_VARIABLE, "") not in ("", "0")
+
+
+def _features() -> set[str]:
+    """What numba compiles for: this processor, or what NUMBA_CPU_FEATURES says."""
+    named = config.CPU_FEATURES
+    if named is not None:
+        return {feature[1:] for feature in named.split(",") if feature.startswith("+")}
+    return {name for name, there in llvmlite.binding.get_host_cpu_features().items() if there}
+
+
+#: Whether a register holds sixteen float32 (AVX-512). It decides which numbers are computed together, not which.
+LONG_REGISTERS: Final = {"avx512f", "avx512vl"} <= _features()
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from uldp.learners.kernels.jit import CHECKED, inlined, kernel, stay_apart
+from uldp.learners.kernels.jit import CHECKED, LONG_REGISTERS, inlined, kernel, stay_apart
 from uldp.learners.kernels.simd import (
     LANES,
     VECTORS,
@@ -33,12 +33,25 @@ _WORD: Final = ir.IntType(64)
 _DENSE_NAMES: Final = ["a", "row_a", "k_a", "parts", "part_a", "k", "b", "row_b", "z", "row_z", "c", "row_c"]
 _SPARSE_NAMES: Final = ["places", "values", "count", "b", "row_b", "z", "row_z", "c", "row_c"]
 #: Blocks of sums: for each number of rows, of how many vectors. Sixteen registers of AVX2 hold 6 x 2, 4 x 3 or 3 x 4
-#: sums, the fewer ones of rows and columns, and one of the others. The tallest is repeated; of the lower ones one takes
-#: what is left.
-_DENSE: Final = {6: (2, 1), 5: (2, 1), 4: (3, 2, 1), 3: (4, 2, 1), 2: (4, 2, 1), 1: (4, 2, 1)}
+#: sums, the fewer ones of rows and columns, and one of the others; the 32 of AVX-512, twice as long, 8 x 4. The tallest
+#: is repeated; of the lower ones one takes what is left. No sum depends on the blocks.
+_PANELS: Final = (4, 3, 2, 1) if LONG_REGISTERS else (4, 2, 1)
+_DENSE: Final = (
+    dict.fromkeys(range(8, 0, -1), _PANELS)
+    if LONG_REGISTERS
+    else {6: (2, 1), 5: (2, 1), 4: (3, 2, 1), 3: _PANELS, 2: _PANELS, 1: _PANELS}
+)
 #: Sums of few terms (gradients of few records): for each number of terms, panels of how many vectors.
-_SHORT: Final = {1: (4, 2, 1), 2: (4, 2, 1), 3: (4, 2, 1), 4: (2, 1), 5: (2, 1), 6: (2, 1)}
-_SPARSE: Final = {5: (3, 2, 1), 4: (3, 2, 1), 3: (4, 2, 1), 2: (4, 2, 1), 1: (4, 2, 1)}
+_SHORT: Final = (
+    dict.fromkeys((1, 2, 3, 4, 5, 6), _PANELS)
+    if LONG_REGISTERS
+    else {1: _PANELS, 2: _PANELS, 3: _PANELS, 4: (2, 1), 5: (2, 1), 6: (2, 1)}
+)
+_SPARSE: Final = (
+    dict.fromkeys((5, 4, 3, 2, 1), _PANELS)
+    if LONG_REGISTERS
+    else {5: (3, 2, 1), 4: (3, 2, 1), 3: _PANELS, 2: _PANELS, 1: _PANELS}
+)
 
 Names = dict[str, Any]
 
@@ -55,15 +68,27 @@ class _Offsets:
         offset = b.add(base, b.mul(stride, ir.Constant(_WORD, times)))
         return b.gep(self.workspace, [b.add(offset, ir.Constant(_WORD, extra))], inbounds=True)
 
-    def vector(self, base: Value, stride: Value, times: int, extra: int = 0) -> Value:
-        return load_vector(self.builder, self.scalar, self.at(base, stride, times, extra))
+    def vector(self, base: Value, stride: Value, times: int, extra: int = 0, lanes: int = LANES) -> Value:
+        return load_vector(self.builder, self.scalar, self.at(base, stride, times, extra), lanes)
+
+    def panel(self, base: Value, stride: Value, times: int, vectors: int) -> list[Value]:
+        """A row of a panel: pairs of vectors as one of twice the length, which is what AVX-512 has."""
+        return [self.vector(base, stride, times, at, lanes) for at, lanes in _chunks(vectors)]
 
     def broadcast(self, base: Value, stride: Value, times: int) -> Value:
-        return spread(self.builder, self.builder.load(self.at(base, stride, times)))
+        """A number that goes to all lanes."""
+        return self.builder.load(self.at(base, stride, times))
+
+
+def _chunks(vectors: int) -> list[tuple[int, int]]:
+    """A panel of this many vectors in pieces: where each begins, and its number of lanes."""
+    pairs = [(2 * LANES * pair, 2 * LANES) for pair in range(vectors // 2)]
+    return [*pairs, *([(LANES * (vectors - 1), LANES)] if vectors % 2 else [])]
 
 
 def _fma(builder: Builder, x: Value, y: Value, z: Value) -> Value:
-    return call_intrinsic(builder, "fma", x, y, z)
+    """x y + z for a scalar x."""
+    return call_intrinsic(builder, "fma", spread(builder, x, y.type.count), y, z)
 
 
 def _loop(builder: Builder, count: Value, carried: list[Value], body: Any) -> list[Value]:
@@ -91,20 +116,31 @@ def _loop(builder: Builder, count: Value, carried: list[Value], body: Any) -> li
 
 def _store_block(o: _Offsets, sums: list[list[Value]], c: Value, row_c: Value, tail: Value) -> None:
     """Store all vectors; of the last one in each row only ``tail`` lanes, the rest is written back as it was."""
-    b, vectors = o.builder, len(sums[0])
+    b = o.builder
     mask = first_lanes(b, tail)
     with b.if_else(b.icmp_signed("<", tail, ir.Constant(_WORD, LANES))) as (ragged, full):
         with ragged:
             for r, row in enumerate(sums):
-                for v, value in enumerate(row):
-                    target = o.at(c, row_c, r, LANES * v)
-                    if v == vectors - 1:
-                        value = b.select(mask, value, load_to_blend(b, o.scalar, target))
-                    store_vector(b, o.scalar, value, target)
+                *whole, last = [part for value in row for part in _eights(b, value)]
+                for v, value in enumerate(whole):
+                    store_vector(b, o.scalar, value, o.at(c, row_c, r, LANES * v))
+                target = o.at(c, row_c, r, LANES * len(whole))
+                store_vector(b, o.scalar, b.select(mask, last, load_to_blend(b, o.scalar, target)), target)
         with full:
             for r, row in enumerate(sums):
-                for v, value in enumerate(row):
-                    store_vector(b, o.scalar, value, o.at(c, row_c, r, LANES * v))
+                at = 0
+                for value in row:
+                    store_vector(b, o.scalar, value, o.at(c, row_c, r, at))
+                    at += value.type.count
+
+
+def _eights(b: Builder, value: Value) -> list[Value]:
+    """A vector as vectors of eight lanes."""
+    nothing, index = ir.Constant(value.type, ir.Undefined), ir.VectorType(ir.IntType(32), LANES)
+    return [
+        b.shuffle_vector(value, nothing, ir.Constant(index, list(range(start, start + LANES))))
+        for start in range(0, value.type.count, LANES)
+    ]
 
 
 def _repeat(b: Builder, p: Names, moves: dict[str, str], rows: int, body: Callable[[Names], None]) -> None:
@@ -120,24 +156,25 @@ def _repeat(b: Builder, p: Names, moves: dict[str, str], rows: int, body: Callab
 
 def _dense_block(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> None:
     """sums[r][v] = z + sum over parts and k of a[r, k] b[k, v]; b goes on through the parts, a jumps."""
-    zero = ir.Constant(_WORD, 0)
-    sums = [o.vector(p["z"], p["row_z"], r, LANES * v) for r in range(rows) for v in range(vectors)]
+    zero, chunks = ir.Constant(_WORD, 0), _chunks(vectors)
+    sums = [value for r in range(rows) for value in o.panel(p["z"], p["row_z"], r, vectors)]
+    many = len(chunks)
 
     def step(carried: list[Value]) -> list[Value]:
         a, row, *values = carried
         # The fewer ones are kept, the others taken one after the other: twelve sums leave room for four.
         if rows < vectors:
             kept = [o.broadcast(a, p["row_a"], r) for r in range(rows)]
-            for v in range(vectors):
-                y = o.vector(row, zero, 0, LANES * v)
+            for v, (at, lanes) in enumerate(chunks):
+                y = o.vector(row, zero, 0, at, lanes)
                 for r in range(rows):
-                    values[r * vectors + v] = _fma(b, kept[r], y, values[r * vectors + v])
+                    values[r * many + v] = _fma(b, kept[r], y, values[r * many + v])
         else:
-            kept = [o.vector(row, zero, 0, LANES * v) for v in range(vectors)]
+            kept = o.panel(row, zero, 0, vectors)
             for r in range(rows):
                 x = o.broadcast(a, p["row_a"], r)
-                for v in range(vectors):
-                    values[r * vectors + v] = _fma(b, x, kept[v], values[r * vectors + v])
+                for v in range(many):
+                    values[r * many + v] = _fma(b, x, kept[v], values[r * many + v])
         return [b.add(a, p["k_a"]), b.add(row, p["row_b"]), *values]
 
     def part(carried: list[Value]) -> list[Value]:
@@ -145,27 +182,23 @@ def _dense_block(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> 
         return [b.add(a, p["part_a"]), *_loop(b, p["k"], [a, *rest], step)[1:]]
 
     _, _, *done = _loop(b, p["parts"], [p["a"], p["b"], *sums], part)
-    _store_block(o, [done[r * vectors : (r + 1) * vectors] for r in range(rows)], p["c"], p["row_c"], p["tail"])
+    _store_block(o, [done[r * many : (r + 1) * many] for r in range(rows)], p["c"], p["row_c"], p["tail"])
 
 
 def _sparse_block(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> None:
     """sums[r][v] = z + sum over t of value[t] b[place[t] + r row_b, v]."""
-    zero = ir.Constant(_WORD, 0)
-    sums = [o.vector(p["z"], p["row_z"], r, LANES * v) for r in range(rows) for v in range(vectors)]
+    zero, many = ir.Constant(_WORD, 0), len(_chunks(vectors))
+    sums = [value for r in range(rows) for value in o.panel(p["z"], p["row_z"], r, vectors)]
 
     def step(carried: list[Value]) -> list[Value]:
         t, *values = carried
         place = b.add(p["b"], b.load(b.gep(p["places"], [t], inbounds=True)))
         x = o.broadcast(b.add(p["values"], t), zero, 0)
-        new = [
-            _fma(b, x, o.vector(place, p["row_b"], r, LANES * v), values[r * vectors + v])
-            for r in range(rows)
-            for v in range(vectors)
-        ]
-        return [b.add(t, ir.Constant(_WORD, 1)), *new]
+        terms = [y for r in range(rows) for y in o.panel(place, p["row_b"], r, vectors)]
+        return [b.add(t, ir.Constant(_WORD, 1)), *(_fma(b, x, y, z) for y, z in zip(terms, values, strict=True))]
 
     _, *done = _loop(b, p["count"], [zero, *sums], step)
-    _store_block(o, [done[r * vectors : (r + 1) * vectors] for r in range(rows)], p["c"], p["row_c"], p["tail"])
+    _store_block(o, [done[r * many : (r + 1) * many] for r in range(rows)], p["c"], p["row_c"], p["tail"])
 
 
 def _define(builder: Builder, name: str, kinds: list[Any], body: Any) -> Value:
@@ -206,14 +239,14 @@ def _panels(b: Builder, n: Value, widths: tuple[int, ...], panel: Callable[[int,
 
 def _short_block(b: Builder, o: _Offsets, p: Names, terms: int, vectors: int) -> None:
     """p["m"] rows of sums of few terms: sums[v] = z + sum over k of a[k] b[k, v], with all of b in registers."""
-    kept = [[o.vector(p["b"], p["row_b"], k, LANES * v) for v in range(vectors)] for k in range(terms)]
+    kept = [o.panel(p["b"], p["row_b"], k, vectors) for k in range(terms)]
 
     def row(carried: list[Value]) -> list[Value]:
         a, z, c = carried
-        sums = [o.vector(z, z, 0, LANES * v) for v in range(vectors)]
+        sums = o.panel(z, z, 0, vectors)
         for k in range(terms):
             x = o.broadcast(a, p["k_a"], k)
-            sums = [_fma(b, x, kept[k][v], sums[v]) for v in range(vectors)]
+            sums = [_fma(b, x, y, value) for y, value in zip(kept[k], sums, strict=True)]
         _store_block(o, [sums], c, c, p["tail"])
         return [b.add(a, p["row_a"]), b.add(z, p["row_z"]), b.add(c, p["row_c"])]
 

@@ -43,9 +43,9 @@ def element(scalar: types.Float) -> ir.Type:
     return ir.FloatType() if scalar.bitwidth == 32 else ir.DoubleType()
 
 
-def llvm_vector(scalar: types.Float) -> ir.VectorType:
-    """LLVM's type for eight lanes."""
-    return ir.VectorType(element(scalar), LANES)
+def llvm_vector(scalar: types.Float, lanes: int = LANES) -> ir.VectorType:
+    """LLVM's type for eight lanes, or for another number of them."""
+    return ir.VectorType(element(scalar), lanes)
 
 
 @register_model(VectorType)
@@ -108,7 +108,7 @@ def call_intrinsic(builder: Builder, name: str, *values: Value) -> Value:
     kind = values[0].type
     wide = isinstance(kind, ir.VectorType)
     bits = 32 if (kind.element if wide else kind) == ir.FloatType() else 64
-    full = f"llvm.{name}.{f'v{LANES}' if wide else ''}f{bits}"
+    full = f"llvm.{name}.{f'v{kind.count}' if wide else ''}f{bits}"
     function = builder.module.globals.get(full)
     if function is None:
         function = ir.Function(builder.module, ir.FunctionType(kind, [kind] * len(values)), full)
@@ -145,14 +145,14 @@ def _address(context: Any, builder: Builder, kind: Any, array: Value, index: Val
     return builder.gep(data, [index], inbounds=True)
 
 
-def address_of_vector(builder: Builder, scalar: types.Float, pointer: Value) -> Value:
+def address_of_vector(builder: Builder, scalar: types.Float, pointer: Value, lanes: int = LANES) -> Value:
     """The pointer to a scalar as one to a vector."""
-    return builder.bitcast(pointer, llvm_vector(scalar).as_pointer())
+    return builder.bitcast(pointer, llvm_vector(scalar, lanes).as_pointer())
 
 
-def load_vector(builder: Builder, scalar: types.Float, pointer: Value) -> Value:
-    """Eight lanes from a pointer to a scalar, at any alignment."""
-    found = builder.load(address_of_vector(builder, scalar, pointer))
+def load_vector(builder: Builder, scalar: types.Float, pointer: Value, lanes: int = LANES) -> Value:
+    """Eight lanes (or another number) from a pointer to a scalar, at any alignment."""
+    found = builder.load(address_of_vector(builder, scalar, pointer, lanes))
     found.align = scalar.bitwidth // 8
     return found
 
@@ -176,8 +176,9 @@ def load_to_blend(builder: Builder, scalar: types.Float, pointer: Value) -> Valu
 
 
 def store_vector(builder: Builder, scalar: types.Float, value: Value, pointer: Value) -> None:
-    """Eight lanes to a pointer to a scalar, at any alignment."""
-    builder.store(value, address_of_vector(builder, scalar, pointer)).align = scalar.bitwidth // 8
+    """All lanes of a vector to a pointer to a scalar, at any alignment."""
+    lanes = value.type.count
+    builder.store(value, address_of_vector(builder, scalar, pointer, lanes)).align = scalar.bitwidth // 8
 
 
 def first_lanes(builder: Builder, count: Value) -> Value:
@@ -186,12 +187,12 @@ def first_lanes(builder: Builder, count: Value) -> Value:
     return builder.icmp_signed("<", numbers, spread(builder, builder.trunc(count, ir.IntType(32))))
 
 
-def spread(builder: Builder, value: Value) -> Value:
+def spread(builder: Builder, value: Value, lanes: int = LANES) -> Value:
     """A scalar in all lanes."""
-    kind = ir.VectorType(value.type, LANES)
+    kind = ir.VectorType(value.type, lanes)
     nothing = ir.Constant(kind, ir.Undefined)
     one = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes))
 
 
 @intrinsic

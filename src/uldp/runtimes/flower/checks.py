@@ -26,15 +26,16 @@ from uldp.experiment.parties import check_deployable, prepare_server, prepare_si
 from uldp.protocol.messages import AskKey
 from uldp.runs.files import private_folder
 from uldp.runtimes.flower import credentials
-from uldp.runtimes.flower.processes import Address, check_installed
-from uldp.runtimes.flower.reach import trouble_with
+from uldp.runtimes.flower.internals import VERSION, check_installed
+from uldp.runtimes.flower.processes import Address
+from uldp.runtimes.flower.reach import connection_problem
 from uldp.runtimes.policy import Charging, OwnLedger, Policy, shown_by_a_round, spent
 from uldp.runtimes.silo_state import experiments_in, ledger_name
 
 SOON: Final = timedelta(days=14)
-MOST_SKEW: Final = 30.0
+MAX_SKEW: Final = 30.0
 """Seconds. Flower refuses a node whose clock differs by more than some minutes."""
-LEAST_BYTES: Final = 1 << 30
+MIN_FREE_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,12 @@ def examine(
     if server is not None:
         found += _server(experiment, server)
     for silo in silos:
-        found += _silo(experiment, silo, rehearsal)
+        found += _silo(experiment, silo)
     return found
+
+
+def _judged(what: str, well: bool, fine: str, problem: str) -> Finding:
+    return Finding(what, well, fine if well else problem)
 
 
 def _tried(what: str, look: Callable[[], str]) -> Finding:
@@ -137,12 +142,12 @@ def machine_findings() -> Iterator[Finding]:
 
     def flower() -> str:
         check_installed()
-        return "version 1.41"
+        return f"version {VERSION}"
 
     yield Finding("versions", True, ", ".join(f"{name} {number}" for name, number in versions().items()))
     yield _tried("Flower", flower)
     free = shutil.disk_usage(".").free
-    enough = free >= LEAST_BYTES
+    enough = free >= MIN_FREE_BYTES
     yield Finding("disk", enough, f"{free / 2**30:.1f} GB are free here" + ("" if enough else "; free some space"))
 
 
@@ -167,12 +172,8 @@ def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
             yield Finding(section, True, f"{experiment.aggregation.name} needs none")
             continue
         odd = sorted(set(plan.silos) ^ set(given))
-        said = f"{len(given)} public keys"
-        yield Finding(
-            section,
-            not odd,
-            said if not odd else f"one key for each silo and no other; see {odd[0]!r}. `uldp keys silo` makes them",
-        )
+        problem = f"one key for each silo and no other; see {''.join(map(repr, odd[:1]))}. `uldp keys silo` makes them"
+        yield _judged(section, not odd, f"{len(given)} public keys", problem)
 
 
 def _server(experiment: Experiment, server: ServerSide) -> Iterator[Finding]:
@@ -222,24 +223,17 @@ def certificate_findings(folder: Path, host: str) -> list[Finding]:
     # A server that listens everywhere is reached by its own programs on loopback.
     needed = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     names = _names(own)
+    listed = ", ".join(names)
     named, signed = any(_covers(name, needed) for name in names), _signed(own, chain, roots)
     return [
         *(_validity("authority", root) for root in roots),
         *(_validity("between", link) for link in chain),
         _validity("certificate", own),
-        Finding("its authority", signed, _or("signed by ca.crt", signed, "not by ca.crt")),
-        Finding("its key", fits, _or("fits", fits, "server.key does not belong to server.pem")),
-        Finding(
-            "its names",
-            named,
-            _or(", ".join(names), named, f"{needed} is not among {', '.join(names) or 'none'}; make a new one"),
-        ),
+        _judged("its authority", signed, "signed by ca.crt", "not by ca.crt"),
+        _judged("its key", fits, "fits", "server.key does not belong to server.pem"),
+        _judged("its names", named, listed, f"{needed} is not among {listed or 'none'}; make a new one"),
         _private(folder / credentials.SERVER_KEY),
     ]
-
-
-def _or(fine: str, well: bool, problem: str) -> str:
-    return fine if well else problem
 
 
 def _covers(name: str, host: str) -> bool:
@@ -287,15 +281,16 @@ def _private(file: Path) -> Finding:
     return Finding(file.name, well, f"mode {mode:o}" + ("" if well else f"; others may read it: chmod 600 {file}"))
 
 
-def _silo(experiment: Experiment, silo: SiloSide, rehearsal: bool) -> Iterator[Finding]:
+def _silo(experiment: Experiment, silo: SiloSide) -> Iterator[Finding]:
     def data() -> str:
         prepared = prepare_silo(experiment, silo.name, silo.data, rehearsal=True)
-        users = len(set(prepared.data.users.tolist()))
-        return f"{len(prepared.data)} records of {users} users fit the experiment"
+        data = prepared.data(silo.name)
+        users = len(set(data.users.tolist()))
+        return f"{len(data)} records of {users} users fit the experiment"
 
     def policy() -> str:
         known = prepare_server(experiment, rehearsal=True)
-        silo.owners_policy().check(experiment, known.plan, known.void)
+        silo.owners_policy().check(experiment, known.plan, known.no_guarantee)
         return str(silo.owners_policy()).removeprefix("policy: ")
 
     yield _tried(f"data of {silo.name}", data)
@@ -325,8 +320,8 @@ def _state(experiment: Experiment, silo: SiloSide, folder: Path) -> str:
         return f"{spent(ledger)}; this experiment was begun, " + (
             "and is over" if mine.over else f"round {mine.round} was the last"
         )
-    shown = shown_by_a_round(known.plan, known.void)
-    Charging(ledger, known.plan.digest, "", shown).check(None, known.plan.method.rounds)
+    shown = shown_by_a_round(known.plan, known.no_guarantee)
+    Charging(ledger, known.plan.digest, "", shown).check(None, known.plan.rounds)
     return spent(ledger)
 
 
@@ -343,10 +338,8 @@ def _keys(experiment: Experiment, silo: str, folder: Path) -> Iterator[Finding]:
     for section, (given, own) in told.items():
         if silo not in given:
             continue  # said above, if that is a problem
-        well = given.get(silo) == own
-        yield Finding(
-            f"{section}.{silo}", well, _or("is this key", well, "is another key than the one here; compare the files")
-        )
+        problem = "is another key than the one here; compare the files"
+        yield _judged(f"{section}.{silo}", given.get(silo) == own, "is this key", problem)
     for name in (credentials.IDENTITY, credentials.NODE_KEY):
         yield _private(folder / name)
 
@@ -363,7 +356,7 @@ def _authority(file: Path) -> Finding:
 
 def _clock(superlink: Address, ca: Path) -> Finding:
     """Reach the server over TLS, and compare the clocks."""
-    if trouble := trouble_with(superlink, ca):
+    if trouble := connection_problem(superlink, ca):
         return Finding("server", False, f"{superlink}: {trouble}")
     try:
         context = ssl.create_default_context(cafile=str(ca))
@@ -376,5 +369,5 @@ def _clock(superlink: Address, ca: Path) -> Finding:
     if said is None:
         return Finding("server", True, "answers over TLS; it does not tell its time")
     skew = abs(time.time() - parsedate_to_datetime(said).timestamp())
-    well = skew <= MOST_SKEW
+    well = skew <= MAX_SKEW
     return Finding("server", well, f"answers over TLS, clocks differ by {skew:.0f} s" + ("" if well else "; set them"))

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,16 @@ from typing import Final
 from uldp.runs.files import reported
 
 STOP_SECONDS: Final = 8.0
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, pause: float) -> bool:
+    """Look every ``pause`` seconds until ``condition()`` holds; whether it does after at most ``seconds``."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(pause)
+    return True
 
 
 class Child:
@@ -48,20 +58,17 @@ class Child:
 
     def stop(self) -> None:
         """Ask it to end, then make it; what it started goes too, also what left the process group."""
-        everybody = {pid: _began(pid) for pid in (self.pid, *descendants(self.pid))}
+        everybody = {pid: _started(pid) for pid in (self.pid, *descendants(self.pid))}
         if self.ended is None:
             _signal([self.pid], signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_SECONDS)
         # Numbers are used again: who began at another time is somebody else.
-        left = [pid for pid, began in everybody.items() if _began(pid) == began]
+        left = [pid for pid, started in everybody.items() if _started(pid) == started]
         left += [pid for pid in group(self.pid) if pid not in left]
         for number in (signal.SIGTERM, signal.SIGKILL):
             _signal([pid for pid in left if alive(pid)], number)
-            end = time.monotonic() + STOP_SECONDS / 2
-            while time.monotonic() < end and any(map(alive, left)):
-                self._process.poll()
-                time.sleep(0.05)
+            wait_until(lambda: not any(map(alive, left)), STOP_SECONDS / 2, 0.05)
 
     def last_words(self, lines: int = 3) -> str:
         """The end of its log that says something."""
@@ -71,28 +78,29 @@ class Child:
         return " / ".join(said[-lines:]) or "its log says nothing"
 
 
-def _stat(pid: int) -> tuple[str, int, int] | None:
-    """(state, parent, session) of a process; None where there is no such process, or no /proc."""
+_STATE, _PARENT, _SESSION, _STARTED = 0, 1, 3, 19
+"""Where that stands in /proc/PID/stat after the program's name; ``_STARTED`` is in the kernel's ticks."""
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of a process; none where there is no such process, or no /proc."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return fields[0], int(fields[1]), int(fields[3])
+        return []
 
 
-def _processes() -> Iterator[tuple[int, str, int, int]]:
+def _processes() -> Iterator[tuple[int, list[str]]]:
     for entry in Path("/proc").glob("[0-9]*"):
-        found = _stat(int(entry.name))
-        if found is not None:
-            yield int(entry.name), *found
+        if fields := _stat(int(entry.name)):
+            yield int(entry.name), fields
 
 
 def descendants(pid: int) -> list[int]:
     """All processes below ``pid``."""
     children: dict[int, list[int]] = {}
-    for child, _, parent, _ in _processes():
-        children.setdefault(parent, []).append(child)
+    for child, fields in _processes():
+        children.setdefault(int(fields[_PARENT]), []).append(child)
     found, parents = [], [pid]
     while parents:
         below = children.get(parents.pop(), [])
@@ -103,21 +111,18 @@ def descendants(pid: int) -> list[int]:
 
 def group(session: int) -> list[int]:
     """All processes of the session that ``session`` began."""
-    return [pid for pid, _, _, of in _processes() if of == session]
+    return [pid for pid, fields in _processes() if int(fields[_SESSION]) == session]
 
 
 def alive(pid: int) -> bool:
     """Whether a process is there and has not ended."""
-    found = _stat(pid)
-    return found is not None and found[0] != "Z"
+    fields = _stat(pid)
+    return bool(fields) and fields[_STATE] != "Z"
 
 
-def _began(pid: int) -> str:
-    """When a process began, in the kernel's ticks; empty if there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
+def _started(pid: int) -> str:
+    """When a process was started; empty if there is none."""
+    return next(iter(_stat(pid)[_STARTED:]), "")
 
 
 def _signal(pids: Sequence[int], number: signal.Signals) -> None:

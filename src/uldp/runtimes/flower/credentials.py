@@ -35,7 +35,7 @@ SERVER: Final = "server.pem"
 SERVER_KEY: Final = "server.key"
 STATE_ID: Final = "state.id"
 """In the folder of the keys and in that of the state: they belong together."""
-MOST_DAYS: Final = 825
+MAX_DAYS: Final = 825
 MAX_NAME: Final = 253
 _PEM: Final = serialization.Encoding.PEM
 
@@ -167,8 +167,8 @@ def node_line_of(pem: bytes) -> str:
 
 def make_certificates(folder: Path, hosts: Sequence[str], days: int) -> None:
     """A private authority (``ca.crt``) and a certificate of the server for ``hosts``, valid for ``days``."""
-    if not 1 <= days <= MOST_DAYS:
-        raise ConfigError(f"1 to {MOST_DAYS} days, not {days}", place="--days", value=days)
+    if not 1 <= days <= MAX_DAYS:
+        raise ConfigError(f"1 to {MAX_DAYS} days, not {days}", place="--days", value=days)
     names = [_general_name(host) for host in hosts]
     _refuse_existing(folder, (CA, CA_KEY, SERVER, SERVER_KEY))
     private_folder(folder)

@@ -12,52 +12,42 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from uldp.errors import ConfigError, RunError, UldpError, first_line
+from uldp.experiment.build import Prepared
 from uldp.experiment.config import Experiment
-from uldp.experiment.parties import PreparedServer, PreparedSilo
 from uldp.runs.directory import CARRIER, RunDirectory
 from uldp.runs.files import locked
 from uldp.runtimes.flower import credentials
-from uldp.runtimes.flower.hub import Exchange, Hub
-from uldp.runtimes.flower.processes import (
-    Address,
-    Home,
-    NodeSide,
-    Security,
-    SuperLink,
-    SuperNode,
-    check_installed,
-)
-from uldp.runtimes.flower.reach import trouble_with
+from uldp.runtimes.flower.internals import NOT_ADMITTED, check_installed
+from uldp.runtimes.flower.processes import Address, Home, NodeSide, Security, SuperLink, SuperNode
+from uldp.runtimes.flower.reach import connection_problem
+from uldp.runtimes.flower.transport import Exchange, Transport
 from uldp.runtimes.policy import Policy
 from uldp.runtimes.recording import OnRound, Result
 from uldp.runtimes.serving import Failed, Patience, Serving
 from uldp.runtimes.silo_process import SiloProcess
 from uldp.runtimes.temporary import TemporaryFolder
-from uldp.sessions.server import ServerSession
+from uldp.sessions.server import is_closed as server_closed
 
 Say = Callable[[str], None]
-ALONE_SECONDS: Final = 60.0
+RECONNECT_SECONDS: Final = 60.0
 """How long a submitted run may take to connect before another one is submitted."""
 START_SECONDS: Final = 120.0
 """How long silos are not asked because no run is there yet."""
 LATE_SECONDS: Final = 30.0
 """How often it is said who is late."""
-UNKNOWN_SECONDS: Final = 300.0
+ADMISSION_SECONDS: Final = 300.0
 """How long a silo's node tries to be let in, for instance before the server has registered its key."""
 SETTLED_SECONDS: Final = 30.0
 """A node that has lived so long was let in, and has started what answers its messages."""
-AGAIN_SECONDS: Final = 5.0
+RESTART_SECONDS: Final = 5.0
 """How long a node that has ended stays down."""
 REACH_SECONDS: Final = 20.0
 """How often a silo looks whether the server can be reached."""
-GOODBYE_SECONDS: Final = 30.0
-"""How long Flower gets at most to carry a silo's last answer."""
-
-NOT_LET_IN: Final = "Exit Code: 305"
-"""What Flower's log says about a node key that is not registered, and about one that is in use."""
+CLOSE_SECONDS: Final = 30.0
+"""How long Flower gets at most to deliver a silo's last response."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +78,7 @@ def check_rehearsal(experiment: Experiment, address: Address, option: str) -> No
         )
 
 
-def node_keys(prepared: PreparedServer, security: Security | None) -> dict[str, str]:
+def node_keys(prepared: Prepared, security: Security | None) -> dict[str, str]:
     """Every silo's public node key. Without TLS Flower cannot check keys, and nodes are asked for their names."""
     if security is None:
         return {}
@@ -101,76 +91,99 @@ def node_keys(prepared: PreparedServer, security: Security | None) -> dict[str, 
     return {silo: str(given[silo]) for silo in prepared.plan.silos}
 
 
-class Watch:
-    """Keeps a SuperLink and a run alive below a hub, and says who is late."""
+class _Supervisor:
+    """A thread that keeps programs of Flower running until :meth:`end`."""
 
-    def __init__(self, superlink: SuperLink, hub: Hub, keys: Mapping[str, str], say: Say) -> None:
-        self._superlink = superlink
-        self._hub = hub
-        self._keys = keys
+    join_seconds: float
+
+    def __init__(self, say: Say) -> None:
         self._say = say
         self._ended = threading.Event()
+
+    @contextmanager
+    def attached(self) -> Iterator[Self]:
+        """Begin, and look after it until the block ends."""
+        self._begin()
+        thread = threading.Thread(target=self._supervise, name=type(self).__name__, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.end()
+            thread.join(timeout=self.join_seconds)
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def _begin(self) -> None:
+        """What must succeed before anything is supervised."""
+
+    def _supervise(self) -> None:
+        raise NotImplementedError
+
+
+class ServerSupervisor(_Supervisor):
+    """Keeps a SuperLink and a run alive below a transport, and says who is late."""
+
+    join_seconds = 90.0
+
+    def __init__(self, superlink: SuperLink, transport: Transport, keys: Mapping[str, str], say: Say) -> None:
+        super().__init__(say)
+        self._superlink = superlink
+        self._transport = transport
+        self._keys = keys
         self._submitted = time.monotonic()
         self._said = time.monotonic()
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Begin, and look after it until the end."""
+    def _begin(self) -> None:
         self._superlink.start()
-        self._hub.know(self._superlink.register(self._keys))
+        self._transport.set_nodes(self._superlink.register(self._keys))
         self._submit()
-        thread = threading.Thread(target=self._look, name="watch", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join(timeout=90.0)
 
     def _submit(self) -> None:
-        self._superlink.submit(self._hub.new_token())
+        self._superlink.submit(self._transport.new_token())
         self._submitted = time.monotonic()
 
-    def _look(self) -> None:
+    def _supervise(self) -> None:
         while not self._ended.wait(1.0):
             try:
-                self._mend()
-                self._tell_late()
+                self._restart_what_ended()
+                self._say_who_is_late()
             except Exception as error:  # whatever it is: the server must not wait without anybody to look after Flower
                 why = str(error) if isinstance(error, UldpError) else first_line(error)
                 if self._no_room():
                     return
                 self._say(f"Flower cannot be started again: {why}; trying on")
-                self._ended.wait(AGAIN_SECONDS)
+                self._ended.wait(RESTART_SECONDS)
 
     def _no_room(self) -> bool:
         """Whether the disk is full. Then the run stops, as it does when its own files cannot be written."""
         try:
             self._superlink.check_room()
         except RunError as full:
-            self._hub.fail(full)
+            self._transport.fail(full)
             return True
         return False
 
-    def _mend(self) -> None:
+    def _restart_what_ended(self) -> None:
         if not self._superlink.running:
             self._say("the SuperLink has ended; starting it again")
             self._superlink.stop()
             self._superlink.start()
             self._submit()
-        elif min(self._hub.seconds_alone, time.monotonic() - self._submitted) > ALONE_SECONDS:
+        elif min(self._transport.seconds_without_run, time.monotonic() - self._submitted) > RECONNECT_SECONDS:
             self._say("no run of Flower is there; submitting another")
             self._submit()
 
-    def _tell_late(self) -> None:
-        late = self._hub.late_by(LATE_SECONDS)
+    def _say_who_is_late(self) -> None:
+        late = self._transport.pending(LATE_SECONDS)
         if late and time.monotonic() - self._said > LATE_SECONDS:
             self._said = time.monotonic()
             self._say(f"waiting for {', '.join(late)}")
 
 
 def serve(
-    prepared: PreparedServer,
+    prepared: Prepared,
     directory: RunDirectory,
     where: Where,
     *,
@@ -183,35 +196,37 @@ def serve(
 
     def trouble(failed: Mapping[str, Failed]) -> None:
         for silo, why in failed.items():
-            if not why.late:  # of those the watch tells
+            if not why.late:  # of those the supervisor tells
                 say(f"silo {silo}: {why.reason.removeprefix(f'silo {silo}: ')}")
 
     with ExitStack() as until:
-        hub = Hub(limit=prepared.plan.message_limit, on_exchange=lambda line: _note(directory, serving.stage, line))
-        until.callback(hub.close)
-        serving = Serving(prepared, directory, hub, patience=patience, on_round=on_round, on_trouble=trouble)
+        transport = Transport(
+            limit=prepared.plan.message_limit, on_exchange=lambda line: _note(directory, serving.stage, line)
+        )
+        until.callback(transport.close)
+        serving = Serving(prepared, directory, transport, patience=patience, on_round=on_round, on_trouble=trouble)
         if _settled(directory):
             return serving.go()  # for show: nobody is asked anything
         check_installed()
         keys = node_keys(prepared, where.security)
         until.enter_context(directory.locked())  # before anything is started that another process has started too
         home = Home(directory.path / "private" / CARRIER)
-        superlink = SuperLink(home, where.address, where.security, hub.address, running=where.running)
+        superlink = SuperLink(home, where.address, where.security, transport.address, running=where.running)
         until.callback(superlink.end)
-        until.callback(hub.close)  # the run hears of the end before Flower does
-        until.enter_context(Watch(superlink, hub, keys, say).watching())
-        hub.wait_for_a_run(START_SECONDS)
+        until.callback(transport.close)  # the run hears of the end before Flower does
+        until.enter_context(ServerSupervisor(superlink, transport, keys, say).attached())
+        transport.wait_for_run(START_SECONDS)
         return serving.go()
 
 
 def _settled(directory: RunDirectory) -> bool:
-    """Whether the result is written, and goodbyes were asked for."""
-    checkpoint = directory.load_checkpoint() if directory.finished else None
-    return directory.finished and (checkpoint is None or ServerSession.is_closed(checkpoint.server))
+    """Whether the result is written, and all silos were asked to close."""
+    checkpoint = directory.state.load_checkpoint() if directory.finished else None
+    return directory.finished and (checkpoint is None or server_closed(checkpoint.server))
 
 
 def _note(directory: RunDirectory, stage: tuple[str, int], exchange: Exchange) -> None:
-    """One line per exchange, for an owner who wants to know what the carrier costs: times are not for others."""
+    """One line per exchange, for an owner who wants to know what the transport costs: times are not for others."""
     about = {"stage": stage[0], "rounds_done": stage[1]}
     directory.append_private("traffic.jsonl", {**about, **asdict(exchange)})
 
@@ -237,7 +252,7 @@ class Joining:
             )
 
 
-def join(prepared: PreparedSilo, joining: Joining, say: Say) -> None:
+def join(prepared: Prepared, joining: Joining, say: Say) -> None:
     """Answer for one silo until the experiment is over."""
     check_installed()
     check_rehearsal(prepared.experiment, joining.superlink, "--superlink")
@@ -246,7 +261,7 @@ def join(prepared: PreparedSilo, joining: Joining, say: Say) -> None:
     if joining.ca is not None and keys is None:
         raise ConfigError("are needed over TLS; `uldp keys silo` makes them", place="--keys")
     if joining.ca is not None and keys is not None:
-        _check_node_key(experiment, prepared.data.name, keys)
+        _check_node_key(experiment, prepared.silo, keys)
     with ExitStack() as until:
         if keys is not None:
             taken = "another process answers with these keys; stop it first"
@@ -279,32 +294,21 @@ def _check_node_key(experiment: Experiment, silo: str, keys: Path) -> None:
         )
 
 
-class Node:
-    """A silo's SuperNode, started again when it dies, and ended when the silo has said goodbye."""
+class Node(_Supervisor):
+    """Keeps a silo's SuperNode alive, and ends it when the silo's session is closed."""
+
+    join_seconds = 30.0
 
     def __init__(self, joining: Joining, silo: SiloProcess, address: str, say: Say) -> None:
+        super().__init__(say)
         self._joining = joining
         self._silo = silo
         self._address = address
-        self._say = say
         self._home = Home(joining.state / "flower")
-        self._ended = threading.Event()
-        self._out_of_reach = ""
-        self._looked = 0.0
+        self._problem = ""
+        """Why the server could not be reached when that was tried last, at ``_tried``."""
+        self._tried = 0.0
         self.trouble: RunError | None = None
-
-    @contextmanager
-    def attached(self) -> Iterator[Node]:
-        thread = threading.Thread(target=self._look, name="node", daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self.end()
-            thread.join(timeout=30.0)
-
-    def end(self) -> None:
-        self._ended.set()
 
     def _start(self) -> SuperNode:
         joining = self._joining
@@ -313,10 +317,10 @@ class Node:
         return SuperNode(self._home, NodeSide(joining.superlink, joining.ca, key, config))
 
     def _why(self, node: SuperNode) -> str:
-        if self._out_of_reach:
-            return f"the server cannot be reached: {self._out_of_reach}"
+        if self._problem:
+            return f"the server cannot be reached: {self._problem}"
         said = node.last_words()
-        if NOT_LET_IN in said:
+        if NOT_ADMITTED in said:
             return (
                 "the server does not let it in, as for a minute after a restart, or before it has registered the "
                 "silos; if that goes on, another process is there with this silo's node key, or deployment.nodes has "
@@ -324,31 +328,31 @@ class Node:
             )
         return said
 
-    def _look(self) -> None:
+    def _supervise(self) -> None:
         # Linux ends a child with the thread that started it: the node lives in this one.
         try:
-            self._keep()
+            self._keep_running()
         except Exception as error:  # whatever it is: a silo without a node answers nobody, and must not look alive
             self.trouble = RunError(f"Flower's node cannot be kept running: {first_line(error)}", place="join")
         finally:
             self._silo.stop()
 
-    def _keep(self) -> None:
-        """Keep a node running until the silo has said goodbye, or there is no hope."""
+    def _keep_running(self) -> None:
+        """Keep a node running until the silo's session is closed, or there is no hope."""
         node: SuperNode | None = None
         well, said = time.monotonic(), ""
         try:
             while not self._ended.is_set():
                 try:
                     node = self._start()
-                    well = max(well, self._lived(node))
+                    well = max(well, self._outlive(node))
                     if self._ended.is_set() or self._silo.closed:
                         return
                     why = self._why(node)
                     node.stop()
                 except (UldpError, OSError) as error:  # the disk is full, or a program is gone
                     why = str(error)
-                if time.monotonic() - well > UNKNOWN_SECONDS:
+                if time.monotonic() - well > ADMISSION_SECONDS:
                     self.trouble = RunError(
                         f"Flower's node does not stay up: {why}", place=str(self._joining.superlink)
                     )
@@ -356,16 +360,16 @@ class Node:
                 if why != said:
                     self._say(f"Flower's node has ended and is started again: {why}")
                 said = why
-                self._ended.wait(AGAIN_SECONDS)
+                self._ended.wait(RESTART_SECONDS)
         finally:
             if node is not None:
                 node.stop()
 
-    def _lived(self, node: SuperNode) -> float:
+    def _outlive(self, node: SuperNode) -> float:
         """Wait until a node has ended, or is not needed any more; when it was last well."""
         started, well, delivered = time.monotonic(), 0.0, node.delivered
         while not node.ended and not self._ended.wait(0.5):
-            self._look_out()
+            self._try_server()
             if self._silo.closed:
                 self._await_delivery(node, delivered)
                 break
@@ -375,19 +379,19 @@ class Node:
         return well
 
     def _await_delivery(self, node: SuperNode, before: int) -> None:
-        """Let the node bring the last answer to the server: it is the first delivery after ``before`` others."""
-        end = time.monotonic() + GOODBYE_SECONDS
+        """Let the node bring the last response to the server: it is the first delivery after ``before`` others."""
+        end = time.monotonic() + CLOSE_SECONDS
         while node.delivered <= before and not node.ended and time.monotonic() < end:
             if self._ended.wait(0.1):
                 return
 
-    def _look_out(self) -> None:
+    def _try_server(self) -> None:
         """Say so when the server cannot be reached, and when it can again: Flower's node would be silent about it."""
-        if time.monotonic() - self._looked < REACH_SECONDS:
+        if time.monotonic() - self._tried < REACH_SECONDS:
             return
-        before, self._out_of_reach = self._out_of_reach, trouble_with(self._joining.superlink, self._joining.ca)
-        self._looked = time.monotonic()
-        if self._out_of_reach and self._out_of_reach != before:
-            self._say(f"cannot reach {self._joining.superlink} (trying on): {self._out_of_reach}")
-        elif before and not self._out_of_reach:
+        before, self._problem = self._problem, connection_problem(self._joining.superlink, self._joining.ca)
+        self._tried = time.monotonic()
+        if self._problem and self._problem != before:
+            self._say(f"cannot reach {self._joining.superlink} (trying on): {self._problem}")
+        elif before and not self._problem:
             self._say(f"{self._joining.superlink} answers now")

@@ -1,8 +1,8 @@
 """Flower's programs: how they are started, watched and stopped.
 
-Every program runs in a process group of its own and with an environment of its own: no telemetry, no look for updates,
-nothing installed at run time, Flower's home inside the run directory. The commands that Flower looks for to run an app
-are ours, so that no code that came over the network is run, neither at the server nor in a silo.
+Every program runs in a process group of its own and with an environment of its own, with Flower's home inside the run
+directory. The commands that Flower looks for to run an app are ours, so that no code that came over the network is run,
+neither at the server nor in a silo.
 """
 
 from __future__ import annotations
@@ -11,58 +11,30 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 from uldp.errors import ConfigError, RunError
 from uldp.runs.files import private_folder, replace_file, reported
-from uldp.runtimes.flower import credentials
-from uldp.runtimes.flower.child import Child
+from uldp.runtimes.flower import credentials, internals
+from uldp.runtimes.flower.child import Child, wait_until
+from uldp.runtimes.flower.internals import check_installed as check_installed
+from uldp.runtimes.flower.messages import ADDRESS_VARIABLE
 from uldp.runtimes.flower.supernode import DELIVERED
 
-OFF: Final = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",  # seconds until a message is taken; Flower's own choice is 1
-}
-OURS: Final = {
-    "flwr-clientapp": "uldp.runtimes.flower.client_app",
-    "flwr-serverapp": "uldp.runtimes.flower.server_app",
-}
 EXECUTOR: Final = "uldp.runtimes.flower.executor"
 """What answers a SuperNode's messages; Flower's would start ``flwr-clientapp`` for every one."""
 SUPERNODE: Final = "uldp.runtimes.flower.supernode"
 """Flower's program, which ends when it should."""
 RUNTIME: Final = "runtime"
 """The folder with the certificate of a SuperNode's own port."""
-FOREIGN: Final = ("flower-superexec", "flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation", "uv")
-"""Other commands that Flower starts for a run; here they do nothing."""
 START_SECONDS: Final = 60.0
-COMMAND_SECONDS: Final = 60.0
-ROOM: Final = 1 << 16
+MIN_FREE_BYTES: Final = 1 << 16
 """Bytes that must be free beside Flower's database."""
 CONNECTION: Final = "uldp"
-
-
-INSTALL: Final = "in uldp's checkout: pip install -c constraints.txt '.[flower]'"
-
-
-def check_installed() -> None:
-    """Refuse to start without Flower, or with another version than the one that was tried."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        found = version("flwr")
-    except PackageNotFoundError:
-        raise ConfigError(f"Flower is not installed; {INSTALL}", place="flwr") from None
-    if not found.startswith("1.41."):
-        raise ConfigError(f"version {found}, 1.41 is needed; {INSTALL}", place="flwr", value=found)
 
 
 @dataclass(frozen=True)
@@ -105,10 +77,10 @@ class Home:
         private_folder(self.folder)
         self._commands = self.folder / "bin"
         private_folder(self._commands)
-        for name, module in OURS.items():
+        for name, module in internals.REPLACED_PROGRAMS.items():
             # Flower throws away what these print.
             self._command(name, f'exec "{sys.executable}" -P -m {module} "$@" >>"$FLWR_HOME/{name}.log" 2>&1')
-        for name in FOREIGN:
+        for name in internals.REFUSED_PROGRAMS:
             self._command(name, f'echo "uldp: {name} is not run here" >&2; exit 1')
 
     def _command(self, name: str, line: str) -> None:
@@ -117,8 +89,7 @@ class Home:
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Flower's environment. Our commands come first on the path, then those of this Python."""
         path = os.pathsep.join([str(self._commands), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        keep = {name: value for name, value in os.environ.items() if not name.startswith(("FLWR_", "ULDP_HUB"))}
-        return {**keep, **OFF, "FLWR_HOME": str(self.folder), "PATH": path, "PYTHONUNBUFFERED": "1", **(extra or {})}
+        return {**internals.environment(), "FLWR_HOME": str(self.folder), "PATH": path, **(extra or {})}
 
     def file(self, name: str) -> Path:
         return self.folder / name
@@ -151,28 +122,13 @@ class Home:
 
     def run(self, *arguments: str) -> dict[str, Any]:
         """A command of ``flwr`` and the JSON that it prints."""
-        return self._json([_program("flwr"), *arguments, "--format", "json"], "flwr " + " ".join(arguments[:2]))
+        command, place = [_program("flwr"), *arguments, "--format", "json"], "flwr " + " ".join(arguments[:2])
+        return internals.run_for_json(command, place, self.environment(), self.folder)
 
     def nodes(self) -> dict[str, int]:
         """Every node key that the SuperLink knows, and its node id."""
-        command = [sys.executable, "-P", "-m", "uldp.runtimes.flower.nodes", CONNECTION]
-        found = self._json(command, "flwr supernode list")["nodes"]
-        return {credentials.node_line_of(pem.encode()): int(node) for pem, node in found.items()}
-
-    def _json(self, command: Sequence[str], place: str) -> dict[str, Any]:
-        try:
-            done = subprocess.run(
-                command,
-                env=self.environment(),
-                cwd=self.folder,
-                capture_output=True,
-                text=True,
-                timeout=COMMAND_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise RunError(f"no answer after {COMMAND_SECONDS:g} s", place=place) from None
-        return _json_of(done, place)
+        found = internals.registered_nodes(CONNECTION, self.environment(), self.folder)
+        return {credentials.node_line_of(pem.encode()): node for pem, node in found.items()}
 
 
 _APP: Final = """\
@@ -201,18 +157,6 @@ clientapp = "uldp_carrier.client_app:app"
 hub = ""
 token = ""
 """
-
-
-def _json_of(done: subprocess.CompletedProcess[str], place: str) -> dict[str, Any]:
-    start = done.stdout.find("{")
-    try:
-        tree = json.loads(done.stdout[start:]) if start >= 0 else {}
-    except ValueError:
-        tree = {}
-    if done.returncode != 0 or not tree.get("success"):
-        said = tree.get("error-message") or (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-        raise RunError(f"Flower says: {' '.join(str(said).split())}", place=place, value=done.returncode)
-    return dict(tree)
 
 
 def _program(name: str) -> str:
@@ -244,28 +188,27 @@ def superlink_command(home: Home, address: Address, security: Security | None) -
     """The SuperLink. Who takes tasks from it must know the secret: its port is open to all silos."""
     command = [_program("flower-superlink"), "--host", address.host, "--port", str(address.port)]
     command += ["--database", str(home.file("state.db")), "--disable-runtime-dependency-installation"]
-    command += _secret(home)
+    command += internals.secret_options(home.secret())
     if security is None:
         return [*command, "--insecure"]
-    return [*command, *_shown(security), "--enable-supernode-auth"]
+    return [*command, *_certificate(security), "--enable-supernode-auth"]
 
 
-def _shown(security: Security) -> list[str]:
+def _certificate(security: Security) -> list[str]:
     """The certificate that a program shows."""
     files = {"ca-certfile": credentials.CA, "certfile": credentials.SERVER, "keyfile": credentials.SERVER_KEY}
     pairs = ((f"--ssl-{option}", str((security.folder / name).resolve())) for option, name in files.items())
     return [word for pair in pairs for word in pair]
 
 
-def superexec_command(home: Home, address: Address, security: Security | None) -> list[str]:
-    """What starts the ServerApp of a run."""
-    command = [_program("flower-superexec"), "--runtime-api-address", str(address)]
-    command += _secret(home)[2:]
-    return [*command, *_trust(security.ca if security else None)]
+def _trust(ca: Path | None) -> list[str]:
+    """The authority of the certificates that a program accepts."""
+    return ["--insecure"] if ca is None else ["--root-certificates", str(ca.resolve())]
 
 
-def _secret(home: Home) -> list[str]:
-    return ["--isolation", "process", "--superexec-auth-secret-file", str(home.secret())]
+def superexec_command(home: Home, address: Address, ca: Path | None) -> list[str]:
+    """What starts the app of a run, or of every message, in a new process."""
+    return [_program("flower-superexec"), *internals.runtime_options(address, home.secret()), *_trust(ca)]
 
 
 @dataclass(frozen=True)
@@ -282,22 +225,20 @@ def supernode_command(home: Home, side: NodeSide, port: int) -> list[str]:
     """A silo's SuperNode. Its own port is on loopback, over TLS, and for who knows the secret."""
     words = " ".join(f"{name}={json.dumps(value)}" for name, value in side.config.items())
     command = [sys.executable, "-P", "-m", SUPERNODE, "--superlink", str(side.superlink), *_trust(side.ca)]
-    command += ["--node-config", words, "--host", "127.0.0.1", "--port", str(port), *_secret(home)]
-    command += _shown(Security(home.file(RUNTIME)))
+    command += ["--node-config", words, "--host", "127.0.0.1", "--port", str(port)]
+    command += [*internals.secret_options(home.secret()), *_certificate(Security(home.file(RUNTIME)))]
     return command if side.key is None else [*command, "--auth-supernode-private-key", str(side.key.resolve())]
 
 
 def executor_command(home: Home, port: int) -> list[str]:
     """What answers the messages of the SuperNode at ``port``."""
-    command = [sys.executable, "-P", "-m", EXECUTOR, "--runtime-api-address", f"127.0.0.1:{port}"]
-    command += _trust(home.file(RUNTIME) / credentials.CA)
-    return [*command, *_secret(home)[2:], "--parent-pid", str(os.getpid())]
+    command = [sys.executable, "-P", "-m", EXECUTOR, *superexec_of_node(home, port)[1:]]
+    return [*command, "--parent-pid", str(os.getpid())]
 
 
 def superexec_of_node(home: Home, port: int) -> list[str]:
     """Flower's own way instead, with a new process for every message. For comparison only (``uldp bench carrier``)."""
-    command = [_program("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{port}"]
-    return [*command, *_trust(home.file(RUNTIME) / credentials.CA), *_secret(home)[2:]]
+    return superexec_command(home, Address("127.0.0.1", port), home.file(RUNTIME) / credentials.CA)
 
 
 class SuperNode:
@@ -309,13 +250,14 @@ class SuperNode:
     def __init__(
         self, home: Home, side: NodeSide, executor: Callable[[Home, int], list[str]] = executor_command
     ) -> None:
+        check_installed()
         self._children: list[Child] = []
         self.port = free_port()
         self._delivered = home.file(DELIVERED)
         with reported(self._delivered):
             self._delivered.unlink(missing_ok=True)
         shutil.rmtree(home.file(RUNTIME), ignore_errors=True)
-        credentials.make_certificates(home.file(RUNTIME), ["127.0.0.1"], credentials.MOST_DAYS)
+        credentials.make_certificates(home.file(RUNTIME), ["127.0.0.1"], credentials.MAX_DAYS)
         (home.file(RUNTIME) / credentials.CA_KEY).unlink()  # it signs nothing else
         commands = {
             "supernode": supernode_command(home, side, self.port),
@@ -331,7 +273,7 @@ class SuperNode:
 
     @property
     def delivered(self) -> int:
-        """How many answers the server has taken from this node."""
+        """How many responses the server has taken from this node."""
         try:
             return self._delivered.stat().st_size
         except OSError:  # none yet
@@ -349,10 +291,6 @@ class SuperNode:
     def stop(self) -> None:
         for child in reversed(self._children):
             child.stop()
-
-
-def _trust(ca: Path | None) -> list[str]:
-    return ["--insecure"] if ca is None else ["--root-certificates", str(ca.resolve())]
 
 
 def free_port() -> int:
@@ -376,13 +314,13 @@ class SuperLink:
     """The server's part of Flower: SuperLink and SuperExec, the silos' nodes, and the run."""
 
     def __init__(
-        self, home: Home, address: Address, security: Security | None, hub: str, *, running: bool = False
+        self, home: Home, address: Address, security: Security | None, transport: str, *, running: bool = False
     ) -> None:
         self.home = home
         self._theirs = running
         self._address = address
         self._security = security
-        self._hub = hub
+        self._transport = transport
         self._children: list[Child] = []
         self._over = False
         home.connect(address, security.ca if security else None)
@@ -407,10 +345,11 @@ class SuperLink:
             return
         if reachable(self._address):
             raise RunError("another program listens there; stop it, or choose another port", place=str(self._address))
-        extra = {"ULDP_HUB": self._hub}
+        check_installed()
+        extra, ca = {ADDRESS_VARIABLE: self._transport}, self._security.ca if self._security else None
         for name, command in (
             ("superlink", superlink_command(self.home, self._address, self._security)),
-            ("superexec", superexec_command(self.home, self._address, self._security)),
+            ("superexec", superexec_command(self.home, self._address, ca)),
         ):
             log = self.home.file(f"{name}.log")
             if self._over:
@@ -421,13 +360,11 @@ class SuperLink:
                 self._wait(child)
 
     def _wait(self, child: Child) -> None:
-        end = time.monotonic() + START_SECONDS
-        while not reachable(self._address):
-            if child.ended is not None:
-                raise RunError(f"the SuperLink ended at once: {child.last_words()}", place=str(child.log))
-            if time.monotonic() > end:
-                raise RunError(f"the SuperLink does not answer after {START_SECONDS:g} s", place=str(child.log))
-            time.sleep(0.2)
+        answers = wait_until(lambda: reachable(self._address) or child.ended is not None, START_SECONDS, 0.2)
+        if not answers:
+            raise RunError(f"the SuperLink does not answer after {START_SECONDS:g} s", place=str(child.log))
+        if child.ended is not None:
+            raise RunError(f"the SuperLink ended at once: {child.last_words()}", place=str(child.log))
 
     @property
     def running(self) -> bool:
@@ -439,7 +376,7 @@ class SuperLink:
 
     def check_room(self) -> None:
         """Refuse a disk that takes no more: Flower says of that only that something is wrong."""
-        replace_file(self.home.file("room"), bytes(ROOM))
+        replace_file(self.home.file("room"), bytes(MIN_FREE_BYTES))
 
     def register(self, keys: Mapping[str, str]) -> dict[str, int]:
         """Every silo's node id. What was registered is kept beside the database; Flower registers no key twice."""
@@ -466,5 +403,5 @@ class SuperLink:
 
     def submit(self, token: str) -> str:
         """Start a new run of Flower; its id."""
-        config = f'token="{token}"' + (f' hub="{self._hub}"' if self._theirs else "")
+        config = f'token="{token}"' + (f' hub="{self._transport}"' if self._theirs else "")
         return str(self.home.run("run", str(self._app), CONNECTION, "--run-config", config)["run-id"])

@@ -12,7 +12,7 @@ from uldp.runtimes.flower.processes import Address
 SECONDS: Final = 5.0
 
 
-def trouble_with(superlink: Address, ca: Path | None) -> str:
+def connection_problem(superlink: Address, ca: Path | None) -> str:
     """Why the server cannot be reached, as a sentence without its end; empty if it can. ``ca`` None: without TLS."""
     context = None
     if ca is not None:
@@ -34,5 +34,5 @@ def trouble_with(superlink: Address, ca: Path | None) -> str:
     except ssl.SSLError as error:
         return f"it does not speak TLS as expected ({error.reason or error}); is it this server, or an --insecure one?"
     except OSError as error:
-        return f"nobody answers there ({error.strerror or error}); is the server up, and is nothing in between?"
+        return f"connection failed ({error.strerror or error}); is the server up, and is a firewall blocking the port?"
     return ""

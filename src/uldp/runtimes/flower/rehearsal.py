@@ -22,12 +22,13 @@ from uldp.data.draft import toml_value
 from uldp.errors import RunError
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import prepare_server
-from uldp.privacy.statement import finite_or_none
+from uldp.privacy.sentences import finite_or_none
 from uldp.runs.directory import RunDirectory
 from uldp.runs.files import private_folder, read_lines, replace_file, reported
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.child import Child
-from uldp.runtimes.flower.processes import Address, check_installed, free_port
+from uldp.runtimes.flower.internals import check_installed
+from uldp.runtimes.flower.processes import Address, free_port
 from uldp.runtimes.local import run as run_local
 from uldp.runtimes.recording import Result
 from uldp.vectors import Vector
@@ -47,7 +48,7 @@ class Part:
 
     @property
     def flower_share(self) -> float:
-        """The part of the time in which Flower carried, and no silo computed; NaN where that cannot be told."""
+        """The part of the time in which Flower transported, and no silo computed; NaN where that cannot be told."""
         return 1 - self.silo_seconds / self.seconds if self.seconds else math.nan
 
     def per(self, rounds: int) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def measured(run: Path, silos: Sequence[Path]) -> tuple[Part, Part]:
     """The setup and the rounds of a federation in which nothing was asked twice, from its logs."""
     lines = list(read_lines(run / "private" / "traffic.jsonl"))
     logs = [_answer_seconds(silo / "flower" / "executor.log") for silo in silos]
-    # Where a question was sent twice, or a message was lost, lines do not belong together.
+    # Where a request was sent twice, or a message was lost, lines do not belong together.
     fit = all(len(log) == len(lines) for log in logs)
     slowest = [max(each) for each in zip(*logs, strict=True)] if fit else [math.nan] * len(lines)
     parts = []

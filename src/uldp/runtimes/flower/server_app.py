@@ -1,50 +1,47 @@
-"""What Flower starts at the server, once per run: it takes requests from the hub and brings back answers.
+"""What Flower starts at the server, once per run: it takes requests from the transport and brings back responses.
 
-Silos are found by node id. With authenticated nodes the hub knows whose key belongs to which node and says so; in an
-insecure rehearsal the nodes are asked for their names.
+Silos are found by node id. With authenticated nodes the transport knows whose key belongs to which node and says so; in
+an insecure rehearsal the nodes are asked for their names.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import queue
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from uldp.errors import RunError, UldpError, first_line, printable
 from uldp.runtimes import socket_frames as frames
-from uldp.runtimes.flower.envelopes import MESSAGE_TYPE, packed, unpacked
-from uldp.runtimes.flower.sizes import MOST_BYTES, SIZES
+from uldp.runtimes.flower import internals
+from uldp.runtimes.flower.messages import ADDRESS_VARIABLE, MAX_BYTES, MESSAGE_TYPE, from_record, to_record
 
-POLL: Final = 0.3
-"""Seconds between two looks for answers."""
+POLL_SECONDS: Final = 0.3
+"""Between two looks for responses."""
 GONE_SECONDS: Final = 5.0
 """How long this process may take to end when its server is gone."""
-MOST_NAME_BYTES: Final = 1 << 16
-"""The longest answer of a node that is asked for its name."""
-HUB: Final = "ULDP_HUB"
-"""Where a SuperLink that we started finds its hub. A run that names another hub is not ours."""
+MAX_NAME_BYTES: Final = 1 << 16
+"""The longest response of a node that is asked for its name."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request of the hub: ``node`` is the silo's node id, 0 where it is not known."""
+    """One request of the transport: ``node`` is the silo's node id, 0 where it is not known."""
 
     number: int
     silo: str
     node: int
     body: bytes
-    limit: int = MOST_BYTES
-    """The longest answer. A longer one would end the connection to the hub, and with it everybody's answers."""
+    limit: int = MAX_BYTES
+    """The longest response. A longer one would end the connection to the transport, and with it everybody's."""
 
 
 @dataclass
-class Carrying:
-    """What is under way in one run."""
+class Relay:
+    """What is under way in one run, between the transport's socket and Flower's grid."""
 
     grid: Any
     sock: socket.socket
@@ -55,10 +52,10 @@ class Carrying:
     names: dict[int, str] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
 
-    def go(self) -> None:
-        """Carry until the hub says that this is all."""
-        # In a thread of its own: a hub that sends while answers are sent to it must be read, or both wait for ever.
-        threading.Thread(target=self._listen, name="hub", daemon=True).start()
+    def run(self) -> None:
+        """Relay until the transport says that this is all."""
+        # In a thread of its own: a transport that sends while it is sent to must be read, or both wait for ever.
+        threading.Thread(target=self._listen, name="transport", daemon=True).start()
         while self._take():
             if self.waiting:
                 self._push()
@@ -66,24 +63,26 @@ class Carrying:
                 self._pull()
 
     def _listen(self) -> None:
-        """Read what the hub asks until it ends, or goes."""
+        """Read the transport's requests until it ends, or goes."""
         try:
             while True:
-                header, body = frames.receive(self.sock, MOST_BYTES)
+                header, body = frames.receive(self.sock, MAX_BYTES)
                 if header.get("kind") == "end":
                     break
                 words = int(header["number"]), str(header["silo"]), int(header["node"])
-                self.heard.put(Request(*words, body, int(header.get("limit", MOST_BYTES))))
+                self.heard.put(Request(*words, body, int(header.get("limit", MAX_BYTES))))
             self.heard.put(None)
         except UldpError as error:
             self.on_gone()
             self.heard.put(error)
         except (KeyError, TypeError, ValueError) as error:
-            self.heard.put(RunError(f"the hub asks something unknown ({first_line(error)})", place="hub"))
+            self.heard.put(
+                RunError(f"a request of the transport cannot be read ({first_line(error)})", place="transport")
+            )
 
     def _take(self) -> bool:
-        """Take the hub's next requests, if there are any; False at the end."""
-        patience = POLL if self.waiting or self.sent or self.asked else 5.0
+        """Take the transport's next requests, if there are any; False at the end."""
+        patience = POLL_SECONDS if self.waiting or self.sent or self.asked else 5.0
         while True:
             try:
                 new = self.heard.get(timeout=patience)
@@ -93,7 +92,7 @@ class Carrying:
                 return False
             if isinstance(new, UldpError):
                 raise new  # the server is gone: this run ends as failed, and another one comes
-            # A silo is asked one thing at a time: what the hub asks now takes the place of what waits.
+            # A silo is asked one thing at a time: a new request takes the place of one that waits.
             self.waiting = [*(request for request in self.waiting if request.silo != new.silo), new]
             patience = 0.0
 
@@ -110,10 +109,10 @@ class Carrying:
             if node is None or node not in online:
                 still.append(request)
                 continue
-            record = packed("request", request.body, silo=request.silo)
+            record = to_record("request", request.body, silo=request.silo)
             identifier = self._pushed(Message(record, dst_node_id=node, message_type=MESSAGE_TYPE))
             if identifier is None:
-                self._failed(request, "Flower did not take the message")
+                self._tell(request, "failed", b"Flower did not take the message")
             else:
                 self.sent[identifier] = request
         self.waiting = still
@@ -127,7 +126,7 @@ class Carrying:
 
         self.names = {node: name for node, name in self.names.items() if node in online}
         for node in online - self.names.keys() - set(self.asked.values()):
-            identifier = self._pushed(Message(packed("who"), dst_node_id=node, message_type=MESSAGE_TYPE))
+            identifier = self._pushed(Message(to_record("who"), dst_node_id=node, message_type=MESSAGE_TYPE))
             if identifier is not None:
                 self.asked[identifier] = node
 
@@ -136,14 +135,14 @@ class Carrying:
         return nodes[0] if len(nodes) == 1 else None  # of two with the same name neither is believed
 
     def _pull(self) -> None:
-        """Bring what was answered to the hub.
+        """Bring what was answered to the transport.
 
         One message at a time. Whatever is wrong with one is its sender's garbage; of several at once Flower would lose
         the others. And a message says itself what it replies to, while the SuperLink has checked whose it is: what was
         asked for counts.
         """
         for identifier, node in list(self.asked.items()):
-            for words, _ in self._pulled(identifier, MOST_NAME_BYTES):
+            for words, _ in self._pulled(identifier, MAX_NAME_BYTES):
                 del self.asked[identifier]
                 if words["kind"] != "failed":  # then it is asked again
                     self.names[node] = words.get("silo", "")
@@ -154,14 +153,12 @@ class Carrying:
                 self._tell(request, kind, body)
 
     def _pulled(self, identifier: str, limit: int) -> list[tuple[dict[str, str], bytes]]:
-        """The answer to one message, as its words and body; nothing if there is none yet."""
-        from httpx import HTTPError
-
+        """The response to one message, as its words and body; nothing if there is none yet."""
         try:
-            with SIZES.at_most(limit):
+            with internals.pull_limit(limit):
                 messages = list(self.grid.pull_messages([identifier]))
             return [self._unpacked(message, limit) for message in messages[:1]]
-        except HTTPError:
+        except internals.superlink_errors():
             raise  # the SuperLink, not a silo
         except Exception as error:  # whatever Flower makes of bytes that anybody may have sent
             return [({"kind": "refused"}, printable(f"sent garbage: {first_line(error)}").encode())]
@@ -171,13 +168,10 @@ class Carrying:
         if message.has_error():
             why = printable(f"Flower says: {message.error.reason or message.error.code}")
             return {"kind": "failed"}, why.encode()
-        words, body = unpacked(message.content)
+        words, body = from_record(message.content)
         if len(body) > limit:
             raise ValueError(f"{len(body)} bytes, at most {limit} are taken")
         return words, body
-
-    def _failed(self, request: Request, reason: str) -> None:
-        self._tell(request, "failed", reason.encode())
 
     def _tell(self, request: Request, kind: str, body: bytes) -> None:
         frames.send(self.sock, {"kind": kind, "number": request.number, "silo": request.silo}, body)
@@ -190,18 +184,18 @@ def _end_soon() -> None:
     timer.start()
 
 
-def carry(grid: Any, address: str, token: str, on_gone: Callable[[], None] = lambda: None) -> None:
-    """Connect to the hub at ``address`` and carry its messages over ``grid``."""
-    ours = os.environ.get(HUB)
+def relay(grid: Any, address: str, token: str, on_gone: Callable[[], None] = lambda: None) -> None:
+    """Connect to the transport at ``address`` and relay its messages over ``grid``."""
+    ours = os.environ.get(ADDRESS_VARIABLE)
     if ours is not None and address not in ("", ours):
-        raise RunError("this run belongs to another hub than this SuperLink's", place="hub", value=address)
+        raise RunError("this run belongs to another server than this SuperLink's", place="hub", value=address)
     with frames.connect_within(ours or address, 10.0) as sock:
         frames.send(sock, {"kind": "carrier", "token": token}, b"")
-        Carrying(grid, sock, on_gone).go()
+        Relay(grid, sock, on_gone).run()
 
 
-def make_app(on_gone: Callable[[], None] = lambda: None) -> Any:
-    """Flower's ``ServerApp``. Hub and token stand in the run's configuration."""
+def make_app(settings: Mapping[str, Any] | None = None, on_gone: Callable[[], None] = lambda: None) -> Any:
+    """Flower's ``ServerApp``. The transport's address and token stand in ``settings`` or in the run's configuration."""
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
 
@@ -209,51 +203,15 @@ def make_app(on_gone: Callable[[], None] = lambda: None) -> Any:
 
     @app.main()  # type: ignore[untyped-decorator]
     def main_of_run(grid: Grid, context: Context) -> None:
-        carry(grid, str(context.run_config.get("hub", "")), str(context.run_config.get("token", "")), on_gone)
+        given = context.run_config if settings is None else settings
+        relay(grid, str(given.get("hub", "")), str(given.get("token", "")), on_gone)
 
     return app
 
 
 def main() -> None:
     """In place of ``flwr-serverapp``: the same program, but the app is this one and not what came with a run."""
-    from flwr.superlink.cli import flwr_serverapp
-
-    _replace("flwr.superlink.runtime.run_serverapp", _instead())
-    keep_within_limits()
-    flwr_serverapp()
-
-
-def keep_within_limits() -> None:
-    """Let this process pull nothing that is longer than what was asked for."""
-    grid: Any = importlib.import_module("flwr.superlink.grid.http_grid")
-    kept: dict[str, Any] = {"pull_objects": SIZES.pulling, "inflate_object_from_contents": SIZES.inflating}
-    _replace(grid.__name__, {name: within(getattr(grid, name, None)) for name, within in kept.items()})
-
-
-def _replace(module: str, ours: dict[str, Any]) -> None:
-    """Put our functions in the place of Flower's."""
-    found: Any = importlib.import_module(module)
-    for name in ours:  # another Flower than the pinned one would install and run what came with a run
-        if not hasattr(found, name):
-            raise SystemExit(f"uldp: this version of Flower has no {name}; install uldp[flower]")
-    for name, function in ours.items():
-        setattr(found, name, function)
-
-
-def _instead() -> dict[str, Any]:
-    """What Flower's program calls: nothing that came with a run is unpacked, read or loaded but its settings."""
-
-    def run_ours(grid: Any, context: Any, **_: Any) -> Any:
-        make_app(_end_soon)(grid=grid, context=context)
-        return context
-
-    return {
-        "install_from_fab": lambda *_, **__: None,
-        "get_fab_metadata": lambda *_: ("uldp/uldp-carrier", "1.0.0"),
-        "get_project_config": lambda *_: {"tool": {"flwr": {"app": {"components": {"serverapp": "ours"}}}}},
-        "get_fused_config_from_dir": lambda _, given: dict(given),
-        "run_": run_ours,
-    }
+    internals.run_serverapp(lambda: make_app(on_gone=_end_soon))
 
 
 if __name__ == "__main__":

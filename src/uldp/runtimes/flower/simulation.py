@@ -3,11 +3,11 @@
 ::
 
     uldp run --runtime flower-sim
-      run, server session -- Hub <-- ServerApp ~~ Ray's workers: ClientApp with a silo's session
-                          (socket)   (engine process)
+      run, server session -- Transport <-- ServerApp ~~ Ray's workers: ClientApp with a silo's session
+                                (socket)   (engine process)
 
 The parties, their messages and the run directory are those of the simulation in one process. A worker keeps nothing
-that matters: a silo's state travels with every question and comes back with the answer, so it does not matter which
+that matters: a silo's state travels with every request and comes back with the response, so it does not matter which
 worker answers, and a run that was begun here can be resumed there.
 """
 
@@ -32,32 +32,33 @@ from uldp.errors import ConfigError, RunError
 from uldp.experiment.build import Prepared
 from uldp.experiment.config import Experiment
 from uldp.rng import Secrets
-from uldp.runtimes.flower.child import Child
-from uldp.runtimes.flower.hub import Hub
-from uldp.runtimes.flower.processes import Home, check_installed
+from uldp.runtimes.flower.child import Child, wait_until
+from uldp.runtimes.flower.internals import check_installed
+from uldp.runtimes.flower.processes import Home
+from uldp.runtimes.flower.transport import Transport
 from uldp.runtimes.local import Silos
 from uldp.runtimes.serving import Failed
 from uldp.runtimes.temporary import TemporaryFolder
 from uldp.sessions.plan import Plan
 
 ENGINE: Final = "uldp.runtimes.flower.simulation_engine"
-LOOK_SECONDS: Final = 2.0
-"""How often it is looked whether the engine is still there."""
+POLL_SECONDS: Final = 2.0
+"""Between two looks whether the engine is still there."""
 START_SECONDS: Final = 180.0
 """How long the engine may take until its ServerApp is there."""
-END_SECONDS: Final = 20.0
-TRIES: Final = 3
+STOP_SECONDS: Final = 20.0
+MAX_ATTEMPTS: Final = 3
 """How often a silo is asked whose worker died."""
 
 
-class Question(msgspec.Struct, frozen=True, array_like=True):
+class SiloRequest(msgspec.Struct, frozen=True, array_like=True):
     """What a worker is sent: a request, and the silo's state before it."""
 
     request: bytes
     state: bytes
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class SiloResponse(msgspec.Struct, frozen=True, array_like=True):
     """What it sends back: the reply, the state after it, and how many rows were left out on the way."""
 
     reply: bytes
@@ -69,7 +70,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 class Engine:
     """What the engine's process is told."""
 
-    hub: str
+    transport: str
     token: str
     tree: Mapping[str, Any]
     base: str
@@ -129,41 +130,41 @@ class SilosOnRay(Silos):
         self._states = dict.fromkeys(plan.silos, b"")
         self._engine: Child | None = None
         self._settings = (experiment.to_tree(), str(experiment.base.resolve()), len(plan.silos), experiment.run.threads)
-        self._hub = Hub(again=math.inf)  # a worker that dies is reported; what waits for one would be computed twice
-        self._until.callback(self._hub.close)
+        # Never again: a worker that dies is reported; what waits for one would be computed twice.
+        self._transport = Transport(resend=math.inf)
+        self._until.callback(self._transport.close)
 
     def _started(self) -> Child:
-        """The engine's process; started when the first question is asked: a finished run asks none."""
+        """The engine's process; started with the first request: a finished run has none."""
         if self._engine is not None:
             return self._engine
         folder = self._until.enter_context(TemporaryFolder("sim")).path
         home = Home(folder)
         told = folder / "engine.json"
-        engine = Engine(self._hub.address, self._hub.new_token(), *self._settings, str(folder / "ray"))
+        engine = Engine(self._transport.address, self._transport.new_token(), *self._settings, str(folder / "ray"))
         told.write_bytes(engine.to_json())
         # A model of one's own may lie in the current folder; workers find modules where the engine does.
         path = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))
         environment = home.environment({"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", **_alone()})
         self._engine = Child([sys.executable, "-m", ENGINE, str(told)], environment, self._log, Path.cwd())
-        self._until.callback(self._ended)
+        self._until.callback(self._stop)
         return self._engine
 
-    def _ended(self) -> None:
+    def _stop(self) -> None:
         """Tell the engine that this is all; it gets a while to end its workers."""
         assert self._engine is not None
-        self._hub.close()
-        end = time.monotonic() + END_SECONDS
-        while self._engine.ended is None and time.monotonic() < end:
-            time.sleep(0.1)
-        self._engine.stop()
+        self._transport.close()
+        engine = self._engine
+        wait_until(lambda: engine.ended is not None, STOP_SECONDS, 0.1)
+        engine.stop()
 
     def answers(self, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
-        asked = {name: msgspec.msgpack.encode(Question(body, self._states[name])) for name, body in requests.items()}
-        tries = dict.fromkeys(asked, TRIES)
+        asked = {name: msgspec.msgpack.encode(SiloRequest(body, self._states[name])) for name, body in requests.items()}
+        tries = dict.fromkeys(asked, MAX_ATTEMPTS)
         began = time.monotonic()
         while asked:
             engine = self._started()
-            found = self._hub.exchange(asked, LOOK_SECONDS)
+            found = self._transport.exchange(asked, POLL_SECONDS)
             for name, body in found.items():
                 if isinstance(body, bytes):
                     yield name, self._taken(name, body)
@@ -172,14 +173,14 @@ class SilosOnRay(Silos):
                     tries[name] = self._one_less(name, tries[name], body)
             if asked and engine.ended is not None:
                 raise RunError(f"Flower's engine has ended: {engine.last_words()}", place=str(self._log))
-            if asked and not self._hub.connected and time.monotonic() - began > START_SECONDS:
+            if asked and not self._transport.connected and time.monotonic() - began > START_SECONDS:
                 raise RunError(f"Flower's engine is not there after {START_SECONDS:g} s", place=str(self._log))
 
     def _taken(self, name: str, body: bytes) -> bytes:
-        answer = msgspec.msgpack.decode(body, type=Answer)
-        self._states[name] = answer.state
-        self._left_out += answer.left_out
-        return answer.reply
+        response = msgspec.msgpack.decode(body, type=SiloResponse)
+        self._states[name] = response.state
+        self._left_out += response.left_out
+        return response.reply
 
     def _one_less(self, name: str, left: int, failed: Failed) -> int:
         if failed.refused or left <= 1:

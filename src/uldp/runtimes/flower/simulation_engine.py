@@ -18,15 +18,16 @@ from uldp.errors import UldpError
 from uldp.experiment.build import Prepared, prepare
 from uldp.experiment.config import Experiment
 from uldp.rng import Secrets
-from uldp.runtimes.flower.envelopes import packed, unpacked
-from uldp.runtimes.flower.simulation import Answer, Engine, Question
+from uldp.runtimes.flower import internals, messages, server_app
+from uldp.runtimes.flower.messages import from_record, to_record
+from uldp.runtimes.flower.simulation import Engine, SiloRequest, SiloResponse
 from uldp.runtimes.local import silo_session, simulated_plan
 from uldp.runtimes.recording import torch_threads
 from uldp.sessions.plan import Plan
 from uldp.sessions.silo import SiloSession
 
 _SESSIONS: dict[tuple[str, str], tuple[bytes, SiloSession]] = {}
-"""Of this worker: a silo's session and the state that it is in, so that it need not be restored for every question."""
+"""Of this worker: a silo's session and the state that it is in, so that it need not be restored for every request."""
 
 
 @lru_cache(maxsize=1)
@@ -36,69 +37,44 @@ def _prepared(tree: str, base: str) -> tuple[Prepared, Plan, Secrets]:
     return prepared, simulated_plan(prepared, secrets), secrets
 
 
-def answered(tree: str, base: str, index: int, question: Question) -> Answer:
-    """A silo's answer, from the state that came with the question."""
+def response_of(tree: str, base: str, index: int, request: SiloRequest) -> SiloResponse:
+    """A silo's response, from the state that came with the request."""
     prepared, plan, secrets = _prepared(tree, base)
     name = plan.silos[index]
     state, session = _SESSIONS.pop((plan.digest, name), (b"", None))
-    if session is None or state != question.state or not state:
+    if session is None or state != request.state or not state:
         session = silo_session(prepared, plan, secrets, name)
-        if question.state:
-            session.restore(question.state)
+        if request.state:
+            session.restore(request.state)
     before = session.left_out
     with torch_threads(prepared.experiment.run.threads):
-        reply = session.reply(question.request)
+        reply = session.reply(request.request)
     after = session.save()
     _SESSIONS[plan.digest, name] = (after, session)
-    return Answer(reply, after, session.left_out - before)
+    return SiloResponse(reply, after, session.left_out - before)
 
 
-def answer(content: Any, tree: str, base: str, index: int) -> Any:
+def respond(content: Any, tree: str, base: str, index: int) -> Any:
     """The record to send back for a record that came. All is simulated here, so errors may say what they are."""
-    words, body = unpacked(content)
+    words, body = from_record(content)
     silo = _prepared(tree, base)[1].silos[index]
     if words["kind"] == "who":
-        return packed("name", silo=silo)
+        return to_record("name", silo=silo)
     try:
-        found = answered(tree, base, index, msgspec.msgpack.decode(body, type=Question))
+        found = response_of(tree, base, index, msgspec.msgpack.decode(body, type=SiloRequest))
     except UldpError as error:
-        return packed("refused", str(error).encode(), silo=silo)
-    return packed("reply", msgspec.msgpack.encode(found), silo=silo)
+        return to_record("refused", str(error).encode(), silo=silo)
+    return to_record("reply", msgspec.msgpack.encode(found), silo=silo)
 
 
 def client_app(tree: str, base: str) -> Any:
     """Flower's ``ClientApp`` of all silos: which one it is says the number of its node."""
-    from flwr.app import Context, Message
-    from flwr.clientapp import ClientApp
-
-    app = ClientApp()
-
-    @app.query("carry")  # type: ignore[untyped-decorator]
-    def carry(message: Message, context: Context) -> Message:
-        index = int(context.node_config["partition-id"])
-        return Message(answer(message.content, tree, base, index), reply_to=message)
-
-    return app
-
-
-def server_app(engine: Engine) -> Any:
-    """Flower's ``ServerApp``: it carries for the hub."""
-    from flwr.app import Context
-    from flwr.serverapp import Grid, ServerApp
-
-    from uldp.runtimes.flower.server_app import carry
-
-    app = ServerApp()
-
-    @app.main()  # type: ignore[untyped-decorator]
-    def main_of_run(grid: Grid, context: Context) -> None:
-        carry(grid, engine.hub, engine.token)
-
-    return app
+    return messages.client_app(lambda content, node: respond(content, tree, base, int(node["partition-id"])))
 
 
 def main() -> None:
-    """Run until the hub says that this is all."""
+    """Run until the transport says that this is all."""
+    internals.check_program()
     from flwr.simulation import run_simulation
 
     engine = Engine(**json.loads(Path(sys.argv[1]).read_text()))
@@ -107,7 +83,7 @@ def main() -> None:
     cores = min(engine.threads, os.cpu_count() or 1) if alone else engine.threads
     init = {"_temp_dir": engine.folder} if alone else {}
     run_simulation(
-        server_app=server_app(engine),
+        server_app=server_app.make_app({"hub": engine.transport, "token": engine.token}),
         client_app=client_app(json.dumps(engine.tree), engine.base),
         num_supernodes=engine.silos,
         backend_config={"init_args": init, "client_resources": {"num_cpus": cores, "num_gpus": 0.0}},

@@ -3,10 +3,7 @@
 Where a TLS handshake fails, as in a network that comes and goes, Flower's main thread ends and another one keeps the
 process; where the server answers a heartbeat with an error, the thread of heartbeats ends, and the server takes the
 node for gone. Either is a node that looks alive and gets no message. Here the process ends, and ``join`` starts
-another.
-
-Flower's node sleeps 3 seconds between two looks for a message, which is most of what an exchange costs; here it sleeps
-less. And it notes every answer that the server has taken, so that ``join`` knows when the last one is there.
+another. It also notes every response that the server has taken, so that ``join`` knows when the last one is there.
 """
 
 from __future__ import annotations
@@ -14,42 +11,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
-from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
 from uldp.errors import first_line
+from uldp.runtimes.flower import internals
 
 DELIVERED: Final = "delivered"
-"""The file in Flower's folder that says how many answers the server has taken."""
-POLL: Final = 0.5
-"""Seconds between two looks for a message."""
-
-
-def look_more_often() -> None:
-    """Shorten the pauses of the loop that takes messages from the server, and of no other."""
-    from flwr.supernode import start_client_internal as loop
-
-    def sleep(seconds: float) -> None:
-        time.sleep(min(seconds, POLL))
-
-    loop.time = SimpleNamespace(sleep=sleep)  # all that the module takes from it
-
-
-def note_deliveries(file: Path) -> None:
-    """Let ``file`` grow by a byte with every answer that the server has taken."""
-    from flwr.supernode import start_client_internal as loop
-
-    push = loop.push_object_contents_from_iterable  # the last step of sending an answer
-
-    def noted(*arguments: Any, **options: Any) -> None:
-        push(*arguments, **options)
-        with suppress(OSError), file.open("ab") as out:  # a disk that is full: the answer is there all the same
-            out.write(b".")
-
-    loop.push_object_contents_from_iterable = noted
+"""The file in Flower's folder that says how many responses the server has taken."""
 
 
 def end_with_any_thread() -> None:
@@ -66,16 +35,14 @@ def end_with_any_thread() -> None:
 
 def main() -> None:
     """Be ``flower-supernode`` until it ends, one way or the other."""
-    from flwr.supernode.cli import flower_supernode
-
-    look_more_often()
-    note_deliveries(Path(os.environ["FLWR_HOME"]) / DELIVERED)
     end_with_any_thread()
     code = 1
     try:
-        flower_supernode()
+        internals.run_supernode(Path(os.environ["FLWR_HOME"]) / DELIVERED)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, flush=True)
     except Exception as error:
         print(f"ERROR: the node has ended: {first_line(error)}", flush=True)
     sys.stdout.flush()

@@ -46,7 +46,7 @@ def published_noise(epsilon: float, delta: float, size: int, rate: float, steps:
     if target_delta == 0:
         raise ConfigError(
             f"a group of {size} items asks for a delta below what a float can hold; take a smaller batch or epsilon",
-            place="method.batch_size",
+            place="batch_size",
             value=size,
         )
 
@@ -58,7 +58,7 @@ def published_noise(epsilon: float, delta: float, size: int, rate: float, steps:
         raise ConfigError(
             f"no noise reaches epsilon {target:.3g} at delta {target_delta:.3g}, which a group of {size} items asks "
             "for; take a smaller batch or a larger epsilon",
-            place="privacy.epsilon",
+            place="epsilon",
             value=epsilon,
         )
     from scipy.optimize import brentq

@@ -1,4 +1,4 @@
-"""The hub and the two shims without Flower: a grid of dictionaries, a silo of ten lines."""
+"""The transport and the two shims without Flower: a grid of dictionaries, a silo of ten lines."""
 
 import subprocess
 import sys
@@ -10,16 +10,17 @@ import pytest
 from uldp.errors import RunError
 from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.flower import client_app
-from uldp.runtimes.flower import hub as hub_module
-from uldp.runtimes.flower.hub import Hub
+from uldp.runtimes.flower import transport as transport_module
+from uldp.runtimes.flower.messages import ADDRESS_VARIABLE
+from uldp.runtimes.flower.transport import Transport
 from uldp.runtimes.serving import Failed
 
 
 class FakeRun:
-    """What connects to a hub: a run of Flower that answers by itself."""
+    """What connects to a transport: a run of Flower that answers by itself."""
 
-    def __init__(self, hub, token):
-        self.sock = frames.connect(hub.address, 5)
+    def __init__(self, transport, token):
+        self.sock = frames.connect(transport.address, 5)
         frames.send(self.sock, {"kind": "carrier", "token": token}, b"")
 
     def next(self):
@@ -35,38 +36,38 @@ class FakeRun:
 
 
 @pytest.fixture
-def hub():
-    with Hub({"a": 11, "b": 12}) as made:
+def transport():
+    with Transport({"a": 11, "b": 12}) as made:
         yield made
 
 
-def exchanging(hub, requests, timeout=10):
+def exchanging(transport, requests, timeout=10):
     """An exchange in a thread, and where its result will be."""
     found = {}
-    thread = threading.Thread(target=lambda: found.update(hub.exchange(requests, timeout)))
+    thread = threading.Thread(target=lambda: found.update(transport.exchange(requests, timeout)))
     thread.start()
     return thread, found
 
 
-def test_requests_go_out_and_answers_come_back(hub):
-    run = FakeRun(hub, hub.new_token())
-    thread, found = exchanging(hub, {"a": b"1", "b": b"2"})
+def test_requests_go_out_and_answers_come_back(transport):
+    run = FakeRun(transport, transport.new_token())
+    thread, found = exchanging(transport, {"a": b"1", "b": b"2"})
     header, body = run.next()
     assert (header["silo"], header["node"], body) == ("a", 11, b"1")
     run.answer(header, b"one")
     run.answer_all(1)
     thread.join()
-    assert found == {"a": b"one", "b": b"2!"} and hub.late == ()
+    assert found == {"a": b"one", "b": b"2!"} and transport.pending() == ()
 
 
-def test_what_a_dead_run_did_not_answer_is_asked_again_with_identical_bytes(hub):
-    first = FakeRun(hub, hub.new_token())
-    thread, found = exchanging(hub, {"a": b"1", "b": b"2"})
+def test_what_a_dead_run_did_not_answer_is_asked_again_with_identical_bytes(transport):
+    first = FakeRun(transport, transport.new_token())
+    thread, found = exchanging(transport, {"a": b"1", "b": b"2"})
     header, _ = first.next()
     first.answer(header, b"one")
     first.next()
     first.sock.close()
-    second = FakeRun(hub, hub.new_token())
+    second = FakeRun(transport, transport.new_token())
     header, body = second.next()
     assert (header["silo"], body) == ("b", b"2")
     second.answer(header, b"two")
@@ -75,45 +76,45 @@ def test_what_a_dead_run_did_not_answer_is_asked_again_with_identical_bytes(hub)
 
 
 @pytest.mark.parametrize("answered", [0, 1])
-def test_a_request_that_may_be_lost_is_sent_again_and_either_may_be_answered(hub, monkeypatch, answered):
-    monkeypatch.setattr(hub, "_again", 0.1)
-    run = FakeRun(hub, hub.new_token())
-    thread, found = exchanging(hub, {"a": b"1"})
+def test_a_request_that_may_be_lost_is_sent_again_and_either_may_be_answered(transport, monkeypatch, answered):
+    monkeypatch.setattr(transport, "_resend_seconds", 0.1)
+    run = FakeRun(transport, transport.new_token())
+    thread, found = exchanging(transport, {"a": b"1"})
     sent = [run.next(), run.next()]
     assert [body for _, body in sent] == [b"1", b"1"] and sent[0][0]["number"] != sent[1][0]["number"]
     run.answer(sent[answered][0], b"one")
     thread.join()
     run.answer(sent[1 - answered][0], b"other")  # and the other one counts no more
-    assert found == {"a": b"one"} and hub.late == ()
-    thread, found = exchanging(hub, {"a": b"2"})
+    assert found == {"a": b"one"} and transport.pending() == ()
+    thread, found = exchanging(transport, {"a": b"2"})
     run.answer_all(1)
     thread.join()
     assert found == {"a": b"2!"}
 
 
-def test_a_silo_that_is_late_is_named_and_its_answer_is_not_lost(hub):
-    run = FakeRun(hub, hub.new_token())
-    assert isinstance(hub.exchange({"a": b"1"}, 0.1)["a"], Failed)
-    assert hub.late == ("a",)
+def test_a_silo_that_is_late_is_named_and_its_answer_is_not_lost(transport):
+    run = FakeRun(transport, transport.new_token())
+    assert isinstance(transport.exchange({"a": b"1"}, 0.1)["a"], Failed)
+    assert transport.pending() == ("a",)
     header, _ = run.next()
-    thread, found = exchanging(hub, {"a": b"1"})
+    thread, found = exchanging(transport, {"a": b"1"})
     run.answer(header, b"late")
     thread.join()
     assert found == {"a": b"late"}
-    assert isinstance(hub.exchange({"a": b"3"}, 0.1)["a"], Failed)
+    assert isinstance(transport.exchange({"a": b"3"}, 0.1)["a"], Failed)
     header, body = run.next()  # the request was sent once only: this is the next one
     assert body == b"3"
     run.answer(header, b"three")
-    while hub.late:
+    while transport.pending():
         time.sleep(0.01)
-    assert hub.exchange({"a": b"3"}, 0.1) == {"a": b"three"}
+    assert transport.exchange({"a": b"3"}, 0.1) == {"a": b"three"}
 
 
-def test_an_answer_to_an_earlier_question_is_not_taken_for_a_later_one(hub):
-    run = FakeRun(hub, hub.new_token())
-    hub.exchange({"a": b"1"}, 0.1)
+def test_an_answer_to_an_earlier_question_is_not_taken_for_a_later_one(transport):
+    run = FakeRun(transport, transport.new_token())
+    transport.exchange({"a": b"1"}, 0.1)
     old, _ = run.next()
-    thread, found = exchanging(hub, {"a": b"2"})
+    thread, found = exchanging(transport, {"a": b"2"})
     new, _ = run.next()
     run.answer(old, b"old")
     run.answer(new, b"new")
@@ -121,39 +122,39 @@ def test_an_answer_to_an_earlier_question_is_not_taken_for_a_later_one(hub):
     assert found == {"a": b"new"}
 
 
-def test_refusals_are_failures_and_may_be_asked_again(hub):
-    run = FakeRun(hub, hub.new_token())
+def test_refusals_are_failures_and_may_be_asked_again(transport):
+    run = FakeRun(transport, transport.new_token())
     for _ in range(2):
-        thread, found = exchanging(hub, {"a": b"1"})
+        thread, found = exchanging(transport, {"a": b"1"})
         header, _ = run.next()
         run.answer(header, b"no, because", kind="refused")
         thread.join()
         assert found == {"a": Failed("no, because", refused=True)}
 
 
-def test_a_run_with_an_old_token_is_not_heard(hub):
-    old = hub.new_token()
-    first = FakeRun(hub, old)
-    hub.new_token()
+def test_a_run_with_an_old_token_is_not_heard(transport):
+    old = transport.new_token()
+    first = FakeRun(transport, old)
+    transport.new_token()
     with pytest.raises(RunError):
         first.next()
     with pytest.raises(RunError):
-        FakeRun(hub, old).next()
-    assert not hub.connected and isinstance(hub.exchange({"a": b"1"}, 0.1)["a"], Failed)
+        FakeRun(transport, old).next()
+    assert not transport.connected and isinstance(transport.exchange({"a": b"1"}, 0.1)["a"], Failed)
 
 
 def test_a_run_that_takes_nothing_holds_up_nobody_and_is_dropped(monkeypatch):
-    monkeypatch.setattr(hub_module, "SEND_SECONDS", 5)
-    with Hub({"a": 11, "b": 12}) as hub:
-        FakeRun(hub, hub.new_token())
+    monkeypatch.setattr(transport_module, "SEND_SECONDS", 5)
+    with Transport({"a": 11, "b": 12}) as transport:
+        FakeRun(transport, transport.new_token())
         large, began = bytes(8 << 20), time.monotonic()
-        assert isinstance(hub.exchange({"a": large, "b": large}, 0.2)["a"], Failed)
-        assert hub.late == ("a", "b") and time.monotonic() - began < 4
-        while hub.connected:
+        assert isinstance(transport.exchange({"a": large, "b": large}, 0.2)["a"], Failed)
+        assert transport.pending() == ("a", "b") and time.monotonic() - began < 4
+        while transport.connected:
             assert time.monotonic() - began < 100
             time.sleep(0.05)
-        second = FakeRun(hub, hub.new_token())
-        thread, found = exchanging(hub, {"a": large, "b": large})
+        second = FakeRun(transport, transport.new_token())
+        thread, found = exchanging(transport, {"a": large, "b": large})
         for _ in range(2):
             header, body = frames.receive(second.sock, 1 << 24)
             second.answer(header, body)
@@ -162,12 +163,12 @@ def test_a_run_that_takes_nothing_holds_up_nobody_and_is_dropped(monkeypatch):
 
 
 def test_closing_does_not_wait_for_a_run_that_takes_nothing(monkeypatch):
-    monkeypatch.setattr(hub_module, "END_SECONDS", 0.2)
-    hub = Hub({"a": 11})
-    FakeRun(hub, hub.new_token())
-    hub.exchange({"a": bytes(8 << 20)}, 0.1)
+    monkeypatch.setattr(transport_module, "CLOSE_SECONDS", 0.2)
+    transport = Transport({"a": 11})
+    FakeRun(transport, transport.new_token())
+    transport.exchange({"a": bytes(8 << 20)}, 0.1)
     began = time.monotonic()
-    hub.close()
+    transport.close()
     assert time.monotonic() - began < 30
 
 
@@ -192,23 +193,23 @@ class FakeSilo:
 
 def test_the_client_shim_hands_bytes_over(tmp_path):
     silo = FakeSilo(tmp_path)
-    assert client_app.carried(silo.address, b"abc") == ("reply", b"cba")
-    assert client_app.carried(silo.address, b"bad") == ("refused", b"dab")
-    assert client_app.carried(silo.address, b"odd") == ("failed", client_app.UNKNOWN_ANSWER)
+    assert client_app.forward(silo.address, b"abc") == ("reply", b"cba")
+    assert client_app.forward(silo.address, b"bad") == ("refused", b"dab")
+    assert client_app.forward(silo.address, b"odd") == ("failed", client_app.UNKNOWN_RESPONSE)
 
 
 def test_what_is_wrong_in_a_silo_stays_in_its_log(tmp_path, capsys):
     silo = FakeSilo(tmp_path)
-    assert client_app.carried(silo.address, b"die") == ("failed", client_app.NO_ANSWER)
-    assert client_app.carried(f"unix:{tmp_path}/nobody", b"abc", patience=0.1) == ("failed", client_app.NO_ANSWER)
-    assert str(tmp_path) in capsys.readouterr().out and str(tmp_path).encode() not in client_app.NO_ANSWER
+    assert client_app.forward(silo.address, b"die") == ("failed", client_app.NO_RESPONSE)
+    assert client_app.forward(f"unix:{tmp_path}/nobody", b"abc", patience=0.1) == ("failed", client_app.NO_RESPONSE)
+    assert str(tmp_path) in capsys.readouterr().out and str(tmp_path).encode() not in client_app.NO_RESPONSE
 
 
 def test_an_app_that_fails_says_nothing_about_itself_to_the_server(monkeypatch, capsys):
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
     from flwr.supernode.runtime import run_clientapp
 
-    from uldp.runtimes.flower import executor
+    from uldp.runtimes.flower import executor, internals
 
     said = []
     monkeypatch.setattr("flwr.supercore.heartbeat.HeartbeatSender.start", lambda self: None)
@@ -224,7 +225,7 @@ def test_an_app_that_fails_says_nothing_about_itself_to_the_server(monkeypatch, 
     free = threading.BoundedSemaphore(1)
     assert free.acquire()
     executor._answer(type("Client", (), {"close": lambda self: None})(), app, free)
-    assert said == [executor.FAILED, executor.FAILED] and free.acquire(timeout=0)
+    assert said == [internals.TASK_FAILED, internals.TASK_FAILED] and free.acquire(timeout=0)
     assert "patients.csv" in capsys.readouterr().out
 
 
@@ -281,31 +282,31 @@ class FakeGrid:
         return found
 
 
-def carrying(hub, grid, monkeypatch):
+def relaying(transport, grid, monkeypatch):
     from flwr.supercore.task_identity import TaskIdentity
 
     from uldp.runtimes.flower import server_app
 
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
-    monkeypatch.setenv(server_app.HUB, hub.address)
-    thread = threading.Thread(target=server_app.carry, args=(grid, "", hub.new_token()), daemon=True)
+    monkeypatch.setenv(ADDRESS_VARIABLE, transport.address)
+    thread = threading.Thread(target=server_app.relay, args=(grid, "", transport.new_token()), daemon=True)
     thread.start()
     return thread
 
 
-def test_the_server_shim_carries_between_hub_and_grid(tmp_path, monkeypatch):
+def test_the_server_shim_relays_between_transport_and_grid(tmp_path, monkeypatch):
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
     silo = FakeSilo(tmp_path)
     grid = FakeGrid(
-        {11: lambda record: client_app.answer(record, "a", silo.address), 12: lambda record: RuntimeError("x")}
+        {11: lambda record: client_app.respond(record, "a", silo.address), 12: lambda record: RuntimeError("x")}
     )
-    hub = Hub({"a": 11, "b": 12, "c": 13})
-    thread = carrying(hub, grid, monkeypatch)
-    found = hub.exchange({"a": b"abc", "b": b"def", "c": b"ghi"}, 3)
+    transport = Transport({"a": 11, "b": 12, "c": 13})
+    thread = relaying(transport, grid, monkeypatch)
+    found = transport.exchange({"a": b"abc", "b": b"def", "c": b"ghi"}, 3)
     assert found["a"] == b"cba" and "gone" in str(found["b"]) and "in time" in str(found["c"])
-    grid.nodes[13] = lambda record: client_app.answer(record, "c", silo.address)
-    assert hub.exchange({"c": b"ghi"}, 10) == {"c": b"ihg"}  # a node that comes late is asked then
-    hub.close()
+    grid.nodes[13] = lambda record: client_app.respond(record, "c", silo.address)
+    assert transport.exchange({"c": b"ghi"}, 10) == {"c": b"ihg"}  # a node that comes late is asked then
+    transport.close()
     thread.join(timeout=10)
     assert not thread.is_alive()
 
@@ -313,15 +314,15 @@ def test_the_server_shim_carries_between_hub_and_grid(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("silos", "size"), [(6, 8 << 20), (10, 1 << 20)])
 def test_bodies_larger_than_any_buffer_pass_both_ways_at_once(monkeypatch, silos, size):
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
-    from uldp.runtimes.flower.envelopes import packed, unpacked
+    from uldp.runtimes.flower.messages import from_record, to_record
 
     nodes = {f"s{number}": number + 1 for number in range(silos)}
-    grid = FakeGrid(dict.fromkeys(nodes.values(), lambda record: packed("reply", unpacked(record)[1])))
-    with Hub(nodes) as hub:
-        thread = carrying(hub, grid, monkeypatch)
+    grid = FakeGrid(dict.fromkeys(nodes.values(), lambda record: to_record("reply", from_record(record)[1])))
+    with Transport(nodes) as transport:
+        thread = relaying(transport, grid, monkeypatch)
         for number in range(3):
             requests = {silo: bytes([number]) * size for silo in nodes}
-            assert hub.exchange(requests, 30) == requests
+            assert transport.exchange(requests, 30) == requests
     thread.join(timeout=10)
     assert not thread.is_alive()
 
@@ -331,41 +332,43 @@ def test_nodes_that_nobody_vouches_for_are_asked_for_their_names(tmp_path, monke
     silo = FakeSilo(tmp_path)
     names = {1: "b", 2: "a", 3: "c", 4: "c"}
     nodes = {
-        node: (lambda record, name=name: client_app.answer(record, name, silo.address)) for node, name in names.items()
+        node: (lambda record, name=name: client_app.respond(record, name, silo.address)) for node, name in names.items()
     }
-    with Hub() as hub:
-        carrying(hub, FakeGrid(nodes), monkeypatch)
-        found = hub.exchange({"a": b"abc", "c": b"abc"}, 4)
+    with Transport() as transport:
+        relaying(transport, FakeGrid(nodes), monkeypatch)
+        found = transport.exchange({"a": b"abc", "c": b"abc"}, 4)
     assert found["a"] == b"cba"
     assert isinstance(found["c"], Failed)  # two nodes claim to be c
 
 
-def test_a_run_that_names_another_hub_is_refused(monkeypatch):
+def test_a_run_that_names_another_transport_is_refused(monkeypatch):
     from uldp.runtimes.flower import server_app
 
-    monkeypatch.setenv(server_app.HUB, "unix:/ours")
-    with pytest.raises(RunError, match="another hub"):
-        server_app.carry(None, "unix:/theirs", "")
+    monkeypatch.setenv(ADDRESS_VARIABLE, "unix:/ours")
+    with pytest.raises(RunError, match="another server"):
+        server_app.relay(None, "unix:/theirs", "")
 
 
 def test_an_answer_that_is_too_long_is_refused_and_takes_nobody_else_s_with_it(monkeypatch):
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
-    from uldp.runtimes.flower.envelopes import packed
+    from uldp.runtimes.flower.messages import to_record
 
-    grid = FakeGrid({1: lambda record: packed("reply", b"x" * 1001), 2: lambda record: packed("reply", b"x" * 1000)})
-    with Hub({"bad": 1, "good": 2}, limit=1000) as hub:
-        carrying(hub, grid, monkeypatch)
-        found = hub.exchange({"bad": b"q", "good": b"q"}, 10)
-        assert found["good"] == b"x" * 1000 and hub.connected
+    grid = FakeGrid(
+        {1: lambda record: to_record("reply", b"x" * 1001), 2: lambda record: to_record("reply", b"x" * 1000)}
+    )
+    with Transport({"bad": 1, "good": 2}, limit=1000) as transport:
+        relaying(transport, grid, monkeypatch)
+        found = transport.exchange({"bad": b"q", "good": b"q"}, 10)
+        assert found["good"] == b"x" * 1000 and transport.connected
         assert found["bad"].refused and "1001 bytes, at most 1000" in found["bad"].reason
 
 
-def test_who_is_not_asked_any_more_is_not_asked_by_a_later_run_either(hub):
-    hub.exchange({"a": b"1", "b": b"1"}, 0.1)
-    thread, found = exchanging(hub, {"b": b"2"})
-    run = FakeRun(hub, hub.new_token())
+def test_who_is_not_asked_any_more_is_not_asked_by_a_later_run_either(transport):
+    transport.exchange({"a": b"1", "b": b"1"}, 0.1)
+    thread, found = exchanging(transport, {"b": b"2"})
+    run = FakeRun(transport, transport.new_token())
     header, body = run.next()
     assert (header["silo"], body) == ("b", b"2")
     run.answer(header, b"two")
     thread.join()
-    assert found == {"b": b"two"} and hub.late == ()
+    assert found == {"b": b"two"} and transport.pending() == ()

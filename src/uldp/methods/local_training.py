@@ -27,22 +27,23 @@ class TrainsLocally(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.local  # checks the settings
-
-    def change(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Vector:
-        """x_s - x_t of a silo that trains on all of its records; not a number where the model raises.
-
-        A model may raise on one person's record. An error would tell about it.
-        """
-        try:
-            return learner.silo_delta(x, data, self.local, streams)
-        except (MemoryError, UldpError):
-            raise
-        except Exception:
-            return np.full(len(x), np.nan)
+        _ = self.local_training  # checks the settings
 
     @property
-    def local(self) -> LocalTraining:
+    def local_training(self) -> LocalTraining:
         return LocalTraining(
             self.local_epochs, self.local_lr, self.batch_size, self.optimizer, self.weight_decay, self.momentum
         )
+
+
+def silo_change(x: Vector, data: SiloData, learner: Learner, training: LocalTraining, streams: Streams) -> Vector:
+    """x_s - x_t of a silo that trains on all of its records; not a number where the model raises.
+
+    A model may raise on one person's record. An error would tell about it.
+    """
+    try:
+        return learner.silo_delta(x, data, training, streams)
+    except (MemoryError, UldpError):
+        raise
+    except Exception:
+        return np.full(len(x), np.nan)

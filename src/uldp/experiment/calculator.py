@@ -1,0 +1,241 @@
+"""Epsilon without an experiment: what a method's settings cost, towards whom.
+
+>>> asked = Question.of("uldp-avg", rounds=50, settings=["method.sample_rate=0.1"])
+>>> round(asked.epsilon(5.0).value, 3)
+0.526
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from uldp.aggregation import lookup_aggregation
+from uldp.errors import ConfigError, own_code, require, shown
+from uldp.experiment.sections import read_section, with_override
+from uldp.limits import MAX_ROUNDS, MAX_SILOS, check_whole
+from uldp.methods.base import Method, settings
+from uldp.methods.registry import lookup
+from uldp.privacy.accountants import Epsilon, account, account_replaced
+from uldp.privacy.calibrate import calibrate
+from uldp.privacy.events import Composition, sampled_gaussian
+from uldp.privacy.groups import published_epsilon
+from uldp.privacy.releases import Adversary, ClippedSilo, GaussianSum, NoisedModel, PublicFacts, Release, views
+
+ADVERSARIES: Final = ("public", "server", "silo")
+TABLE_ROUNDS: Final = (1, 10, 50, 100, 200)
+TABLE_SILOS: Final = (1, 2, 5, 10)
+DIMENSION: Final = 10**6
+"""Epsilon depends on the number of parameters only where an aggregation rounds (paillier): this many or fewer."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Towards whom: ``adversary`` is "public", "server" or "silo", of which ``colluding`` collude."""
+
+    adversary: str = "public"
+    aggregation: str = "masked"
+    silos: int = 5
+    colluding: int = 1
+    dropped: int = 0
+
+    def __post_init__(self) -> None:
+        if self.adversary not in ADVERSARIES:
+            known = ", ".join(ADVERSARIES)
+            raise ConfigError(f"one of {known}, not {self.adversary!r}", place="--adversary", value=self.adversary)
+        numbers = {"--silos": (self.silos, 1), "--colluding": (self.colluding, 1), "--dropped": (self.dropped, 0)}
+        for option, (number, least) in numbers.items():
+            check_whole(number, least, MAX_SILOS, option)
+        away = self.dropped + (self.colluding if self.adversary == "silo" else 0)
+        if away > self.silos:
+            raise ConfigError(f"{away} silos of {self.silos} drop out or collude", place="--silos", value=self.silos)
+        if self.colluding > 1 and self.adversary != "silo":
+            raise ConfigError("goes with --adversary silo", place="--colluding", value=self.colluding)
+        lookup_aggregation(self.aggregation)
+
+    @property
+    def facts(self) -> PublicFacts:
+        # Nothing here depends on |U|.
+        return PublicFacts(2, self.silos, DIMENSION, lookup_aggregation(self.aggregation).rounding)
+
+    def of(self, release: Release) -> Adversary:
+        """The adversary's view of a release under this aggregation."""
+        kind = lookup_aggregation(self.aggregation)
+        if self.adversary == "public":
+            return Adversary(dropped=self.dropped)
+        if self.adversary == "server":
+            knows = not release.user_sampling.private
+            return Adversary("server", dropped=self.dropped, sums=kind.server_sees_each_silo, sample=knows)
+        return Adversary("silos", self.colluding, self.dropped, sample=not kind.hides_sample)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A method without its noise, and towards whom it is to be accounted."""
+
+    method: Method
+    side: Side
+    delta: float
+    accountant: str = "auto"
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        # More than there are silos would be counted as all of them: somebody who forgets --silos would be told too few.
+        for place, most in (("method.max_silos", self.side.silos), ("privacy.dropout_tolerance", self.side.silos - 1)):
+            given = getattr(self.method, place.partition(".")[2], 0)
+            require(given <= most, place, given, f"at most {most} with {self.side.silos} silos (--silos)")
+
+    @classmethod
+    def of(
+        cls,
+        method: str,
+        *,
+        rounds: int | None = None,
+        settings: Iterable[str] = (),
+        side: Side = Side(),  # noqa: B008
+        delta: float = 1e-5,
+        accountant: str = "auto",
+    ) -> Question:
+        """The question about a method by name; ``settings`` are ``method.key=value`` and
+        ``privacy.dropout_tolerance=value``."""
+        return cls(built_method(method, rounds, settings), side, delta, accountant, method)
+
+    def release(self, noise_multiplier: float, **changes: Any) -> Release:
+        """What a round releases with this noise, checked."""
+        noise = noise_multiplier if self.method.unit is not None else 0.0
+        release = replace(self.method, noise_multiplier=noise, **changes).release(self.side.facts)
+        release.check()
+        lookup_aggregation(self.side.aggregation)().check(release, self.method.rounds)
+        return release
+
+    def seen(self, release: Release, rounds: int | None = None) -> Composition:
+        """What the adversary sees of the whole run."""
+        return views(release, self.side.of(release), [1] * (rounds or self.method.rounds))
+
+    def epsilon(self, noise_multiplier: float) -> Epsilon:
+        """The adversary's epsilon under add/remove adjacency."""
+        return account(self.seen(self.release(noise_multiplier)), self.delta, self.accountant)
+
+    def replace_one(self, noise_multiplier: float) -> float:
+        """The adversary's epsilon under replace-one adjacency."""
+        release = self.release(noise_multiplier)
+        if release.replace_one:
+            return self.epsilon(noise_multiplier).value
+        return account_replaced(self.seen(release), self.delta).value
+
+    def silos_of_a_user(self) -> int | None:
+        """In how many silos a user may have records, where epsilon depends on it."""
+        release = self.method.release(self.side.facts)
+        if isinstance(release, GaussianSum):
+            return None if release.user_weighting is not None else release.silos_of_a_user
+        if isinstance(release, NoisedModel) and release.sampling != "records":
+            return release.silos_of_a_user
+        return None
+
+    def noise_multiplier(self, epsilon: float) -> float:
+        """The smallest noise with which the run stays within ``epsilon``.
+
+        It must do when as many shares of the noise are missing or known as are tolerated.
+        """
+        if self.method.unit is None:
+            raise ConfigError(
+                f"{self.name} adds no noise, so no noise reaches an epsilon", place="--method", value=self.name
+            )
+        side = self.worst().side
+        return calibrate(lambda noise: replace(self, side=side).seen(self.release(noise)), epsilon, self.delta)
+
+    def worst(self) -> Question:
+        """The question with as many silos missing as the noise tolerates."""
+        known = self.side.colluding if self.side.adversary == "silo" else 0
+        dropped = max(self.side.dropped, self.method.dropout_tolerance - known)
+        return replace(self, side=replace(self.side, dropped=dropped))
+
+
+def built_method(name: str, rounds: int | None, assignments: Iterable[str]) -> Method:
+    """A method by name with these settings."""
+    named = lookup(name)
+    tree: dict[str, Any] = {"method": {}}
+    if rounds is not None:
+        tree["method"]["rounds"] = check_whole(rounds, 1, MAX_ROUNDS, "--rounds")
+    for assignment in assignments:
+        tree = with_override(tree, assignment)
+    privacy: Mapping[str, Any] = tree.pop("privacy", {})
+    for path in (*(key for key in tree if key != "method"), *(f"privacy.{key}" for key in privacy)):
+        if path != "privacy.dropout_tolerance":
+            raise ConfigError(
+                f"method.key=value or privacy.dropout_tolerance=value, not {shown(path)}", place="--set", value=path
+            )
+    fields = {**tree["method"], **named.fixed}
+    if "rounds" not in fields:
+        raise ConfigError("how many rounds?", place="--rounds")
+    for key, value in named.fixed.items():
+        if tree["method"].get(key, value) != value:
+            given = tree["method"][key]
+            raise ConfigError(f"{name} means {key} = {value!r}, not {shown(given)}", place=f"method.{key}", value=given)
+    with own_code(ConfigError, f"{name!r} failed", "method"):
+        method = read_section(named.method, fields, "method", known=settings(named.method))
+    if method.local:
+        raise ConfigError(
+            "its clients perturb by themselves; `uldp local` says what that costs", place="--method", value=name
+        )
+    tolerance = check_whole(privacy.get("dropout_tolerance", 0), 0, MAX_SILOS, "privacy.dropout_tolerance")
+    return replace(method, dropout_tolerance=tolerance)
+
+
+Row = tuple[int, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Epsilons side by side: what stands in the first column, the other columns' names, and the rows."""
+
+    head: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def side_by_side(asked: Question, noise_multiplier: float) -> Table:
+    """The paper's formula, a valid one and the tight value."""
+    release = asked.release(noise_multiplier)
+    if isinstance(release, NoisedModel) and release.group_size is not None:
+        return _by_group_size(asked, noise_multiplier, release.group_size)
+    if asked.silos_of_a_user() is not None:
+        return _by_silos(asked, noise_multiplier)
+    return _by_rounds(asked, release, noise_multiplier)
+
+
+def _by_silos(asked: Question, noise_multiplier: float) -> Table:
+    """For a user with records in several silos, beside one with a single record in one silo."""
+
+    def epsilon(silos: int) -> float:
+        release = asked.release(noise_multiplier, max_silos=silos)
+        return account(asked.seen(release), asked.delta, asked.accountant).value
+
+    given = getattr(asked.method, "max_silos", 0) or 1
+    silos = sorted({*(s for s in TABLE_SILOS if s <= asked.side.silos), given})
+    one = epsilon(1)
+    return Table("silos of a user", ("in one silo", "true"), tuple((s, (one, epsilon(s))) for s in silos))
+
+
+def _by_group_size(asked: Question, noise_multiplier: float, largest: int) -> Table:
+    rows = []
+    for size in sorted({*(2**power for power in range(30) if 2**power <= largest), largest}):
+        seen = asked.seen(asked.release(noise_multiplier, group_size=size))
+        values = [published_epsilon(seen, asked.delta) if size & (size - 1) == 0 else math.nan]
+        values += [account(seen, asked.delta, name).value for name in ("lemma6", "lemma5", "auto")]
+        rows.append((size, tuple(values)))
+    return Table("k", ("published", "Lemma 6, valid orders", "Lemma 5", "tight"), tuple(rows))
+
+
+def _by_rounds(asked: Question, release: Release, noise_multiplier: float) -> Table:
+    rows, rounds = [], asked.method.rounds
+    for count in sorted({*(t for t in TABLE_ROUNDS if t < rounds), rounds}):
+        seen = asked.seen(release, count)
+        naive = isinstance(release, ClippedSilo)  # its Theorem 1 takes half the sensitivity
+        claimed: Composition = {sampled_gaussian(noise_multiplier): count} if naive else seen
+        values = [account(claimed, asked.delta, "rdp").value]
+        values += [account(seen, asked.delta, name).value for name in ("rdp", "auto")]
+        rows.append((count, tuple(values)))
+    return Table("rounds", ("published", "valid, by RDP", "tight"), tuple(rows))

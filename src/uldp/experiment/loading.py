@@ -1,0 +1,244 @@
+"""From an experiment to the data of one party: all silos of a simulation, none for a server, one for a silo.
+
+Every party holds a :class:`~uldp.data.federation.Federation` of all silos; those whose records are not here are empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from uldp.caveats import Caveat, Severity
+from uldp.data.federation import Federation, LabelArray, Records, SiloData, Task
+from uldp.data.holdout import parted, with_holdout
+from uldp.errors import ConfigError, did_you_mean
+from uldp.experiment.config import Experiment
+from uldp.rng import Secrets, Streams
+
+if TYPE_CHECKING:
+    from uldp.data.roster import UserIndex
+    from uldp.data.schema import Schema
+
+SIMULATED_KEY = Caveat(
+    "simulated-id-key",
+    "Ids were hashed with a key from the seed: whoever knows run.seed can tell which bucket is whose. Give "
+    "data.id_key, a file that the silos share, before real parties take part.",
+    Severity.WEAKENS,
+)
+
+
+def load_federation(experiment: Experiment) -> Federation:
+    """The data of all silos, with ``data.holdout`` of the people kept out of training."""
+    streams = Streams.from_seed(experiment.run.seed)
+    return with_holdout(_all_people(experiment), experiment.data.holdout, streams)
+
+
+def _all_people(experiment: Experiment) -> Federation:
+    data, streams = experiment.data, Streams.from_seed(experiment.run.seed)
+    if data.dataset is not None:
+        from uldp.data.builtin import load_builtin
+        from uldp.data.store import expanded
+
+        silos = data.silos if isinstance(data.silos, int) else None
+        folder = None if data.data_dir is None else experiment.base / expanded(data.data_dir, "data.data_dir")
+        return load_builtin(data.dataset, data.users, silos, data.allocation, streams, folder, data.options)
+    from uldp.data.tables import load_tables
+
+    assert isinstance(data.silos, tuple) and data.user is not None
+    federation = load_tables(
+        [experiment.base / file for file in data.silos],
+        schema_of(experiment),
+        user_index(experiment),
+        streams.child("data"),
+        user=data.user,
+        test=None if data.test is None else experiment.base / data.test,
+        test_fraction=data.test_fraction,
+        name=experiment.name or "tables",
+    )
+    return replace(federation, caveats=(*federation.caveats, *_key_caveats(experiment)))
+
+
+def _key_caveats(experiment: Experiment) -> tuple[Caveat, ...]:
+    return (SIMULATED_KEY,) if experiment.data.roster is None and experiment.data.id_key is None else ()
+
+
+def schema_of(experiment: Experiment) -> Schema:
+    """How this experiment's tables become numbers."""
+    from uldp.data.schema import Schema
+
+    return Schema.from_dict(experiment.data.schema, label=experiment.data.label, user=experiment.data.user)
+
+
+def user_index(experiment: Experiment) -> UserIndex:
+    """How ids become users, for a party that holds the roster or the key."""
+    from uldp.data.roster import HashedIds, Roster
+
+    data = experiment.data
+    if data.roster is not None:
+        roster = Roster.from_file(experiment.base / data.roster, data.user)
+        if data.users not in (None, roster.users):
+            raise ConfigError(
+                f"the roster has {roster.users} ids, not {data.users}; correct one of them",
+                place="data.users",
+                value=data.users,
+            )
+        return roster
+    if data.id_key is not None:
+        return HashedIds.with_key_file(data.users or 0, experiment.base / data.id_key)
+    return HashedIds.simulated(data.users or 0, Secrets.simulated_from_seed(experiment.run.seed).child("ids"))
+
+
+def server_federation(experiment: Experiment) -> Federation:
+    """What the server holds: nobody's records, and a test set if there is one."""
+    if experiment.data.dataset is not None:
+        return without_records(load_federation(experiment))
+    return replace(_known_tables(experiment), test=_test_file(experiment))
+
+
+def silo_federation(
+    experiment: Experiment, silo: str, data_file: Path | str | None, holdout_file: Path | str | None
+) -> Federation:
+    """What one silo holds: its own table (``data_file``, or where the experiment says it lies) and no other.
+
+    ``holdout_file`` is a table of people who take no part in training, instead of ``data.holdout``.
+    """
+    _check_holdout_file(experiment, holdout_file)
+    if experiment.data.dataset is not None:
+        if data_file is not None:
+            raise ConfigError(
+                f"{experiment.data.dataset} is built in and dealt out by itself; leave the file out",
+                place="--data",
+                value=str(data_file),
+            )
+        federation = load_federation(experiment)
+        _check_name(silo, federation)
+        return without_records(federation, but=silo)
+    known = _known_tables(experiment)
+    _check_name(silo, known)
+    return _with_own_table(experiment, known, silo, data_file, holdout_file)
+
+
+def without_records(federation: Federation, but: str = "") -> Federation:
+    """The same silos, empty, except for the one called ``but``."""
+    nothing = np.zeros(0, dtype=np.int64)
+    silos = tuple(silo if silo.name == but else silo.take(nothing) for silo in federation.silos)
+    holdout = tuple(part if part.name == but else part.take(nothing) for part in federation.holdout)
+    return replace(federation, silos=silos, holdout=holdout, people=None)
+
+
+def _known_tables(experiment: Experiment) -> Federation:
+    """Of own tables: what follows from the schema and from |U|."""
+    from uldp.data.tables import silo_files
+
+    data, schema = experiment.data, schema_of(experiment)
+    assert isinstance(data.silos, tuple)
+    shape = (len(schema.feature_names()),)
+    return Federation(
+        name=experiment.name or "tables",
+        silos=tuple(_empty(name, shape, schema.task) for name in silo_files(data.silos)),
+        users=_number_of_users(experiment),
+        task=schema.task,
+        test=_no_records(shape, schema.task),
+        caveats=(*schema.caveats, *_key_caveats(experiment)),
+        no_guarantee=schema.no_guarantee,
+        hashed_ids=data.roster is None,
+        schema=schema,
+    )
+
+
+def _no_records(shape: tuple[int, ...], task: Task) -> Records:
+    labels: LabelArray = np.zeros(0, dtype=np.int64) if task.classes else np.zeros(0, dtype=np.float32)
+    return Records(np.zeros((0, prod(shape)), dtype=np.float32).reshape(0, *shape), labels)
+
+
+def _empty(name: str, shape: tuple[int, ...], task: Task) -> SiloData:
+    nothing = _no_records(shape, task)
+    return SiloData(name, nothing.features, nothing.labels, np.zeros(0, dtype=np.int64))
+
+
+def _with_own_table(
+    experiment: Experiment, known: Federation, silo: str, file: Path | str | None, holdout_file: Path | str | None
+) -> Federation:
+    from uldp.data.tables import checked_fraction, load_silo, silo_files
+
+    data, index, schema = experiment.data, user_index(experiment), known.schema
+    assert isinstance(data.silos, tuple) and data.user is not None and schema is not None
+    path = experiment.base / silo_files(data.silos)[silo] if file is None else Path(file)
+    streams = Streams.from_seed(experiment.run.seed).child("data")
+    fraction, named = checked_fraction(data.test_fraction), "data.silos" if file is None else "--data"
+    loaded = load_silo(silo, path, schema, index, streams, user=data.user, test_fraction=fraction, named=named)
+    records, holdout = parted(loaded.data, data.holdout, Streams.from_seed(experiment.run.seed))
+    notes = loaded.notes
+    if holdout_file is not None:
+        held = load_silo(silo, Path(holdout_file), schema, index, streams, user=data.user, named="--holdout")
+        holdout, strangers = _untrained(held.data, records)
+        notes = (*notes, *held.notes, *strangers)
+    return replace(
+        known,
+        silos=tuple(records if part.name == silo else part for part in known.silos),
+        holdout=() if holdout is None else tuple(holdout if part.name == silo else part for part in known.silos),
+        notes=notes,
+        roster=index.digest(),
+    )
+
+
+def _check_holdout_file(experiment: Experiment, file: Path | str | None) -> None:
+    if file is None:
+        return
+    for wrong, why in (
+        (experiment.data.dataset is not None, "the data set is built in; set data.holdout instead"),
+        (experiment.data.holdout, "the experiment holds people out by itself (data.holdout); leave the file out"),
+        (not experiment.run.evaluate_silos, "nobody asks for it: run.evaluate_silos is false; leave the file out"),
+    ):
+        if wrong:
+            raise ConfigError(why, place="--holdout", value=str(file))
+
+
+def _untrained(held: SiloData, trained: SiloData) -> tuple[SiloData, tuple[str, ...]]:
+    """The hold-out records of people of whom the table has none: nobody is measured on who is trained on here."""
+    both = np.isin(held.users, trained.users)
+    people = len(np.unique(held.users[both]))
+    if not people:
+        return held, ()
+    return held.take(~both), (
+        f"--holdout: {people} people (or buckets that ids are hashed to) have records in the table too and are left "
+        "out of the hold-out",
+    )
+
+
+def _number_of_users(experiment: Experiment) -> int:
+    data = experiment.data
+    if data.users is not None:
+        return data.users
+    assert data.roster is not None
+    if not (experiment.base / data.roster).exists():
+        raise ConfigError(
+            "the roster is not here; put it there, or write its length into data.users besides",
+            place="data.roster",
+            value=data.roster,
+        )
+    return user_index(experiment).users
+
+
+def _test_file(experiment: Experiment) -> Records:
+    """The server's own test set, if it holds one."""
+    from uldp.data.tables import load_test
+
+    test, schema = experiment.data.test, schema_of(experiment)
+    if test is None or not (experiment.base / test).exists():
+        return _no_records((len(schema.feature_names()),), schema.task)
+    return load_test(experiment.base / test, schema)
+
+
+def _check_name(silo: str, federation: Federation) -> None:
+    known = [part.name for part in federation.silos]
+    if silo not in known:
+        raise ConfigError(
+            f"this experiment has no silo {silo!r}. Its silos: {', '.join(known)}{did_you_mean(silo, known)}",
+            place="--silo",
+            value=silo,
+        )

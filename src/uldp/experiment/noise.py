@@ -1,0 +1,66 @@
+"""The noise of an experiment: as given, or calibrated to its target epsilon."""
+
+from __future__ import annotations
+
+from uldp.data.federation import IntArray
+from uldp.errors import ConfigError
+from uldp.experiment.config import Experiment
+from uldp.methods.base import Method
+from uldp.privacy.accountants import Composition, account
+from uldp.privacy.calibrate import calibrate
+from uldp.privacy.releases import PublicFacts
+
+
+def planned_events(method: Method, facts: PublicFacts) -> Composition:
+    """The composition of a whole run in which every silo takes part in every round, but those that may be missing."""
+    return {method.release(facts).event(facts.silos - method.dropout_tolerance): method.rounds}
+
+
+def noised_method(experiment: Experiment, totals: IntArray, facts: PublicFacts) -> Method:
+    """The method with its noise: as given, or calibrated to the target epsilon."""
+    privacy, method = experiment.privacy, experiment.method
+    if method.local:
+        _check_local_budget(experiment, facts)
+    if method.unit is None or method.local:
+        return method
+    if experiment.run.secrets == "os" and method.for_data(totals) != method:
+        raise ConfigError(
+            f"{getattr(method, method.reads_data)!r} reads the data, which nothing hides, and run.secrets = 'os' is "
+            "for models that are released; take another value",
+            place=f"method.{method.reads_data}",
+            value=getattr(method, method.reads_data),
+        )
+
+    def noised(noise_multiplier: float) -> Method:
+        return experiment.with_noise(noise_multiplier).for_data(totals)
+
+    if privacy.noise_multiplier is not None:
+        return noised(privacy.noise_multiplier)
+    assert privacy.epsilon is not None
+    sigma = calibrate(lambda noise: planned_events(noised(noise), facts), privacy.epsilon, privacy.delta)
+    try:
+        noised(sigma).release(facts).check()
+    except ConfigError as error:
+        if error.place != "privacy.noise_multiplier":
+            raise
+        raise ConfigError(
+            f"epsilon {privacy.epsilon:g} needs noise multiplier {sigma:g}, which cannot be drawn; take a "
+            f"{'larger' if sigma > 1 else 'smaller'} epsilon or {'fewer' if sigma > 1 else 'more'} rounds",
+            place="privacy.epsilon",
+            value=privacy.epsilon,
+        ) from error
+    return noised(sigma)
+
+
+def _check_local_budget(experiment: Experiment, facts: PublicFacts) -> None:
+    budget = experiment.privacy.epsilon
+    if budget is None:
+        return
+    one_round = account({experiment.method.release(facts).event(facts.silos): 1}, experiment.privacy.delta).value
+    if one_round > budget:
+        raise ConfigError(
+            f"one round costs epsilon {one_round:.4g} locally, the budget is {budget:g}; leave it out "
+            "(--set privacy.epsilon=none), or lower method.epsilon_weight",
+            place="privacy.epsilon",
+            value=budget,
+        )

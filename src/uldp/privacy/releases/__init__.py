@@ -1,0 +1,28 @@
+"""What a round releases: sensitivity, encoding, noise and event come from one frozen value, so they cannot disagree."""
+
+from uldp.privacy.releases.base import Adversary, PublicFacts, Release, SiloPart, Unprotected, views
+from uldp.privacy.releases.clipped_silo import ClippedSilo
+from uldp.privacy.releases.gaussian_sum import GaussianSum
+from uldp.privacy.releases.local_perturbation import LocalPerturbation
+from uldp.privacy.releases.noised_model import NoisedModel
+from uldp.privacy.releases.own import OWN_RELEASES, sealed
+from uldp.privacy.releases.sampling import SiloSampling, UserSampling
+from uldp.privacy.releases.sums import Contribution
+
+__all__ = [
+    "OWN_RELEASES",
+    "Adversary",
+    "ClippedSilo",
+    "Contribution",
+    "GaussianSum",
+    "LocalPerturbation",
+    "NoisedModel",
+    "PublicFacts",
+    "Release",
+    "SiloPart",
+    "SiloSampling",
+    "Unprotected",
+    "UserSampling",
+    "sealed",
+    "views",
+]

@@ -1,0 +1,194 @@
+"""What a round releases, as one frozen value.
+
+A method makes a release from its settings and the public facts. The aggregation draws the noise from it, the
+accountant reads the event from it, and the statement asks it what each adversary sees. Rows pass through
+:meth:`Release.rows`, which enforces what the event assumes of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol
+
+from uldp.caveats import Caveat
+from uldp.data.federation import IntArray, SiloData
+from uldp.learners.base import Learner
+from uldp.privacy.events import Event, NonPrivate
+from uldp.privacy.ledger import merge
+from uldp.privacy.releases.counts import CountExchange
+from uldp.privacy.releases.sampling import SiloSampling, UserSampling
+from uldp.privacy.releases.sums import Contribution
+from uldp.rng import Secrets, Streams
+from uldp.vectors import FixedPoint, Vector
+
+
+@dataclass(frozen=True)
+class PublicFacts:
+    """What everybody knows about a federation: |U|, |S| and the number d of parameters.
+
+    ``rounding``: by how many units the aggregation rounds each coordinate of the total, at a point that may be known.
+    """
+
+    users: int
+    silos: int
+    dimension: int
+    rounding: int = 0
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """Whose view is bounded: anyone who sees the released models, the server, or some silos that collude.
+
+    ``dropped`` silos sent nothing, and their shares of the noise are missing from the total. The aggregation decides
+    whether the server sees each silo's sum (``sums``) and whether the adversary knows which users were sampled
+    (``sample``; the public never does).
+    """
+
+    who: Literal["public", "server", "silos"] = "public"
+    colluding: int = 1
+    dropped: int = 0
+    sums: bool = True
+    sample: bool = True
+
+    def shares(self, facts: PublicFacts) -> int:
+        """How many shares of the noise this adversary cannot subtract from the total."""
+        return max(0, facts.silos - self.dropped - (self.colluding if self.who == "silos" else 0))
+
+
+class SiloPart(Protocol):
+    """What a release asks of a method: its part inside a silo."""
+
+    def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
+        """Rows that are functions of one user's records each (or of the silo's), from the model x."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release(ABC):
+    """What all silos together release in a round."""
+
+    facts: PublicFacts
+    user_sampling: UserSampling = field(default_factory=UserSampling)
+    silo_sampling: SiloSampling = field(default_factory=SiloSampling)
+
+    shared_noise: ClassVar[bool] = False
+    """Whether the noise of the total is the sum of the silos' shares, which may be missing or known to some."""
+    replace_one: ClassVar[bool] = False
+    """Whether the event also holds under replace-one adjacency: a user's records are replaced, not removed."""
+    local: ClassVar[bool] = False
+    """Whether every client perturbs what it sends by itself, so that the noise is no setting of ``[privacy]``."""
+
+    @property
+    @abstractmethod
+    def unit(self) -> str | None:
+        """Whom the guarantee protects: "user", "record" or "client"; None for a release without one."""
+
+    @property
+    @abstractmethod
+    def encoding(self) -> FixedPoint:
+        """How rows become integers."""
+
+    @abstractmethod
+    def rows(
+        self, method: SiloPart, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
+    ) -> Iterator[Contribution]:
+        """A silo's rows, within what :meth:`event` assumes of them.
+
+        ``streams`` is for what may be known (order of records, dropout), ``secrets`` for what a claim rests on.
+        """
+
+    @abstractmethod
+    def event(self, silos_heard: int) -> Event:
+        """What is released in a round in which ``silos_heard`` silos took part, for the accountant."""
+
+    @property
+    def noise_scale(self) -> float:
+        """The deviation of the noise that one silo adds to its sum, in units of the encoding."""
+        return 0.0
+
+    @property
+    def max_rows(self) -> int:
+        """How many rows are added up at most."""
+        return self.facts.silos
+
+    @property
+    def exchange(self) -> CountExchange | None:
+        """What silos must learn about record counts before the first round."""
+        return None
+
+    @property
+    def user_weighting(self) -> str | None:
+        """``uniform`` or ``records``, so that an aggregation can apply the weights itself; None for rows without."""
+        return None
+
+    def weights(self, counts: IntArray, told: IntArray | None) -> Vector | None:
+        """w_su for all users of one silo, from this user's own counts only; None for weight 1."""
+        return None
+
+    def select(self, data: SiloData, told: IntArray | None, streams: Streams) -> SiloData:
+        """The records that take part, the same in every round."""
+        return data
+
+    def view(self, adversary: Adversary) -> Event:
+        """What an adversary sees of a round. A release that does not say claims nothing but towards the public."""
+        return self.event(adversary.shares(self.facts)) if adversary.who == "public" else NonPrivate()
+
+    def per_person(self) -> Mapping[int, Event]:
+        """Where single records are protected: what a person with this number of them faces in a round."""
+        return {}
+
+    def check(self) -> None:
+        """Refuse settings under which a sum could overflow or the noise would not be what the event says."""
+        self.silo_sampling.check(self.facts.silos)
+        self.encoding.check_range(self.max_rows, self.noise_scale * self.facts.silos**0.5)
+
+    def check_counts(self, counts: IntArray) -> None:  # noqa: B027
+        """Refuse data that break what the guarantee assumes; only where all silos' counts are in one place."""
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        """What a privacy statement must say about this release."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unprotected(Release):
+    """Rows as they are: nobody's influence is bounded, and no noise is added.
+
+    What is sent still passes through the integer sum, so it needs a public range: a coordinate beyond ``value_range``
+    is cut off there, and the run reports how many were.
+    """
+
+    value_range: float = 1024.0
+
+    @property
+    def unit(self) -> None:
+        return None
+
+    @property
+    def encoding(self) -> FixedPoint:
+        return FixedPoint(limit=self.value_range, bits=48, saturate=True)
+
+    def rows(
+        self, method: SiloPart, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
+    ) -> Iterator[Contribution]:
+        return method.silo(x, data, learner, streams)
+
+    def event(self, silos_heard: int) -> Event:
+        return NonPrivate()
+
+
+def views(release: Release, adversary: Adversary, releases: Sequence[int]) -> Mapping[Event, int]:
+    """What an adversary sees of several rounds, with these numbers of releases (one, but for repeated rounds).
+
+    Releases of one round share its sample, so they are merged before they are composed. Who knows the sample gets no
+    amplification, but no user is in more rounds than the limit. Towards the public the limit costs nothing: given what
+    was seen before, a user is sampled with probability at most q.
+    """
+    limit = release.user_sampling.max_participations
+    if limit and adversary.who != "public" and adversary.sample:
+        releases = sorted(releases, reverse=True)[:limit]
+    event = release.view(adversary)
+    return Counter(seen for count in releases for seen in merge([event] * count))

@@ -1,0 +1,223 @@
+"""A sum of clipped, weighted rows of users over all silos, with Gaussian noise that the silos add in shares.
+
+Kato, Xiong, Takagi, Cao, Yoshikawa: "ULDP-FL: Federated Learning with Across Silo User-Level Differential Privacy",
+PVLDB 17(11), 2024; Algorithms 3 and 4, Theorem 3.
+
+Guarantee. Each row is clipped to C here, a user with records has at most one row in a silo and nobody else has any, and
+sum_s w_su <= 1: one user moves the total by at most C. Each of the |S| silos adds N(0, sigma^2 C^2 / |S|), so the total
+carries N(0, sigma^2 C^2): a Gaussian of multiplier sigma per round. With user-level sub-sampling it is Poisson-sampled
+at q, for those who do not know the sample. Without weights (``weighting = "none"``) a user moves the total by C in each
+of up to s silos (``max_silos``): a Gaussian of multiplier sigma / s.
+
+That row u is a function of user u's records alone is up to the method.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final, cast
+
+import numpy as np
+
+from uldp.caveats import Caveat, Severity
+from uldp.data.federation import IntArray, SiloData
+from uldp.errors import ConfigError, ModelError, require
+from uldp.learners.base import Learner
+from uldp.limits import MAX_SILOS, check_whole
+from uldp.privacy.events import Event, NonPrivate, sampled_gaussian
+from uldp.privacy.releases.base import Adversary, PublicFacts, Release, SiloPart
+from uldp.privacy.releases.counts import CountExchange, RecordTotals
+from uldp.privacy.releases.sums import Contribution, check_share, continuous_multiplier, require_limit
+from uldp.privacy.releases.weights import record_weights, uniform_weights
+from uldp.rng import Secrets, Streams
+from uldp.vectors import FixedPoint, Rows, Vector, clip_rows
+
+WEIGHTINGS: Final = ("none", "uniform", "records")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianSum(Release):
+    """sum_s sum_u w_su clip(row_su, C) + N(0, sigma^2 C^2).
+
+    ``dropout_tolerance``: the silos' shares of the noise are made so large that sigma is kept although this many
+    shares are missing or known. ``max_silos``: a user has records in at most this many silos, 0 for no bound; it
+    matters without weights only.
+
+    >>> GaussianSum(facts=PublicFacts(100, 5, 10), clip=1.0, noise_multiplier=5.0, weighting="uniform").event(5)
+    Gaussian(noise_multiplier=4.999999999999984)
+    """
+
+    clip: float
+    noise_multiplier: float
+    weighting: str = "uniform"
+    dropout_tolerance: int = 0
+    max_silos: int = 0
+
+    shared_noise: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_limit("method.clip", self.clip)
+        require(0 <= self.noise_multiplier < math.inf, "privacy.noise_multiplier", self.noise_multiplier, "0 or more")
+        known = ", ".join(WEIGHTINGS)
+        require(self.weighting in WEIGHTINGS, "method.weighting", self.weighting, f"one of {known}")
+        check_whole(self.max_silos, 0, MAX_SILOS, "method.max_silos")
+
+    @property
+    def unit(self) -> str:
+        return "user"
+
+    @property
+    def encoding(self) -> FixedPoint:
+        return FixedPoint(limit=self.clip)
+
+    @property
+    def noise_scale(self) -> float:
+        # Algorithm 3, lines 17 and 24: variance sigma^2 C^2 / |S| in each silo; without those that may be missing
+        shares = max(1, self.facts.silos - self.dropout_tolerance)
+        return self.noise_multiplier * self.encoding.units / math.sqrt(shares)
+
+    @property
+    def _weighted(self) -> bool:
+        return self.weighting != "none"
+
+    @property
+    def user_weighting(self) -> str | None:
+        return self.weighting if self._weighted else None
+
+    @property
+    def silos_of_a_user(self) -> int:
+        """In how many silos of one round a user may have records."""
+        return min(self.max_silos or self.facts.silos, max(1, self.silo_sampling.per_round(self.facts.silos)))
+
+    @property
+    def sensitivity(self) -> float:
+        """By how many clips one user moves the total: one, for weights sum to at most 1 over silos."""
+        return 1.0 if self._weighted else float(self.silos_of_a_user)
+
+    @property
+    def max_rows(self) -> int:
+        if self._weighted:
+            return max(self.facts.users, self.facts.silos)
+        return self.facts.users * self.silos_of_a_user + self.facts.silos
+
+    @property
+    def exchange(self) -> CountExchange | None:
+        return RecordTotals() if self.weighting == "records" else None
+
+    def weights(self, counts: IntArray, told: IntArray | None) -> Vector | None:
+        if not self._weighted:
+            return None
+        if self.weighting == "uniform":
+            return uniform_weights(self.facts.users, self.facts.silos)
+        assert told is not None, "record weights need the totals"
+        return record_weights(counts, told)
+
+    def rows(
+        self, method: SiloPart, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
+    ) -> Iterator[Contribution]:
+        # A row counts for a user with records here, in the sample, who had no row before: a second one would move the
+        # total by a second clip, and one of somebody who is not sampled would be there in spite of the sample.
+        awaited = np.zeros(self.facts.users, dtype=np.bool_)
+        awaited[data.users] = True
+        for given, made in method.silo(x, data, learner, streams):
+            users, rows = self._checked(given, made)
+            counts = np.zeros(len(users), dtype=np.bool_)
+            counts[np.unique(users, return_index=True)[1]] = True
+            counts &= awaited[users]
+            awaited[users] = False
+            # The users are a copy: the method may go on to write into its array while these rows wait to be weighted.
+            yield users[counts], clip_rows(rows if counts.all() else rows[counts], self.clip)
+
+    def _checked(self, given: IntArray | None, made: Rows) -> tuple[IntArray, Rows]:
+        """Users and one row for each; refused if they are anything else."""
+        users, rows = np.asarray(given), cast("Rows", np.asarray(made))
+        if given is None or users.ndim != 1 or users.dtype.kind not in "iu" or rows.ndim != 2:
+            raise ModelError("one row for each of some users, (users, rows), is expected", place="method.silo")
+        if len(users) != len(rows):
+            raise ModelError(f"{len(rows)} rows for {len(users)} users", place="method.silo")
+        if len(users) and not 0 <= users.min() <= users.max() < self.facts.users:
+            raise ModelError(f"a user beyond the {self.facts.users} users that there are", place="method.silo")
+        return users.astype(np.int64, copy=False), rows
+
+    def event(self, silos_heard: int) -> Event:
+        # Theorem 3. A silent silo takes its share of the noise with it.
+        return self._gaussian(silos_heard, self.sensitivity, self.user_sampling.rate)
+
+    def view(self, adversary: Adversary) -> Event:
+        if adversary.who == "public":
+            return self.event(adversary.shares(self.facts))
+        rate = 1.0 if adversary.sample else self.user_sampling.rate
+        if adversary.who == "silos" or not adversary.sums:
+            return self._gaussian(adversary.shares(self.facts), self.sensitivity, rate)
+        # A silo that sent nothing has shown nothing.
+        return self._gaussian(self.facts.silos, self._sensitivity_of_sums, 1.0)
+
+    @property
+    def _sensitivity_of_sums(self) -> float:
+        """sigma times mu of a round towards somebody who sees each silo's sum, with noise sigma C / sqrt(|S|) each.
+
+        mu^2 = |S| sum_s w_su^2 / sigma^2. Uniform weights: sum_s w_su^2 = 1/|S|. By records it is 1 for a user whose
+        records are all in one silo. Without weights it is s, one clip in each of s sums.
+        """
+        if self.weighting == "uniform":
+            return 1.0
+        return math.sqrt(self.facts.silos * (1 if self._weighted else self.silos_of_a_user))
+
+    def _gaussian(self, shares: int, sensitivity: float, sample_rate: float) -> Event:
+        """The sampled Gaussian of ``shares`` shares of noise against ``sensitivity`` clips."""
+        if self.noise_scale == 0 or shares <= 0:
+            return NonPrivate()
+        units = self.encoding.units
+        multiplier = continuous_multiplier(self.noise_scale, shares, units)
+        # Rounding at a known point moves each of d coordinates by less than a unit more (docs/errata.md, U13).
+        sensitivity *= 1 + self.facts.rounding * math.sqrt(self.facts.dimension) / units
+        return sampled_gaussian(multiplier / sensitivity, sample_rate)
+
+    def check(self) -> None:
+        super().check()
+        require(
+            0 <= self.dropout_tolerance < self.facts.silos,
+            "privacy.dropout_tolerance",
+            self.dropout_tolerance,
+            f"from 0 to below the number of silos ({self.facts.silos}): somebody must add noise",
+        )
+        check_share(self.noise_scale)
+        require(
+            self.silo_sampling.all_silos or not self.user_sampling.private,
+            "method.fraction",
+            self.silo_sampling.fraction,
+            "1 with private sampling of users",
+        )
+
+    def check_counts(self, counts: IntArray) -> None:
+        if not self._weighted:
+            check_span(self.max_silos, counts)
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        return () if self._weighted else span_caveats(self.max_silos, self.facts)
+
+
+def check_span(max_silos: int, counts: IntArray) -> None:
+    """Refuse data in which somebody has records in more than ``max_silos`` silos (0 for no bound)."""
+    if max_silos and int((counts > 0).sum(axis=0).max(initial=0)) > max_silos:
+        raise ConfigError(
+            f"somebody has records in more than {max_silos} silos; raise it, or leave it out (no limit)",
+            place="method.max_silos",
+            value=max_silos,
+        )
+
+
+def span_caveats(max_silos: int, facts: PublicFacts) -> tuple[Caveat, ...]:
+    """What the headline rests on where the number of a user's silos matters, and nobody can check it."""
+    if not max_silos or max_silos >= facts.silos:
+        return ()
+    return (
+        Caveat(
+            "max-silos",
+            f"Assumed: nobody has records in more than {max_silos} silos (method.max_silos). Where all data are in one "
+            "place this was checked; in a federation nobody can.",
+            Severity.WEAKENS,
+        ),
+    )

@@ -1,0 +1,153 @@
+"""Values that every client perturbs itself, weight by weight (local DP; SRR-FL and its rivals).
+
+Guarantee. The mechanism is epsilon-DP for one weight, whatever its value. A client's data move all of its weights, so a
+round costs ``dimension`` times epsilon towards whoever can tell whose values they are, the server included. Nobody need
+be trusted, and the client as a whole is protected: its records could have been any others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+import numpy as np
+
+from uldp.data.federation import SiloData
+from uldp.errors import require
+from uldp.learners.base import Learner
+from uldp.mechanisms.local import LocalMechanism
+from uldp.mechanisms.local_registry import LOCAL_MECHANISMS
+from uldp.privacy.events import Event, LocalReports
+from uldp.privacy.releases.base import Adversary, Release, SiloPart
+from uldp.privacy.releases.sums import Contribution, single_row
+from uldp.rng import Secrets, SecretStream, Streams
+from uldp.vectors import FixedPoint, Vector
+
+EXTREMAL: Final = ("two-point", "grr")
+"""Mechanisms of which the outputs of any two inputs overlap only where all inputs' do."""
+FOLLOWS_UP_TO: Final = 2.0
+"""A range that follows the model is at most this many times as wide as its radius says. The global model is as noisy
+as the range is wide; without a bound the range would widen itself."""
+_BITS: Final = 40  # a perturbed value in 2^-40 of its largest size: rounding what is already private costs nothing
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One tensor of the model: its number of weights, and the mechanism that perturbs each of them."""
+
+    size: int
+    mechanism: LocalMechanism
+
+    def at(self, x: Vector) -> LocalMechanism:
+        """The mechanism with a range as wide as the present weights ``x`` ask for.
+
+        The global model is public, so this tells nothing. The median does not follow its few noisiest weights.
+        """
+        mechanism = self.mechanism
+        followed = 2 * float(np.median(np.abs(x - mechanism.center))) if len(x) else 0.0
+        radius = min(max(mechanism.radius, followed), FOLLOWS_UP_TO * mechanism.radius)
+        return replace(mechanism, radius=radius)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalPerturbation(Release):
+    """Every weight of every client, perturbed by the client.
+
+    ``follow_model``: before every round, a layer's radius is twice the median distance of the global model's weights
+    from the center, but at least the mechanism's own and at most ``FOLLOWS_UP_TO`` times that.
+    """
+
+    layers: tuple[Layer, ...]
+    follow_model: bool = False
+
+    local: ClassVar[bool] = True
+    replace_one: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        own = set(LOCAL_MECHANISMS.values())
+        plain = type(self.layers) is tuple and all(type(layer) is Layer for layer in self.layers)
+        require(plain, "method.layers", type(self.layers).__name__, "a tuple of Layer")
+        for layer in self.layers:
+            # The epsilon of a mechanism that is not ours is asserted elsewhere: it takes a release type of its own.
+            kind = type(layer.mechanism)
+            require(kind in own, "method.mechanism", kind.__name__, f"one of {', '.join(LOCAL_MECHANISMS)}")
+
+    @property
+    def epsilon(self) -> float:
+        """Of one weight in one round."""
+        return float(max(layer.mechanism.epsilon for layer in self.layers))
+
+    @property
+    def extremal(self) -> bool:
+        """Whether the larger share of clones is proven for all mechanisms (:mod:`uldp.privacy.shuffle`)."""
+        return all(layer.mechanism.name in EXTREMAL for layer in self.layers)
+
+    @property
+    def unit(self) -> str:
+        return "client"
+
+    @property
+    def encoding(self) -> FixedPoint:
+        return FixedPoint(limit=1.0, bits=_BITS, saturate=True)
+
+    def parts(self, x: Vector) -> Iterator[tuple[slice, LocalMechanism]]:
+        """The layers of a vector, each with its mechanism for the model ``x`` of this round."""
+        start = 0
+        for layer in self.layers:
+            part = slice(start, start + layer.size)
+            yield part, layer.at(x[part]) if self.follow_model else layer.mechanism
+            start += layer.size
+
+    def rows(
+        self, method: SiloPart, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
+    ) -> Iterator[Contribution]:
+        parts = list(self.parts(x))  # before the method sees the model, and could write into it
+        values = np.array(single_row(method.silo(x, data, learner, streams), len(x))[0], dtype=np.float64)
+        for part, mechanism in parts:
+            # What is not a number becomes the middle of the range: it has to become something in it.
+            values[part][~np.isfinite(values[part])] = mechanism.center
+        stream = perturbing_stream(values, secrets)
+        row = np.empty_like(x)
+        for part, mechanism in parts:
+            perturbed = mechanism.perturb(values[part], stream)
+            row[part] = (perturbed - mechanism.center) / mechanism.largest_output
+        yield None, row[None, :]
+
+    def mean(self, total: Vector, x: Vector, *, debias: bool = False) -> Vector:
+        """The mean of the clients' perturbed values in a round with the model ``x``, from the decoded total.
+
+        ``debias`` maps it back by the inverse of w -> E[M(w)], which is right where clients are alike.
+        """
+        mean = np.empty_like(total)
+        clients = self.silo_sampling.per_round(self.facts.silos)
+        for part, mechanism in self.parts(x):
+            mean[part] = mechanism.center + mechanism.largest_output * total[part] / clients
+            if debias:
+                mean[part] = mechanism.invert_mean(mean[part])
+        return mean
+
+    def event(self, silos_heard: int) -> Event:
+        return LocalReports(self.epsilon, self.facts.dimension)
+
+    def view(self, adversary: Adversary) -> Event:
+        # A client's own perturbation protects it from everybody alike; others can subtract nothing.
+        return self.event(self.facts.silos)
+
+    def check(self) -> None:
+        super().check()
+        sizes = [layer.size for layer in self.layers]
+        require(
+            sum(sizes) == self.facts.dimension,
+            "method.layers",
+            sizes,
+            f"sizes that add up to the model's {self.facts.dimension} parameters",
+        )
+
+
+def perturbing_stream(values: Vector, secrets: Secrets) -> SecretStream:
+    """Bound to what is perturbed: the same draws on other weights would show their difference."""
+    perturbing = secrets.child("perturb")
+    content = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+    return (perturbing if secrets.simulated else perturbing.child(content)).stream()

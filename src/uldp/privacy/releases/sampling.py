@@ -1,0 +1,107 @@
+"""Who takes part in a round: some of the users, some of the silos, or all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from uldp.errors import require
+from uldp.limits import MAX_ROUNDS, check_whole
+
+MIN_RATE: Final = 1e-9
+"""The smallest probability with which a user or a record is sampled."""
+MAX_SLOTS: Final = 1000
+"""The largest P of private sampling: the server makes P keys for every user and round."""
+
+
+@dataclass(frozen=True)
+class UserSampling:
+    """Every user takes part in a round with probability ``rate``, independently (ULDP-FL, Algorithm 4).
+
+    ``private``: neither the server nor the silos learn who was sampled. ``max_participations`` bounds the number of
+    rounds in which one user takes part; 0 for no bound.
+
+    >>> UserSampling(0.1, private=True).slots
+    (1, 10)
+    """
+
+    rate: float = 1.0
+    private: bool = False
+    max_participations: int = 0
+
+    def __post_init__(self) -> None:
+        require(MIN_RATE <= self.rate <= 1, "method.sample_rate", self.rate, f"from {MIN_RATE:g} to 1")
+        check_whole(self.max_participations, 0, MAX_ROUNDS, "method.max_participations")
+        require(
+            self.max_participations == 0 or self.rate < 1,
+            "method.max_participations",
+            self.max_participations,
+            "0 unless users are sampled (sample_rate below 1): otherwise all of them would stop at the same round",
+        )
+        if self.private:
+            self._check_private()
+
+    def _check_private(self) -> None:
+        chosen, slots = self.slots
+        require(
+            self.rate < 1 and chosen / slots == self.rate,
+            "method.sample_rate",
+            self.rate,
+            f"m / P with 0 < m < P and P from 2 to {MAX_SLOTS} for private sampling, such as 0.1 or the nearest, "
+            f"{chosen} / {slots} = {chosen / slots!r}",
+        )
+        require(
+            self.max_participations == 0,
+            "method.max_participations",
+            self.max_participations,
+            "0 with private sampling: nobody knows who took part, so nobody can count",
+        )
+
+    @property
+    def everybody(self) -> bool:
+        """Whether all users take part in every round."""
+        return self.rate == 1
+
+    @property
+    def by_server(self) -> bool:
+        """Whether the server draws the sample, and so knows it."""
+        return self.rate < 1 and not self.private
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """(m, P) with rate = m / P: of P slots, m open a real weight (:mod:`uldp.aggregation.offers`)."""
+        lowest, highest = Fraction(1, MAX_SLOTS), Fraction(MAX_SLOTS - 1, MAX_SLOTS)
+        nearest = min(highest, max(lowest, Fraction(self.rate).limit_denominator(MAX_SLOTS)))
+        return nearest.numerator, nearest.denominator
+
+
+@dataclass(frozen=True)
+class SiloSampling:
+    """The server picks a fixed number of silos for a round, every set with the same probability, and knows which.
+
+    >>> SiloSampling(0.5).per_round(5)
+    2
+    """
+
+    fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(0 < self.fraction <= 1, "method.fraction", self.fraction, "above 0 and at most 1")
+
+    @property
+    def all_silos(self) -> bool:
+        return self.fraction == 1
+
+    def per_round(self, silos: int) -> int:
+        """How many of ``silos`` silos take part in a round; halves are rounded to the even number."""
+        return round(self.fraction * silos)
+
+    def check(self, silos: int) -> None:
+        """Refuse a fraction that picks nobody."""
+        require(
+            self.per_round(silos) >= 1,
+            "method.fraction",
+            self.fraction,
+            f"at least {1 / silos:.3g}, so that one of {silos} silos takes part",
+        )

@@ -1,0 +1,1 @@
+"""Published algorithms that keep no guarantee, to be compared with, in simulation only."""

@@ -1,0 +1,315 @@
+"""The server's end of Flower: requests go in by silo name, responses come out.
+
+The process that Flower starts for a run (``server_app``) connects here. It may die, and another run's may come in its
+place: what was not answered is then asked again with identical bytes. The token says which run is the present one.
+
+Nothing is sent under the lock: every run has a thread that writes to it, and one that reads from it. A run that takes
+nothing for a while is dropped.
+"""
+
+from __future__ import annotations
+
+import hmac
+import queue
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from uldp.errors import UldpError, printable
+from uldp.runtimes import socket_frames as frames
+from uldp.runtimes.flower.messages import MAX_BYTES
+from uldp.runtimes.serving import Failed
+from uldp.runtimes.temporary import TemporaryFolder
+
+HANDSHAKE_SECONDS: Final = 10.0
+SEND_SECONDS: Final = 60
+"""A run that takes not a byte for so long is dropped."""
+CLOSE_SECONDS: Final = 5.0
+"""How long a run gets to read that this is all."""
+RESEND_SECONDS: Final = 60.0
+"""When a request was not answered for so long it is sent again, then after twice as long, and so on. Flower hands a
+message out once: where the network fails at that moment, it is lost, and nobody says so."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What one exchange took: bytes there and back over all silos, and seconds."""
+
+    silos: int
+    failed: int
+    sent: int
+    received: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A request that waits for its response, with a number for each time it was sent: any of them may be answered."""
+
+    numbers: tuple[int, ...]
+    body: bytes
+    since: float
+
+    def due(self, resend: float) -> float:
+        """When it is sent again: after ``resend`` seconds, then after twice as long, and so on."""
+        return self.since + resend * ((1 << len(self.numbers)) - 1)
+
+
+class _Connection:
+    """The connection to one run. What is to be sent waits in a queue: a silo and a number, or None for the end."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.queue: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
+        connection.settimeout(None)
+        # Of the system, not of Python: it is for sending only, and the same socket is read for as long as it takes.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
+        self.writer: threading.Thread | None = None
+
+    def write(self, frame_of: Callable[[str, int], tuple[dict[str, object], bytes] | None]) -> None:
+        """Send what is queued until the end; the last thing is a shutdown, so that its reader notices too."""
+        try:
+            while (item := self.queue.get()) is not None:
+                frame = frame_of(*item)
+                if frame is not None:
+                    frames.send(self.connection, *frame)
+            frames.send(self.connection, {"kind": "end"}, b"")
+        except UldpError:
+            pass  # the next run is told everything again
+        self.shut_down()
+
+    def shut_down(self) -> None:
+        with suppress(OSError):  # it may be gone already
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+
+class Transport:
+    """Transports messages for :class:`~uldp.runtimes.serving.Serving`: a run of Flower takes its requests from here.
+
+    ``nodes`` says which node of Flower is which silo, 0 or missing where the nodes are to be asked. ``limit`` is the
+    largest response in bytes; a request without a response is sent again after ``resend`` seconds.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, int] | None = None,
+        limit: int = MAX_BYTES,
+        on_exchange: Callable[[Exchange], None] = lambda exchange: None,
+        resend: float = RESEND_SECONDS,
+    ) -> None:
+        self._nodes = dict(nodes or {})
+        self._limit = limit
+        self._on_exchange = on_exchange
+        self._resend_seconds = resend
+        # Paths of sockets must be short, and run directories need not be.
+        self._folder = TemporaryFolder("hub")
+        self.address = f"unix:{self._folder.path / 'hub'}"
+        self._listening = frames.listen(self.address)
+        self._listening.settimeout(0.2)
+        self._changed = threading.Condition()
+        self._run: _Connection | None = None
+        self._token = ""
+        self._pending: dict[str, _Request] = {}
+        self._responses: dict[str, tuple[bytes, bytes | Failed]] = {}
+        self._number = 0
+        self._closed = False
+        self._trouble: UldpError | None = None
+        self._since = time.monotonic()
+        self._thread = threading.Thread(target=self._accept, name="transport", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def set_nodes(self, nodes: Mapping[str, int]) -> None:
+        """Say which node is which silo."""
+        with self._changed:
+            self._nodes = dict(nodes)
+
+    def fail(self, error: UldpError) -> None:
+        """Nothing can be transported any more: whoever exchanges gets this error."""
+        with self._changed:
+            self._trouble = error
+            self._changed.notify_all()
+
+    def new_token(self) -> str:
+        """The token of the next run; those of earlier runs are worth nothing from now on."""
+        with self._changed:
+            self._token = secrets.token_hex(16)
+            self._drop()
+            return self._token
+
+    @property
+    def connected(self) -> bool:
+        """Whether a run of Flower is connected."""
+        with self._changed:
+            return self._run is not None
+
+    def wait_for_run(self, seconds: float) -> bool:
+        """Wait until a run is there; whether it is. The patience with silos should not be spent on Flower's start."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._run is not None or self._trouble is not None, seconds)
+
+    @property
+    def seconds_without_run(self) -> float:
+        """For how long no run has been there."""
+        with self._changed:
+            return 0.0 if self._run is not None else time.monotonic() - self._since
+
+    def pending(self, seconds: float = 0.0) -> tuple[str, ...]:
+        """The silos that were asked so many seconds ago, and have not answered."""
+        with self._changed:
+            return tuple(silo for silo, one in self._pending.items() if time.monotonic() - one.since >= seconds)
+
+    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failed]:
+        """Every silo's response, or why there is none after ``timeout`` seconds.
+
+        A silo that is asked the same again is not sent the request twice while its response is under way, unless that
+        takes so long that it may be lost; a response that came late is there at once.
+        """
+        began = time.monotonic()
+        found = self._collect(requests, began + timeout)
+        responses = [response for response in found.values() if isinstance(response, bytes)]
+        sent, received = sum(map(len, requests.values())), sum(map(len, responses))
+        seconds = round(time.monotonic() - began, 3)
+        self._on_exchange(Exchange(len(requests), len(requests) - len(responses), sent, received, seconds))
+        return found
+
+    def _collect(self, requests: Mapping[str, bytes], end: float) -> dict[str, bytes | Failed]:
+        with self._changed:
+            # Who is not asked any more is not asked again either, also not by a run that comes later.
+            self._pending = {silo: one for silo, one in self._pending.items() if silo in requests}
+            for silo, body in requests.items():
+                if not self._under_way(silo, body):
+                    self._start(silo, body)
+            missing = set(requests)
+            while (missing := missing - self._responses.keys()) and (left := end - time.monotonic()) > 0:
+                if self._trouble is not None:
+                    raise self._trouble
+                self._resend(missing)
+                self._changed.wait(min(left, 1.0))
+            why = (
+                "has not answered in time" if self._run is not None else "cannot be reached: no run of Flower is there"
+            )
+            late = Failed(why, late=True)
+            return {silo: self._responses.pop(silo, (b"", late))[1] for silo in requests}
+
+    def close(self) -> None:
+        """Tell the run that this is all, and take no more."""
+        with self._changed:
+            self._closed = True
+            run = self._run
+            if run is not None:
+                run.queue.put(None)
+        if run is not None and run.writer is not None:
+            run.writer.join(timeout=CLOSE_SECONDS)
+        with self._changed:
+            self._drop()
+        self._listening.close()
+        self._thread.join(timeout=2.0)
+        self._folder.close()
+
+    def _under_way(self, silo: str, body: bytes) -> bool:
+        """Whether this very request is under way, or was answered."""
+        pending, (request, response) = self._pending.get(silo), self._responses.get(silo, (None, b""))
+        return (pending is not None and pending.body == body) or (request == body and not isinstance(response, Failed))
+
+    def _start(self, silo: str, body: bytes) -> None:
+        self._pending[silo] = _Request((), body, time.monotonic())
+        self._responses.pop(silo, None)
+        self._send(silo)
+
+    def _resend(self, silos: Iterable[str]) -> None:
+        for silo in silos:
+            pending = self._pending.get(silo)
+            if pending is not None and time.monotonic() >= pending.due(self._resend_seconds):
+                self._send(silo)
+
+    def _send(self, silo: str) -> None:
+        self._number += 1
+        pending = self._pending[silo]
+        self._pending[silo] = replace(pending, numbers=(*pending.numbers, self._number))
+        if self._run is not None:
+            self._run.queue.put((silo, self._number))
+
+    def _frame(self, silo: str, number: int) -> tuple[dict[str, object], bytes] | None:
+        """What is to be sent about a silo; None if something else was asked in the meantime."""
+        with self._changed:
+            pending = self._pending.get(silo)
+            if pending is None or number not in pending.numbers:
+                return None
+            header = {"kind": "request", "number": number, "silo": silo, "node": self._nodes.get(silo, 0)}
+            return {**header, "limit": self._limit}, pending.body
+
+    def _drop(self) -> None:
+        if self._run is not None:
+            run, self._run, self._since = self._run, None, time.monotonic()
+            run.shut_down()
+            run.queue.put(None)  # its writer may be waiting for more
+            self._changed.notify_all()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                connection, _ = self._listening.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="transport-run", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Read one run's responses until it ends."""
+        with connection:
+            run = None
+            try:
+                connection.settimeout(HANDSHAKE_SECONDS)
+                header, _ = frames.receive(connection, 0)
+                run = self._handshake(connection, header)
+                if run is None:
+                    return
+                while True:
+                    self._receive(*frames.receive(connection, self._limit))
+            except UldpError:
+                pass  # it died, or talks nonsense: the run is over, another may come
+            with self._changed:
+                if run is not None and self._run is run:
+                    self._drop()
+            if run is not None and run.writer is not None:
+                run.writer.join()  # it was shut down: the socket is closed after it, not below it
+
+    def _handshake(self, connection: socket.socket, header: dict[str, object]) -> _Connection | None:
+        """Take the run that has the present token, and tell it everything that is not answered yet."""
+        with self._changed:
+            token = str(header.get("token", ""))
+            if self._closed or not self._token or not hmac.compare_digest(token.encode(), self._token.encode()):
+                return None
+            self._drop()
+            self._run = run = _Connection(connection)
+            for silo, pending in self._pending.items():
+                run.queue.put((silo, pending.numbers[-1]))
+            run.writer = threading.Thread(target=run.write, args=(self._frame,), name="transport-writer", daemon=True)
+            run.writer.start()
+            self._changed.notify_all()
+            return run
+
+    def _receive(self, header: dict[str, object], body: bytes) -> None:
+        silo = str(header.get("silo", ""))
+        with self._changed:
+            pending = self._pending.get(silo)
+            if pending is None or header.get("number") not in pending.numbers:
+                return  # a response to an earlier request
+            del self._pending[silo]
+            kind, sentence = header.get("kind"), printable(body[:2000].decode(errors="replace"))
+            response = body if kind == "reply" else Failed(sentence, refused=kind == "refused")
+            self._responses[silo] = (pending.body, response)
+            self._changed.notify_all()
