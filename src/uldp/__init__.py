@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from uldp.methods.user_sum import UserSum
     from uldp.privacy.releases import Adversary, GaussianSum, PublicFacts, Release
     from uldp.privacy.statement import Statement
-    from uldp.runtimes.local import resume, run
     from uldp.runtimes.recording import Result, RoundReport
+    from uldp.runtimes.simulation import resume, run
 
 _HOMES = {
     "Adversary": "uldp.privacy.releases",
@@ -57,8 +57,8 @@ _HOMES = {
     "UldpError": "uldp.errors",
     "UserSum": "uldp.methods.user_sum",
     "prepare": "uldp.experiment.build",
-    "resume": "uldp.runtimes.local",
-    "run": "uldp.runtimes.local",
+    "resume": "uldp.runtimes.simulation",
+    "run": "uldp.runtimes.simulation",
 }
 
 __all__ = [

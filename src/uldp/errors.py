@@ -63,7 +63,7 @@ def located(error: BaseException) -> str:
     return f"{type(error).__name__} in {file.as_posix()}, line {frames[-1].lineno}"
 
 
-MOST_FOREIGN: Final = 400
+MAX_FOREIGN: Final = 400
 """Characters of another party's text that are shown."""
 MAX_MESSAGE: Final = 1000
 """Characters of any message: whatever was given to us, an error is one sentence on one line."""
@@ -73,7 +73,7 @@ MAX_LISTED: Final = 4
 """Entries of a list in a message."""
 
 
-def printable(text: str, most: int = MOST_FOREIGN) -> str:
+def printable(text: str, most: int = MAX_FOREIGN) -> str:
     """Another party's text for a log or a terminal: one line, no control characters, not without end.
 
     >>> printable("no\\nmore\\x1b[2J")
@@ -121,11 +121,11 @@ class UldpError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str, *, place: str = "", value: Any = None) -> None:
+    def __init__(self, message: str, *, location: str = "", value: Any = None) -> None:
         self.message = printable(message, MAX_MESSAGE)
-        self.place = printable(place)
+        self.location = printable(location)
         self.value = value
-        super().__init__(f"{self.place}: {self.message}" if place else self.message)
+        super().__init__(f"{self.location}: {self.message}" if location else self.message)
 
     def to_json(self) -> dict[str, Any]:
         """The error as the JSON document that every command prints with ``--json``."""
@@ -136,10 +136,10 @@ class UldpError(Exception):
             value = shown(value)
         elif isinstance(value, float) and not math.isfinite(value):
             value = repr(float(value))  # JSON has no nan and no inf
-        return {"error": {"place": self.place, "value": value, "message": self.message}}
+        return {"error": {"location": self.location, "value": value, "message": self.message}}
 
 
-def require(holds: bool, place: str, value: Any, wanted: str) -> None:
+def require(holds: bool, location: str, value: Any, wanted: str) -> None:
     """Refuse a setting that does not hold, in one sentence.
 
     >>> require(False, "method.clip", -1, "a positive number")
@@ -147,7 +147,7 @@ def require(holds: bool, place: str, value: Any, wanted: str) -> None:
     uldp.errors.ConfigError: method.clip: a positive number, not -1
     """
     if not holds:
-        raise ConfigError(f"{wanted}, not {shown(value)}", place=place, value=value)
+        raise ConfigError(f"{wanted}, not {shown(value)}", location=location, value=value)
 
 
 class InputError(UldpError):
@@ -178,8 +178,8 @@ class MessageRefused(UldpError):
     Its text may quote that message, so it is made fit for logs.
     """
 
-    def __init__(self, message: str, *, place: str = "", value: Any = None) -> None:
-        super().__init__(printable(message), place=printable(place), value=value)
+    def __init__(self, message: str, *, location: str = "", value: Any = None) -> None:
+        super().__init__(printable(message), location=printable(location), value=value)
 
 
 class BudgetExhausted(UldpError):
@@ -191,7 +191,7 @@ def concerning(what: str) -> Iterator[None]:
     """Errors inside also say what they are about. Those about data do not: they are the same whatever is done with it.
 
     >>> with concerning("method uldp-sgd"):
-    ...     raise ConfigError("a positive number, not -1", place="method.clip")
+    ...     raise ConfigError("a positive number, not -1", location="method.clip")
     Traceback (most recent call last):
     uldp.errors.ConfigError: method.clip: a positive number, not -1 (method uldp-sgd)
     """
@@ -200,11 +200,11 @@ def concerning(what: str) -> Iterator[None]:
     except DataError:
         raise
     except UldpError as error:
-        raise type(error)(f"{error.message} ({what})", place=error.place, value=error.value) from error
+        raise type(error)(f"{error.message} ({what})", location=error.location, value=error.value) from error
 
 
 @contextmanager
-def stopping_clearly(place: str) -> Iterator[None]:
+def stopping_clearly(location: str) -> Iterator[None]:
     """An error that nobody foresaw stops a run with one sentence, like those that somebody did.
 
     >>> with stopping_clearly("server"):
@@ -218,12 +218,12 @@ def stopping_clearly(place: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise RunError(
-            f"stopped by an error that nobody foresaw ({located(error)}); please report it", place=place
+            f"stopped by an error that nobody foresaw ({located(error)}); please report it", location=location
         ) from error
 
 
 @contextmanager
-def own_code(kind: type[UldpError], what: str, place: str) -> Iterator[None]:
+def own_code(kind: type[UldpError], what: str, location: str) -> Iterator[None]:
     """Whatever code of somebody's own raises inside is an error of ours; Ctrl-C stays what it is.
 
     ``sys.exit(0)`` too: it would end a command as if all had been done.
@@ -238,4 +238,4 @@ def own_code(kind: type[UldpError], what: str, place: str) -> Iterator[None]:
     except (UldpError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise kind(f"{what} ({first_line(error)})", place=place) from error
+        raise kind(f"{what} ({first_line(error)})", location=location) from error

@@ -46,7 +46,7 @@ MAX_CURVE: Final = 1_000
 """Epsilons of ``uldp attack``."""
 
 
-def check_whole(value: object, least: int, most: int, place: str) -> int:
+def check_whole(value: object, least: int, most: int, location: str) -> int:
     """``value`` if it is a whole number from ``least`` to ``most``.
 
     >>> check_whole(10**9, 1, MAX_ROUNDS, "method.rounds")
@@ -54,5 +54,7 @@ def check_whole(value: object, least: int, most: int, place: str) -> int:
     uldp.errors.ConfigError: method.rounds: a whole number from 1 to 100,000, not 1000000000
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigError(f"a whole number from {least} to {most:,}, not {shown(value)}", place=place, value=value)
+        raise ConfigError(
+            f"a whole number from {least} to {most:,}, not {shown(value)}", location=location, value=value
+        )
     return value

@@ -22,22 +22,24 @@ def import_own(module: str) -> ModuleType:
     return importlib.import_module(module)
 
 
-def named_object(name: str, place: str) -> Any:
-    """What ``package.module:Name`` stands for; ``place`` is the setting that names it.
+def named_object(name: str, location: str) -> Any:
+    """What ``package.module:Name`` stands for; ``location`` is the setting that names it.
 
     >>> named_object("math:pi", "model.name") > 3
     True
     """
     module, _, attribute = name.partition(":")
-    with own_code(ConfigError, f"cannot import {name!r}; its folder must be the current one or on PYTHONPATH", place):
+    with own_code(
+        ConfigError, f"cannot import {name!r}; its folder must be the current one or on PYTHONPATH", location
+    ):
         return getattr(import_own(module), attribute)
 
 
-def named_class(name: str, base: type, place: str) -> Any:
+def named_class(name: str, base: type, location: str) -> Any:
     """The subclass of ``base`` that ``package.module:Class`` stands for, with nothing left abstract."""
-    found = named_object(name, place)
+    found = named_object(name, location)
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise ConfigError(f"{name!r} is not a subclass of uldp's {base.__name__}", place=place, value=name)
+        raise ConfigError(f"{name!r} is not a subclass of uldp's {base.__name__}", location=location, value=name)
     if missing := ", ".join(sorted(getattr(found, "__abstractmethods__", ()))):
-        raise ConfigError(f"{name!r} lacks {missing}", place=place, value=name)
+        raise ConfigError(f"{name!r} lacks {missing}", location=location, value=name)
     return found

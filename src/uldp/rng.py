@@ -49,7 +49,7 @@ def _derive(key: bytes, purpose: bytes, path: tuple[PathPart, ...]) -> bytes:
 
 def _seed_key(seed: int, purpose: bytes) -> bytes:
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ConfigError(f"a seed is a whole number from 0 up, not {seed!r}", place="run.seed", value=seed)
+        raise ConfigError(f"a seed is a whole number from 0 up, not {seed!r}", location="run.seed", value=seed)
     return hashlib.blake2b(str(seed).encode(), digest_size=_KEY_BYTES, person=purpose).digest()
 
 
@@ -126,7 +126,7 @@ class Secrets:
     def from_key(cls, key: bytes) -> Secrets:
         """The tree of a key that came from :meth:`from_os` and was kept, so that a run can be resumed."""
         if len(key) != _KEY_BYTES:
-            raise ConfigError(f"a secret key has {_KEY_BYTES} bytes, not {len(key)}", place="secrets")
+            raise ConfigError(f"a secret key has {_KEY_BYTES} bytes, not {len(key)}", location="secrets")
         return cls(key, simulated=False)
 
     @classmethod

@@ -26,8 +26,8 @@ Words = npt.NDArray[np.uint64]
 FRACTION_BITS: Final = 24
 """The clip is 2^24 units: truncation costs a user at most 2^-24 of the clip in each coordinate."""
 
-SMALLEST_LIMIT: Final = 1e-30
-LARGEST_LIMIT: Final = 1e30
+MIN_LIMIT: Final = 1e-30
+MAX_LIMIT: Final = 1e30
 
 NOISE_DEVIATIONS: Final = 40.0
 """Noise beyond 40 standard deviations has probability below 1e-340: room enough in every range check."""
@@ -93,11 +93,11 @@ class FixedPoint:
     saturate: bool = False
 
     def __post_init__(self) -> None:
-        if not SMALLEST_LIMIT <= self.limit <= LARGEST_LIMIT:
+        if not MIN_LIMIT <= self.limit <= MAX_LIMIT:
             raise ConfigError(
-                f"between {SMALLEST_LIMIT:g} and {LARGEST_LIMIT:g}, so that squares neither vanish nor overflow, "
+                f"between {MIN_LIMIT:g} and {MAX_LIMIT:g}, so that squares neither vanish nor overflow, "
                 f"not {self.limit!r}",
-                place="method.clip",
+                location="method.clip",
                 value=self.limit,
             )
 
@@ -113,7 +113,7 @@ class FixedPoint:
             raise ConfigError(
                 f"a sum of {terms:.0f} terms with noise of {noise_scale:.3g} units needs "
                 f"{math.log2(largest):.1f} bits, 63 are there; use less noise or fewer users",
-                place="privacy.noise_multiplier",
+                location="privacy.noise_multiplier",
                 value=noise_scale,
             )
 

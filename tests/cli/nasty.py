@@ -138,7 +138,7 @@ def _warm_up() -> None:
     import uldp.reports.figures
     import uldp.runtimes.flower.federation
     import uldp.runtimes.flower.rehearsal
-    import uldp.runtimes.local  # noqa: F401
+    import uldp.runtimes.simulation  # noqa: F401
 
     assert matplotlib.pyplot and pandas and pyarrow.parquet and torch
     os.environ.pop("ULDP_DATA", None)

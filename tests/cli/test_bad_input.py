@@ -60,7 +60,7 @@ def refuse(folder, *arguments, says, code=2):
         assert part in sentence[0], sentence[0]
     if "--json" in arguments:
         error = json.loads(result.stdout)["error"]
-        assert set(error) == {"place", "value", "message"}
+        assert set(error) == {"location", "value", "message"}
     return result
 
 

@@ -12,7 +12,7 @@ from uldp.errors import ConfigError
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian
 from uldp.runs.files import replace_file
-from uldp.runtimes.local import _LocalRun
+from uldp.runtimes.simulation import _LocalRun
 
 runner = CliRunner()
 SMALL = [
@@ -279,7 +279,7 @@ def test_a_later_method_that_is_refused_leaves_no_folder(folder, monkeypatch):
 
     def picky(experiment):
         if experiment.method_name == "uldp-sgd":
-            raise ConfigError("no", place="method")
+            raise ConfigError("no", location="method")
         return prepare(experiment)
 
     prepare = module.prepare

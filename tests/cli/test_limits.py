@@ -69,7 +69,7 @@ def test_every_whole_number_of_every_method_has_a_limit():
             if hints[key] in (int, int | str) and key not in {*named.fixed, *free}:
                 with pytest.raises(ConfigError) as refusal:
                     named.method(**{**named.fixed, key: 10**18})
-                assert refusal.value.place == f"method.{key}", (name, key)
+                assert refusal.value.location == f"method.{key}", (name, key)
                 checked += 1
     assert checked > 40
 
@@ -112,7 +112,7 @@ def test_code_that_leaves_while_it_trains_is_no_success(tmp_path, monkeypatch):
     def leave(*_, **__):
         raise SystemExit(0)
 
-    monkeypatch.setattr("uldp.runtimes.local.SilosHere.answers", leave)
+    monkeypatch.setattr("uldp.runtimes.simulation.SilosHere.answers", leave)
     assert "SystemExit" in refused("run", *SMALL)
 
 
@@ -123,7 +123,7 @@ def test_without_memory_there_is_a_sentence_and_nothing_else(tmp_path, monkeypat
     def lacks(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr(f"uldp.runtimes.local.SilosHere.{when}", lacks)
+    monkeypatch.setattr(f"uldp.runtimes.simulation.SilosHere.{when}", lacks)
     assert "not enough memory" in refused("run", *SMALL)
     assert not list(tmp_path.iterdir())
 

@@ -224,7 +224,7 @@ def test_dp_sgd_events():
 
 
 @pytest.mark.parametrize(
-    ("fields", "place"),
+    ("fields", "location"),
     [
         ({"group_size": 0}, "group_size"),
         ({"group_size": "mean"}, "group_size"),
@@ -237,8 +237,8 @@ def test_dp_sgd_events():
         ({"group_size": 10**9}, "group_size"),
     ],
 )
-def test_bad_settings(fields, place):
-    with pytest.raises(ConfigError, match=place):
+def test_bad_settings(fields, location):
+    with pytest.raises(ConfigError, match=location):
         build("uldp-group", **fields)
 
 

@@ -9,9 +9,10 @@ from tests.support import TinyLearner, build, drive, drive_with_restarts, make_s
 from uldp.data.federation import Records
 from uldp.data.holdout import held_out_places, with_holdout
 from uldp.errors import ConfigError, MessageRefused
+from uldp.privacy.sentences import MIN_HOLDOUT_PEOPLE
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, Streams
-from uldp.sessions.holdout import LARGEST_VALUE, LEAST_PEOPLE, UNITS, holdout_means, holdout_sums
+from uldp.sessions.holdout import MAX_VALUE, UNITS, holdout_means, holdout_sums
 from uldp.sessions.server import Stage
 from uldp.sessions.silo import SiloSession
 
@@ -140,8 +141,8 @@ def test_a_value_that_is_no_number_counts_as_the_largest():
             return values
 
     sums = holdout_sums(np.zeros(4), federation().holdout[0], Broken(4), TinyLearner.measures)
-    assert sums[0] == LARGEST_VALUE * UNITS
-    assert sums[1] == 2 * LARGEST_VALUE * UNITS
+    assert sums[0] == MAX_VALUE * UNITS
+    assert sums[1] == 2 * MAX_VALUE * UNITS
 
 
 @pytest.mark.parametrize("total", [[-1, 0, 5], [0, 0, -5], [1, 0, 0], [2**62, 0, 2**10], [0, 0, 2**40]])
@@ -154,9 +155,9 @@ def test_a_total_that_cannot_be_one_is_no_metric(total):
 
 def test_a_silo_with_few_hold_out_people_counts_none_of_them():
     data = federation()
-    few = np.unique(data.holdout[1].users)[: LEAST_PEOPLE - 1]
+    few = np.unique(data.holdout[1].users)[: MIN_HOLDOUT_PEOPLE - 1]
     small = data.holdout[1].take(np.isin(data.holdout[1].users, few))
-    assert len(small) >= LEAST_PEOPLE - 1
+    assert len(small) >= MIN_HOLDOUT_PEOPLE - 1
     data = dataclasses.replace(data, holdout=(data.holdout[0], small, data.holdout[2]))
     server, silos = sessions(data=data)
     drive(server, silos)

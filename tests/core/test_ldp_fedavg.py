@@ -323,7 +323,7 @@ def test_only_clients_that_are_picked_hide_each_other_behind_the_shuffler():
 
 def test_a_run_behind_the_shuffler_gives_the_model_of_plain():
     from uldp.experiment.config import Experiment
-    from uldp.runtimes.local import run
+    from uldp.runtimes.simulation import run
 
     found = {}
     for name in ("plain", "shuffled", "masked"):

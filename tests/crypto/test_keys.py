@@ -60,11 +60,11 @@ def test_ones_own_key_sent_back_is_refused():
 def test_only_the_holder_of_the_purpose_opens_a_sealed_message_and_a_changed_one_is_refused():
     ours, theirs = ALICE.with_peer(BOB.public, "bob"), BOB.with_peer(ALICE.public, "alice")
     sealed = ours.seal(b"seed", "for", "bob")
-    assert theirs.open(sealed, "for", "bob", place="silo a") == b"seed"
+    assert theirs.open(sealed, "for", "bob", location="silo a") == b"seed"
     changed = bytes([sealed[0] ^ 1]) + sealed[1:]
     for message, purpose in ((changed, ("for", "bob")), (sealed, ("for", "eve")), (b"", ("for", "bob"))):
         with pytest.raises(MessageRefused, match="silo a: a sealed message"):
-            theirs.open(message, *purpose, place="silo a")
+            theirs.open(message, *purpose, location="silo a")
 
 
 def test_a_signature_fits_its_signer_and_its_parts_only():

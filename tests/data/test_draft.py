@@ -166,7 +166,7 @@ def test_a_column_must_be_in_every_table():
             draft_silos(tables, "pid", "out", from_data=False, test=test)
 
 
-@pytest.mark.parametrize(("user", "label", "place"), [("who", "out", "data.user"), ("pid", "y", "data.label")])
-def test_missing_columns(user, label, place):
-    with pytest.raises(DataError, match=rf"{place}: no column"):
+@pytest.mark.parametrize(("user", "label", "location"), [("who", "out", "data.user"), ("pid", "y", "data.label")])
+def test_missing_columns(user, label, location):
+    with pytest.raises(DataError, match=rf"{location}: no column"):
         draft_schema(TABLE, user, label, from_data=True)

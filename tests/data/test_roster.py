@@ -78,11 +78,11 @@ def test_rosters_from_text_and_tables(tmp_path):
 
 
 def test_strangers_and_doubles():
-    roster = Roster(("a", "b"), place="r.txt")
+    roster = Roster(("a", "b"), location="r.txt")
     with pytest.raises(DataError, match=r"a\.csv: 2 user ids \(3 rows\) are not on the roster r\.txt; add them"):
         roster.indices(["a", "x", "x", "y"], "a.csv")
     with pytest.raises(DataError, match=r"r\.txt: 1 ids occur more than once"):
-        Roster(("a", "b", "a"), place="r.txt")
+        Roster(("a", "b", "a"), location="r.txt")
 
 
 @pytest.mark.parametrize(

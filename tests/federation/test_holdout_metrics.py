@@ -15,9 +15,9 @@ from uldp.experiment.parties import prepare_server, prepare_silo
 from uldp.protocol import messages as m
 from uldp.reports.statement import text
 from uldp.runs.directory import RunDirectory
-from uldp.runtimes.local import resume, run
 from uldp.runtimes.policy import Policy
 from uldp.runtimes.serving import Failed
+from uldp.runtimes.simulation import resume, run
 
 ALLOWED = Policy(allow_metrics=True)
 NAMES = ["holdout_accuracy", "holdout_loss", "holdout_records"]
@@ -121,17 +121,17 @@ def test_a_method_without_a_guarantee_says_it_too():
 
 
 @pytest.mark.parametrize(
-    ("sections", "place", "reason"),
+    ("sections", "location", "reason"),
     [
         ({"data": {"holdout": 0.0}}, "run.evaluate_silos", "set data.holdout"),
         ({"data": {"holdout": 1.0}}, "data.holdout", "below 1"),
         ({"data": {"holdout": -0.1}}, "data.holdout", "from 0"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(sections, place, reason):
+def test_settings_that_make_no_sense_are_refused(sections, location, reason):
     with pytest.raises(ConfigError, match=reason) as refused:
         measured(**sections)
-    assert refused.value.place == place
+    assert refused.value.location == location
 
 
 def test_a_task_whose_loss_is_no_sum_over_records_is_refused(monkeypatch):
@@ -140,7 +140,7 @@ def test_a_task_whose_loss_is_no_sum_over_records_is_refused(monkeypatch):
     monkeypatch.setattr(TorchLearner, "measures", ())
     with pytest.raises(ConfigError, match="survival times couples records") as refused:
         prepare(measured())
-    assert refused.value.place == "run.evaluate_silos"
+    assert refused.value.location == "run.evaluate_silos"
 
 
 def test_tables_of_a_simulation_need_a_share_of_their_people(tmp_path):
@@ -148,7 +148,7 @@ def test_tables_of_a_simulation_need_a_share_of_their_people(tmp_path):
     built = Experiment.from_tree({**built.to_tree(), "run": {"evaluate_silos": True}}, tmp_path)
     with pytest.raises(ConfigError, match="nobody is held out") as refused:
         prepare(built)
-    assert refused.value.place == "run.evaluate_silos"
+    assert refused.value.location == "run.evaluate_silos"
 
 
 # --- each silo on its own
@@ -305,6 +305,6 @@ def test_a_file_where_nobody_wants_one_is_refused(tmp_path):
     for changed, reason in cases:
         with pytest.raises(ConfigError, match=reason) as refused:
             prepare_silo(Experiment.from_tree(changed, tmp_path), "a", holdout_file=file, rehearsal=True)
-        assert refused.value.place == "--holdout"
+        assert refused.value.location == "--holdout"
     with pytest.raises(ConfigError, match="is built in"):
         prepare_silo(measured(), "silo-1", holdout_file=file, rehearsal=True)

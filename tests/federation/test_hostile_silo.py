@@ -9,8 +9,8 @@ from tests.support import build, make_sessions, small_federation
 from uldp.errors import MessageRefused, RunError
 from uldp.experiment.config import Experiment
 from uldp.protocol import messages as m
-from uldp.runtimes.local import run
 from uldp.runtimes.silo_process import SiloProcess
+from uldp.runtimes.simulation import run
 from uldp.sessions.server import ServerSession, Stage
 from uldp.sessions.silo import SiloSession
 

@@ -238,7 +238,9 @@ def test_a_key_that_can_be_broken_is_for_rehearsals():
 
 
 def test_another_party_s_text_is_one_line_without_control_characters():
-    error = MessageRefused("runs uldp 1\n2026-01-01 all is well\x1b]0;owned\x07" + "x" * 70_000, place="silo \x1b[2J")
+    error = MessageRefused(
+        "runs uldp 1\n2026-01-01 all is well\x1b]0;owned\x07" + "x" * 70_000, location="silo \x1b[2J"
+    )
     assert str(error).isprintable() and len(str(error)) < 1000
     assert printable("Zürich-Süd") == "Zürich-Süd"
 

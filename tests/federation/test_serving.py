@@ -21,9 +21,9 @@ from uldp.protocol import messages as m
 from uldp.rng import Secrets
 from uldp.runs import files
 from uldp.runs.directory import RunDirectory
-from uldp.runtimes.local import run
 from uldp.runtimes.serving import Failed, Patience
 from uldp.runtimes.silo_process import SiloProcess
+from uldp.runtimes.simulation import run
 from uldp.sessions.silo import signing_key
 
 SMALL_KEY = {"name": "paillier", "key_bits": 512, "slots": 1, "max_records": 30}

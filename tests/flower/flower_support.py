@@ -17,7 +17,7 @@ from uldp.runs.directory import RunDirectory
 from uldp.runs.files import read_lines
 from uldp.runtimes.flower import rehearsal
 from uldp.runtimes.flower.child import alive, descendants
-from uldp.runtimes.local import run
+from uldp.runtimes.simulation import run
 
 TREE = {
     "data": {"dataset": "synthetic", "users": 20, "silos": 2, "options": {"records": 200}},

@@ -70,7 +70,7 @@ def test_nothing_is_overwritten(tmp_path):
 
 def test_both_keys_or_none(tmp_path, monkeypatch):
     def full(file, data, mode=0o600):
-        raise RunError("No space left on device", place=str(file))
+        raise RunError("No space left on device", location=str(file))
 
     with monkeypatch.context() as patch:
         patch.setattr(credentials, "replace_file", full)
@@ -159,10 +159,10 @@ def signed(folder, name, host):
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(3)]
     names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, part)]) for part in ("root", "between", name)]
     made = []
-    for place, issuer in enumerate((0, 0, 1)):
-        builder = credentials._certificate(names[place], names[issuer], keys[place].public_key(), 30)
-        builder = builder.add_extension(x509.BasicConstraints(place < 2, None), critical=True)
-        if place == 2:
+    for location, issuer in enumerate((0, 0, 1)):
+        builder = credentials._certificate(names[location], names[issuer], keys[location].public_key(), 30)
+        builder = builder.add_extension(x509.BasicConstraints(location < 2, None), critical=True)
+        if location == 2:
             builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         made.append(builder.sign(keys[issuer], hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
     (folder / "ca.crt").write_bytes(made[0])

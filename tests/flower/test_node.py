@@ -89,7 +89,7 @@ def test_a_node_that_cannot_be_started_again_ends_the_silo_with_a_sentence(node,
     def start():
         if first:
             return first.pop()
-        raise RunError("No space left on device", place="supernode.log")
+        raise RunError("No space left on device", location="supernode.log")
 
     monkeypatch.setattr(node, "_start", start)
     with node.attached():
@@ -162,7 +162,7 @@ def test_a_full_disk_below_flower_stops_the_run(monkeypatch):
         running = property(lambda self: 1 / 0)
 
         def check_room(self):
-            raise RunError("No space left on device", place="room")
+            raise RunError("No space left on device", location="room")
 
     with (
         Transport() as transport,

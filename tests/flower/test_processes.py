@@ -136,7 +136,7 @@ def test_a_key_that_was_registered_and_not_written_down_is_found_again(tmp_path,
     known = {public.node: 2**63 + 5}
 
     def refuses(*arguments):
-        raise RunError("Flower says: public key already in use", place="flwr supernode register")
+        raise RunError("Flower says: public key already in use", location="flwr supernode register")
 
     monkeypatch.setattr(superlink.home, "run", refuses)
     monkeypatch.setattr(superlink.home, "nodes", lambda: known)

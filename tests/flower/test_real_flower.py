@@ -11,7 +11,7 @@ from tests.flower.flower_support import QUICK, Parties, asleep, below
 
 from uldp.runtimes.flower import processes
 from uldp.runtimes.flower.child import Child, alive, descendants
-from uldp.runtimes.local import run
+from uldp.runtimes.simulation import run
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
 pytestmark = pytest.mark.slow

@@ -60,13 +60,13 @@ def test_a_silo_that_holds_something_else_is_refused_and_the_server_says_what(tm
             "says dimension = ": ["--set", "model.name=mlp"],
             "has another roster (or key for hashing ids)": [],
         }
-        for place, (sentence, options) in enumerate(cases.items()):
+        for location, (sentence, options) in enumerate(cases.items()):
             if not options:
                 (tmp_path / "ids.key").write_text("cd" * 32)
             parties.start("b", *options, command=odd)
             parties.until_said("b", "listens at")
             (tmp_path / "ids.key").write_text("ab" * 32)
-            if place == 0:
+            if location == 0:
                 parties.start("server")
                 parties.start("a")
                 assert parties.ended() == 2

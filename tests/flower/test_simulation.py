@@ -20,7 +20,7 @@ from uldp.runs.directory import RunDirectory
 from uldp.runtimes.flower import simulation_engine as engine
 from uldp.runtimes.flower.child import alive, descendants
 from uldp.runtimes.flower.simulation import SiloRequest, SilosOnRay, check_simulation
-from uldp.runtimes.local import Silos, run
+from uldp.runtimes.simulation import Silos, run
 
 SMALL_KEY = {"name": "paillier", "key_bits": 512, "slots": 1, "max_records": 30}
 FEW = {"name": "uldp-avg-w", "rounds": 3, "local_epochs": 1}

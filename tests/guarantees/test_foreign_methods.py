@@ -45,7 +45,7 @@ from uldp.privacy.releases.local_perturbation import Layer
 from uldp.reports import statement as reports
 from uldp.rng import Secrets
 from uldp.runs.directory import RunDirectory
-from uldp.runtimes.local import run, silo_session, simulated_plan
+from uldp.runtimes.simulation import run, silo_session, simulated_plan
 from uldp.sessions.server import ServerSession, Stage
 from uldp.vectors import FixedPoint, from_words
 

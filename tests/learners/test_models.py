@@ -201,7 +201,7 @@ def test_every_entry_of_the_zoo_has_a_description():
 
 
 def test_dropout_rates_are_met_and_addresses_matter():
-    from uldp.learners.noise import Noise, Place
+    from uldp.learners.randomness import Noise, Place
 
     noise = Noise(Streams.from_seed(0), np.arange(40))
     for rate in (0.1, 0.5, 0.123):

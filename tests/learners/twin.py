@@ -11,7 +11,7 @@ from torch import nn
 from uldp.data.federation import SiloData, Task
 from uldp.learners.base import LocalTraining
 from uldp.learners.loop import Address, address_dropout
-from uldp.learners.noise import Noise
+from uldp.learners.randomness import Noise
 from uldp.rng import Streams
 
 STREAMS = Streams.from_seed(7).child("silo", 0, "round", 3)

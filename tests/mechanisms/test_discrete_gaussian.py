@@ -310,14 +310,14 @@ def test_a_float_scale_is_the_rational_number_it_is() -> None:
 def test_scales_out_of_range_are_refused(scale: object) -> None:
     with pytest.raises(ConfigError) as caught:
         sample_discrete_gaussian(scale, 1, ScriptedStream())  # type: ignore[arg-type]
-    assert caught.value.place == "noise scale"
+    assert caught.value.location == "noise scale"
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True, None])
 def test_counts_that_are_no_counts_are_refused(count: object) -> None:
     with pytest.raises(ConfigError) as caught:
         sample_discrete_gaussian(1, count, ScriptedStream())  # type: ignore[arg-type]
-    assert caught.value.place == "noise scale"
+    assert caught.value.location == "noise scale"
 
 
 def test_the_ends_of_the_range_are_allowed() -> None:

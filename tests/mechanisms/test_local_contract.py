@@ -9,7 +9,7 @@ import pytest
 
 from uldp.errors import ModelError
 from uldp.mechanisms.hybrid import Hybrid
-from uldp.mechanisms.local import LocalMechanism
+from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
 from uldp.mechanisms.piecewise import CELLS, Piecewise
 from uldp.mechanisms.ranks import RankLaw

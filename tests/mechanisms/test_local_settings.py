@@ -100,11 +100,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "settings", "place", "text"), BAD, ids=lambda item: str(item)[:40])
-def test_bad_settings_are_refused_with_place_and_remedy(name, settings, place, text):
+@pytest.mark.parametrize(("name", "settings", "location", "text"), BAD, ids=lambda item: str(item)[:40])
+def test_bad_settings_are_refused_with_place_and_remedy(name, settings, location, text):
     with pytest.raises(ConfigError) as caught:
         local_mechanism(name, **settings)
-    assert caught.value.place == place and text in caught.value.message
+    assert caught.value.location == location and text in caught.value.message
     assert "\n" not in str(caught.value)
 
 

@@ -9,7 +9,7 @@ from uldp.errors import ConfigError
 from uldp.privacy.accountants import account, account_replaced
 from uldp.privacy.calibrate import rounds_within
 from uldp.privacy.events import Gaussian, LocalReports, NonPrivate, Repeated, event_from_json, event_to_json
-from uldp.privacy.local import composed
+from uldp.privacy.local_reports import composed
 from uldp.privacy.pld import quick_epsilon
 
 

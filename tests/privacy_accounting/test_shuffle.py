@@ -45,7 +45,7 @@ def test_the_authors_own_example():
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "clients", "delta", "place"),
+    ("epsilon", "clients", "delta", "location"),
     [
         (0.4, 999, 1e-5, "clients"),
         (0.5, 1000, 1e-5, "epsilon"),
@@ -53,10 +53,10 @@ def test_the_authors_own_example():
         (0.4, 1000, 0.01, "privacy.delta"),
     ],
 )
-def test_the_formula_is_refused_outside_its_region(epsilon, clients, delta, place):
+def test_the_formula_is_refused_outside_its_region(epsilon, clients, delta, location):
     with pytest.raises(ConfigError, match=r"clients >= 1000, epsilon < 1/2 and delta < 1/100.*Feldman") as refused:
         erlingsson(epsilon, clients, delta)
-    assert refused.value.place == place
+    assert refused.value.location == location
     assert refused.value.value in (epsilon, clients, delta)
 
 
@@ -154,7 +154,7 @@ def test_an_upper_bound_and_a_tight_one_against_exact_sums(local, clients, delta
 
 def test_blocks_of_clones_are_on_the_safe_side_and_cost_next_to_nothing(monkeypatch):
     fine = shuffle._feldman.__wrapped__(1.0, 100_000, DELTA, False)
-    monkeypatch.setattr(shuffle, "_MOST_BLOCKS", 50)
+    monkeypatch.setattr(shuffle, "_MAX_BLOCKS", 50)
     coarse = shuffle._feldman.__wrapped__(1.0, 100_000, DELTA, False)
     assert fine * (1 - 1e-8) <= coarse <= fine * 1.01
 

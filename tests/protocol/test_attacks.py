@@ -164,8 +164,8 @@ def our_trial(trial: int, *, slots: int = 1, key_bits: int = 256) -> Trial:
     answers = [silos[name].reply(request) for name, request in server.requests().items()]
     side = server._side
     key, denominators = side.key, PSEUDO_COUNT * COUNTS.sum(axis=0) + 1
-    width, place = key.public.width, "test"
-    weights = unpack(side._fixed.weights, width, COUNTS.shape[1], place)
+    width, location = key.public.width, "test"
+    weights = unpack(side._fixed.weights, width, COUNTS.shape[1], location)
     bodies = [
         m.decode(answer, experiment=server._plan.digest, silo=str(s), limit=1 << 20) for s, answer in enumerate(answers)
     ]
@@ -174,7 +174,7 @@ def our_trial(trial: int, *, slots: int = 1, key_bits: int = 256) -> Trial:
         multiple=side._layout.multiple,
         randomness=[key.nth_root(c) for c in weights],
         blinded=[invert(inverse, key.public.n) for inverse in side._inverses],
-        received=[unpack(body.vector, width, DIMENSION // slots, place) for body in bodies],
+        received=[unpack(body.vector, width, DIMENSION // slots, location) for body in bodies],
         whole_exponents=False,
         slots=slots,
         width=side._layout.width,

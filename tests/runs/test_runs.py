@@ -14,7 +14,7 @@ from uldp.errors import ConfigError, ModelError, RunError
 from uldp.experiment.config import Experiment
 from uldp.runs.directory import RunDirectory
 from uldp.runs.records import RunState
-from uldp.runtimes.local import _LocalRun, resume, run
+from uldp.runtimes.simulation import _LocalRun, resume, run
 
 runner = CliRunner()
 
@@ -174,7 +174,7 @@ def test_settings_may_not_change_even_before_the_first_round_is_over(tmp_path, m
 
 def test_data_may_not_change_even_before_the_first_round_is_over(tmp_path, monkeypatch):
     stopped_in_round_one(tmp_path / "r", experiment(), monkeypatch)
-    monkeypatch.setattr("uldp.runtimes.local.fingerprint", lambda federation: "other")
+    monkeypatch.setattr("uldp.runtimes.simulation.fingerprint", lambda federation: "other")
     with pytest.raises(RunError, match="data are not those"):
         resume(str(tmp_path / "r"))
 
@@ -218,7 +218,7 @@ def test_a_round_whose_answers_are_in_is_finished_without_asking_again(tmp_path,
 
 def test_changed_data_are_refused(tmp_path, monkeypatch):
     run(experiment(), str(tmp_path / "r"))
-    monkeypatch.setattr("uldp.runtimes.local.fingerprint", lambda federation: "other")
+    monkeypatch.setattr("uldp.runtimes.simulation.fingerprint", lambda federation: "other")
     with pytest.raises(RunError, match="data are not those"):
         resume(str(tmp_path / "r"))
 

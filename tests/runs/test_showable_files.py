@@ -113,10 +113,10 @@ def test_no_epsilon_is_written_down_without_what_it_means(folder, make):
     found = list(trees(folder / "made"))
     assert len(found) >= 5
     wrong = {
-        f"{name}{place}"
+        f"{name}{location}"
         for name, tree in found
         if not name.endswith("experiment.json")  # the target that was asked for
-        for place in bare(tree)
+        for location in bare(tree)
     }
     assert wrong == set()
 

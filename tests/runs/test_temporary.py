@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 from uldp.runtimes import temporary
-from uldp.runtimes.flower.hub import Hub
+from uldp.runtimes.flower.transport import Transport
 from uldp.runtimes.temporary import TemporaryFolder
 
 HOLDS = """
@@ -45,7 +45,7 @@ def test_the_folder_of_a_killed_process_goes_and_that_of_a_living_one_stays(syst
     assert [str(one) for one in system_folder.iterdir()] == [path]
     with TemporaryFolder("silo"):
         assert os.path.isdir(path)  # of another kind
-    with Hub():
+    with Transport():
         assert not os.path.exists(path)
     assert list(system_folder.iterdir()) == []
 

@@ -28,7 +28,7 @@ def lookup_aggregation(name: str) -> type[Aggregation]:
     raise ConfigError(
         f"unknown aggregation {shown(name)}. Known: {', '.join(AGGREGATIONS)}; your own: 'package.module:Class'"
         + did_you_mean(name, AGGREGATIONS),
-        place="aggregation.name",
+        location="aggregation.name",
         value=name,
     )
 

@@ -118,7 +118,7 @@ class ServerSide(ABC):
 
     def _no_part_in(self, exchange: str) -> RunError:
         """For exchanges that are not on this aggregation's route: the turn table never comes to them."""
-        return RunError(f"{exchange} is no part of this aggregation", place="server")
+        return RunError(f"{exchange} is no part of this aggregation", location="server")
 
     @abstractmethod
     def check_vector(self, silo: str, vector: bytes) -> None:
@@ -156,16 +156,16 @@ class SiloSide(ABC):
 
     def answer(self, body: m.Body) -> m.Body:
         """The answer to a question of the setup. A refused question changes nothing."""
-        raise MessageRefused(f"{type(body).__name__} has no place in this aggregation", place=self._place)
+        raise MessageRefused(f"{type(body).__name__} has no place in this aggregation", location=self._place)
 
     def choose(self, round_: int, offer: bytes) -> bytes:
         """One point per user: which slot it stands for, the server does not learn."""
-        raise MessageRefused("there is nothing to choose in this aggregation", place=self._place)
+        raise MessageRefused("there is nothing to choose in this aggregation", location=self._place)
 
     def check_question(self, question: RoundQuestion) -> None:
         """Refuse what cannot be a round's question."""
         if question.weights:
-            raise MessageRefused("encrypted weights came, and none are used", place=self._place)
+            raise MessageRefused("encrypted weights came, and none are used", location=self._place)
 
     @abstractmethod
     def accumulator(self, weights: Vector | None, question: RoundQuestion) -> Accumulator:
@@ -177,7 +177,7 @@ class SiloSide(ABC):
 
     def again(self, noised: bytes, question: RoundQuestion) -> bytes:
         """The same noised sum, protected for the silos that are present now. Nothing is computed anew."""
-        raise MessageRefused("a round cannot be repeated in this aggregation", place=self._place)
+        raise MessageRefused("a round cannot be repeated in this aggregation", location=self._place)
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class Aggregation(ABC):
         if release.user_sampling.private:
             raise ConfigError(
                 f"private sampling needs aggregation.name = 'paillier': {self.name} tells the silos the sample",
-                place="method.sampling",
+                location="method.sampling",
                 value="private",
             )
 
@@ -265,7 +265,7 @@ def largest_total(release: Release) -> float:
 def out_of_range() -> MessageRefused:
     return MessageRefused(
         "the silos' vectors do not add up to a total in range; one of them, or their keys, left the protocol",
-        place="server",
+        location="server",
     )
 
 

@@ -67,7 +67,7 @@ class MaskedServer(WordsServer):
         if isinstance(body, m.Key):
             check_key(self._context, silo, body, b"")
         elif isinstance(body, m.Paired) and body.sealed:
-            raise MessageRefused("sent sealed messages, and none are used", place=f"silo {silo}")
+            raise MessageRefused("sent sealed messages, and none are used", location=f"silo {silo}")
 
     def collect(self, question: Question, answers: Mapping[str, m.Body]) -> None:
         if question is m.AskKey:
@@ -88,7 +88,7 @@ class MaskedSilo(WordsSilo):
         match body:
             case m.AskKey(modulus):
                 if modulus:
-                    raise MessageRefused("a modulus came, and none is used", place=self._place)
+                    raise MessageRefused("a modulus came, and none is used", location=self._place)
                 return self._pairing.introduce(b"")
             case m.TellKeys():
                 self._shared = self._pairing.pair(body, b"")

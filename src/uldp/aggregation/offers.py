@@ -39,8 +39,8 @@ def offered(keys: Sequence[bytes], chosen: int, real: bytes, dummy: bytes, strea
     places = [stream.words(KEY_BYTES // 8).astype("<u8").tobytes() for _ in range(2)]
     slots = []
     for slot, key in enumerate(keys):
-        place = (0 if slot in taken else 1) ^ swapped
-        slots.append(seal(key, bytes([place]) + places[place]))
+        location = (0 if slot in taken else 1) ^ swapped
+        slots.append(seal(key, bytes([location]) + places[location]))
     bodies = (dummy, real) if swapped else (real, dummy)
     return b"".join([*slots, *(seal(key, body) for key, body in zip(places, bodies, strict=True))])
 
@@ -48,30 +48,32 @@ def offered(keys: Sequence[bytes], chosen: int, real: bytes, dummy: bytes, strea
 def _some(slots: int, count: int, stream: SecretStream) -> set[int]:
     """``count`` of ``slots`` slots, every subset alike: the first of a random order."""
     order = list(range(slots))
-    for place in range(count):
-        other = place + int(uniform_below(stream, slots - place, 1)[0])
-        order[place], order[other] = order[other], order[place]
+    for location in range(count):
+        other = location + int(uniform_below(stream, slots - location, 1)[0])
+        order[location], order[other] = order[other], order[location]
     return set(order[:count])
 
 
-def opened(offer: bytes, slots: int, index: int, key: bytes, place: str) -> bytes:
+def opened(offer: bytes, slots: int, index: int, key: bytes, location: str) -> bytes:
     """The ciphertext that slot ``index`` of an offer opens with ``key``."""
-    inside = unseal(key, offer[_SLOT_BYTES * index : _SLOT_BYTES * (index + 1)], place)
+    inside = unseal(key, offer[_SLOT_BYTES * index : _SLOT_BYTES * (index + 1)], location)
     which, inner = inside[0], inside[1:]
     if which > 1 or len(inner) != KEY_BYTES:
-        raise MessageRefused("a slot of the offer is malformed", place=place)
+        raise MessageRefused("a slot of the offer is malformed", location=location)
     bodies = offer[_SLOT_BYTES * slots :]
     half = len(bodies) // 2
-    return unseal(inner, bodies[half * which : half * (which + 1)], place)
+    return unseal(inner, bodies[half * which : half * (which + 1)], location)
 
 
-def cut(data: bytes, size: int, users: int, place: str) -> list[bytes]:
+def cut(data: bytes, size: int, users: int, location: str) -> list[bytes]:
     """``data`` in pieces of ``size`` bytes, one per user."""
     if len(data) != size * users:
-        raise MessageRefused(f"{users} users take {size * users} bytes, not {len(data)}", place=place, value=len(data))
+        raise MessageRefused(
+            f"{users} users take {size * users} bytes, not {len(data)}", location=location, value=len(data)
+        )
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def cut_points(points: bytes, users: int, place: str) -> list[bytes]:
+def cut_points(points: bytes, users: int, location: str) -> list[bytes]:
     """The users' points."""
-    return cut(points, POINT_BYTES, users, place)
+    return cut(points, POINT_BYTES, users, location)

@@ -66,8 +66,8 @@ from uldp.protocol.turns import AGREE_KEYS, BLIND_COUNTS, FIXED_WEIGHTS, Route
 from uldp.rng import Secrets
 
 SECURE_BITS: Final = 3072
-SMALLEST_BITS: Final = 128
-LARGEST_BITS: Final = 16384
+MIN_BITS: Final = 128
+MAX_BITS: Final = 16384
 DECRYPTION_PER_BIT: Final = 0.28
 SQUARING: Final = 0.85
 """Costs in multiplications modulo n^2, measured at 3072 bits."""
@@ -93,23 +93,22 @@ class PaillierWeighting(Aggregation):
     rounding: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if not SMALLEST_BITS <= self.key_bits <= LARGEST_BITS or self.key_bits % 16:
+        if not MIN_BITS <= self.key_bits <= MAX_BITS or self.key_bits % 16:
             raise ConfigError(
-                f"a multiple of 16 from {SMALLEST_BITS} to {LARGEST_BITS} ({SECURE_BITS} is secure), "
-                f"not {self.key_bits}",
-                place="aggregation.key_bits",
+                f"a multiple of 16 from {MIN_BITS} to {MAX_BITS} ({SECURE_BITS} is secure), not {self.key_bits}",
+                location="aggregation.key_bits",
                 value=self.key_bits,
             )
         if self.slots is not None and self.slots < 1:
-            raise ConfigError(f"at least 1, not {self.slots}", place="aggregation.slots", value=self.slots)
+            raise ConfigError(f"at least 1, not {self.slots}", location="aggregation.slots", value=self.slots)
         if self.max_records < 1:
             raise ConfigError(
-                f"at least 1, not {self.max_records}", place="aggregation.max_records", value=self.max_records
+                f"at least 1, not {self.max_records}", location="aggregation.max_records", value=self.max_records
             )
         if not 1 <= self.pseudo_count <= MAX_PSEUDO_COUNT:
             raise ConfigError(
                 f"from 1 to {MAX_PSEUDO_COUNT}, not {self.pseudo_count}",
-                place="aggregation.pseudo_count",
+                location="aggregation.pseudo_count",
                 value=self.pseudo_count,
             )
 
@@ -141,7 +140,7 @@ class PaillierWeighting(Aggregation):
             raise ConfigError(
                 "paillier weighs single users with weights that sum to at most 1 over silos, and this method's silos "
                 "send one vector for all of theirs, or weigh nobody; take name = 'masked'",
-                place="aggregation.name",
+                location="aggregation.name",
                 value="paillier",
             )
         if release.user_weighting == "uniform":
@@ -149,7 +148,7 @@ class PaillierWeighting(Aggregation):
         if self.max_records < facts.silos:
             raise ConfigError(
                 f"at least the number of silos ({facts.silos}), so that each may count one, not {self.max_records}",
-                place="aggregation.max_records",
+                location="aggregation.max_records",
                 value=self.max_records,
             )
         return RecordRatios(self.max_records // facts.silos, facts.silos, self.pseudo_count)
@@ -164,7 +163,7 @@ class PaillierWeighting(Aggregation):
             raise ConfigError(
                 f"at most {most} {'coordinate' if most == 1 else 'coordinates'} of {width} bits fit a ciphertext, not "
                 f"{self.slots}; lower aggregation.max_records or aggregation.pseudo_count",
-                place="aggregation.slots",
+                location="aggregation.slots",
                 value=self.slots,
             )
         slots = self.slots or (most if self._packing_pays(width, most, release.facts.dimension, rounds) else 1)
@@ -193,7 +192,7 @@ class PaillierWeighting(Aggregation):
             f"the common multiple of the weights of up to {self.max_records} records of a person, with "
             f"{release.facts.users} users and this noise, does not fit a key of {self.key_bits} bits; "
             + (", or ".join(remedies) or "take aggregation.name = 'masked'"),
-            place="aggregation.max_records",
+            location="aggregation.max_records",
             value=self.max_records,
         )
 

@@ -60,18 +60,18 @@ class PaillierServer(ServerSide):
         return self._fixed
 
     def check(self, silo: str, body: m.Body) -> None:
-        place, silos, users = f"silo {silo}", self._context.silos, self._context.facts.users
+        location, silos, users = f"silo {silo}", self._context.silos, self._context.facts.users
         match body:
             case m.Key():
                 check_key(self._context, silo, body, self._modulus)
             case m.Paired(sealed):
                 expected = len(silos) - 1 if silo == silos[0] else 0
                 if len(sealed) != expected or any(len(part) != KEY_BYTES + TAG_BYTES for part in sealed):
-                    raise MessageRefused(f"{len(sealed)} sealed seeds, {expected} are expected", place=place)
+                    raise MessageRefused(f"{len(sealed)} sealed seeds, {expected} are expected", location=location)
             case m.Blinded(shares):
                 public = self.key.public
-                if any(share >= public.n for share in unpack(shares, public.plain_width, users, place)):
-                    raise MessageRefused("a blinded count is not a residue modulo n", place=place)
+                if any(share >= public.n for share in unpack(shares, public.plain_width, users, location)):
+                    raise MessageRefused("a blinded count is not a residue modulo n", location=location)
             case _:
                 pass
 
@@ -96,7 +96,7 @@ class PaillierServer(ServerSide):
             return [gmpy2.invert(total, public.n) for total in blinded]
         except ZeroDivisionError as error:
             raise MessageRefused(
-                "a blinded count has no inverse; one of the silos left the protocol", place="server"
+                "a blinded count has no inverse; one of the silos left the protocol", location="server"
             ) from error
 
     def weights(self, round_: int, sample: Sample | None) -> bytes:
@@ -143,9 +143,9 @@ class PaillierServer(ServerSide):
         self._ciphertexts(silo, vector)
 
     def _ciphertexts(self, silo: str, vector: bytes) -> list[mpz]:
-        public, place = self.key.public, f"silo {silo}"
-        ciphertexts = unpack(vector, public.width, self._layout.ciphertexts, place)
-        public.check(ciphertexts, place)
+        public, location = self.key.public, f"silo {silo}"
+        ciphertexts = unpack(vector, public.width, self._layout.ciphertexts, location)
+        public.check(ciphertexts, location)
         return ciphertexts
 
     def total(self, vectors: Mapping[str, bytes]) -> Words:

@@ -70,13 +70,13 @@ class PaillierSilo(SiloSide):
     @property
     def public(self) -> PublicKey:
         if self._public is None:
-            raise MessageRefused("the server has not sent its modulus", place=self._place)
+            raise MessageRefused("the server has not sent its modulus", location=self._place)
         return self._public
 
     @property
     def seed(self) -> SharedKey:
         if self._seed is None:
-            raise MessageRefused("the common seed has not come", place=self._place)
+            raise MessageRefused("the common seed has not come", location=self._place)
         return self._seed
 
     def answer(self, body: m.Body) -> m.Body:
@@ -116,12 +116,12 @@ class PaillierSilo(SiloSide):
     def _opened(self, sealed: bytes) -> SharedKey:
         if self._index == 0:
             if sealed:
-                raise MessageRefused("the first silo draws the seed, and got one", place=self._place)
+                raise MessageRefused("the first silo draws the seed, and got one", location=self._place)
             secret = self._secrets.child("common seed").key
         else:
-            secret = self._shared[0].open(sealed, *self._purpose(0, "seed"), place=self._place)
+            secret = self._shared[0].open(sealed, *self._purpose(0, "seed"), location=self._place)
             if len(secret) != KEY_BYTES:
-                raise MessageRefused(f"a seed of {len(secret)} bytes", place=self._place)
+                raise MessageRefused(f"a seed of {len(secret)} bytes", location=self._place)
         # Bound to all silos' keys, and they to their records: blinds and slots of one setup never serve another.
         return SharedKey(secret, b"common seed" + self._roll, self._secrets.simulated)
 
@@ -188,7 +188,9 @@ class PaillierSilo(SiloSide):
 
     def check_question(self, question: RoundQuestion) -> None:
         if bool(question.weights) == (self._fixed is not None):
-            raise MessageRefused("encrypted weights come once at setup, or with every sampled round", place=self._place)
+            raise MessageRefused(
+                "encrypted weights come once at setup, or with every sampled round", location=self._place
+            )
         self._round_weights(question)
 
     def _round_weights(self, question: RoundQuestion) -> Weights:
@@ -301,7 +303,7 @@ class _Accumulator(Accumulator):
 
     def add(self, users: IntArray | None, rows: Rows) -> None:
         if users is None:
-            raise ModelError("paillier weighs rows of single users", place="method.silo")
+            raise ModelError("paillier weighs rows of single users", location="method.silo")
         users, finite, missing = finite_rows(users, rows, self._dimension)
         self._left_out += missing
         for start in range(0, len(finite), self._size):

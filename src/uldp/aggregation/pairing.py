@@ -28,10 +28,12 @@ def signed(context: AggregationContext, silo: int, modulus: bytes, public: bytes
 
 def check_key(context: AggregationContext, silo: str, key: m.Key, modulus: bytes) -> None:
     """Refuse a key that ``silo`` did not sign."""
-    index, place = context.silos.index(silo), f"silo {silo}"
+    index, location = context.silos.index(silo), f"silo {silo}"
     if len(key.public) != KEY_BYTES or len(key.signature) != SIGNATURE_BYTES:
-        raise MessageRefused("its public key or signature has the wrong length", place=place, value=len(key.public))
-    verify(context.identities[index], key.signature, signed(context, index, modulus, key.public), place)
+        raise MessageRefused(
+            "its public key or signature has the wrong length", location=location, value=len(key.public)
+        )
+    verify(context.identities[index], key.signature, signed(context, index, modulus, key.public), location)
 
 
 def relay(context: AggregationContext, answers: Mapping[str, m.Body]) -> m.TellKeys:
@@ -47,7 +49,7 @@ class Pairing:
         if len(context.identities) != len(context.silos) or identity.public != context.identities[index]:
             raise ConfigError(
                 "its signing key is not the one whose public half stands in the experiment",
-                place=f"silo {context.silos[index]}",
+                location=f"silo {context.silos[index]}",
             )
         self._context = context
         self._index = index
@@ -64,11 +66,11 @@ class Pairing:
         """What this silo shares with each of the others, by their index."""
         silos = self._context.silos
         if len(told.publics) != len(silos) or len(told.signatures) != len(silos):
-            raise MessageRefused(f"{len(told.publics)} keys came, {len(silos)} are expected", place=self._place)
+            raise MessageRefused(f"{len(told.publics)} keys came, {len(silos)} are expected", location=self._place)
         if told.publics[self._index] != self._key.public:
-            raise MessageRefused("the server relays another key as this silo's", place=self._place)
+            raise MessageRefused("the server relays another key as this silo's", location=self._place)
         if len(set(told.publics)) != len(silos):
-            raise MessageRefused("two silos have the same public key", place=self._place)
+            raise MessageRefused("two silos have the same public key", location=self._place)
         shared = {}
         for index, (public, signature) in enumerate(zip(told.publics, told.signatures, strict=True)):
             if index != self._index:

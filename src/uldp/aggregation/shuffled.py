@@ -31,7 +31,7 @@ class Shuffled(Plain):
             raise ConfigError(
                 "a shuffler sees what every silo sends, so it goes with methods whose clients perturb by themselves "
                 "(ldp-fedavg, srr-fl, ldp-fl); take name = 'masked'",
-                place="aggregation.name",
+                location="aggregation.name",
                 value=self.name,
             )
 

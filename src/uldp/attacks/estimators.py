@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from uldp.mechanisms.local import LocalMechanism
+from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.mechanisms.response import RandomizedResponse
 from uldp.mechanisms.two_point import TwoPoint
 from uldp.rng import Secrets

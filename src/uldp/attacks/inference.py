@@ -16,13 +16,13 @@ import numpy as np
 
 from uldp.attacks.estimators import Adversary, Channel, Evidence
 from uldp.errors import ConfigError
-from uldp.mechanisms.local import LocalMechanism
+from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.rng import Secrets, Streams
 from uldp.vectors import Vector
 
-LARGEST_TRIAL: Final = 10**7
-MOST_TRIALS: Final = 10**5
-_MOST_ROUNDS_OF_ALL: Final = 5 * 10**7  # each is kept: some numbers for each round of each trial
+MAX_TRIAL: Final = 10**7
+MAX_TRIALS: Final = 10**5
+_MAX_ROUNDS_OF_ALL: Final = 5 * 10**7  # each is kept: some numbers for each round of each trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,25 +42,25 @@ class Scene:
     trials: int = 500
 
     def __post_init__(self) -> None:
-        for place, count in (("--clients", self.clients), ("--rounds", self.rounds), ("--trials", self.trials)):
+        for location, count in (("--clients", self.clients), ("--rounds", self.rounds), ("--trials", self.trials)):
             if count < 1:
-                raise ConfigError(f"a whole number from 1 up, not {count}", place=place, value=count)
-        if self.clients * self.rounds > LARGEST_TRIAL:
+                raise ConfigError(f"a whole number from 1 up, not {count}", location=location, value=count)
+        if self.clients * self.rounds > MAX_TRIAL:
             raise ConfigError(
-                f"{self.clients:,} clients in {self.rounds:,} rounds send more than {LARGEST_TRIAL:,} values",
-                place="--clients",
+                f"{self.clients:,} clients in {self.rounds:,} rounds send more than {MAX_TRIAL:,} values",
+                location="--clients",
                 value=self.clients,
             )
-        most = min(MOST_TRIALS, _MOST_ROUNDS_OF_ALL // self.rounds)
+        most = min(MAX_TRIALS, _MAX_ROUNDS_OF_ALL // self.rounds)
         if self.trials > most:
             raise ConfigError(
                 f"at most {most:,} trials of {self.rounds:,} rounds, not {self.trials:,}",
-                place="--trials",
+                location="--trials",
                 value=self.trials,
             )
-        for place, value in (("--spread", self.spread), ("--tolerance", self.tolerance)):
+        for location, value in (("--spread", self.spread), ("--tolerance", self.tolerance)):
             if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"a number from 0 up, not {value!r}", place=place, value=value)
+                raise ConfigError(f"a number from 0 up, not {value!r}", location=location, value=value)
 
     def weights(self, mechanism: LocalMechanism, streams: Streams) -> Vector:
         """One row for each round, one column for each client, within the range."""
@@ -99,7 +99,7 @@ def attack(
     if not abs(scene.offset) <= mechanism.radius:
         raise ConfigError(
             f"a weight within {mechanism.low:g} and {mechanism.high:g}, not {mechanism.center + scene.offset:g}",
-            place="--weight",
+            location="--weight",
             value=mechanism.center + scene.offset,
         )
     fitting = [adversary for adversary in adversaries if adversary.fits(mechanism)]

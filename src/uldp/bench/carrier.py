@@ -28,7 +28,7 @@ from uldp.runs.files import replace_file
 from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower import processes as p
-from uldp.runtimes.flower.hub import Hub
+from uldp.runtimes.flower.transport import Transport
 
 Case = dict[str, Any]
 Say = Callable[[str], None]
@@ -71,27 +71,27 @@ def _case(way: str, seconds: dict[str, list[float]], loads: list[float]) -> Case
 def _series(folder: Path, way: str, exchanges: int) -> list[float]:
     """A federation of its own, one exchange to get going, then the measured ones."""
     names = [f"silo-{number}" for number in range(SILOS)]
-    with _federation(folder, way, names) as hub:
+    with _federation(folder, way, names) as transport:
         took = []
         for number in range(exchanges + 1):
             began = time.perf_counter()
-            found = hub.exchange(dict.fromkeys(names, f"question {number}".encode()), PATIENCE)
+            found = transport.exchange(dict.fromkeys(names, f"question {number}".encode()), PATIENCE)
             took.append(time.perf_counter() - began)
             if any(answer != ANSWER for answer in found.values()):
-                raise RunError(f"not all answered: {found}", place=way)
+                raise RunError(f"not all answered: {found}", location=way)
     return took[1:]
 
 
 @contextmanager
-def _federation(folder: Path, way: str, names: list[str]) -> Iterator[Hub]:
+def _federation(folder: Path, way: str, names: list[str]) -> Iterator[Transport]:
     credentials.make_certificates(folder / "c", ["127.0.0.1"], 2)
     security, address = p.Security(folder / "c"), p.Address("127.0.0.1", p.free_port())
     public = {name: credentials.make_silo_keys(name, folder / "keys" / name).node for name in names}
     with ExitStack() as until:
-        hub = until.enter_context(Hub())
-        server = until.enter_context(p.SuperLink(p.Home(folder / "server"), address, security, hub.address))
+        transport = until.enter_context(Transport())
+        server = until.enter_context(p.SuperLink(p.Home(folder / "server"), address, security, transport.address))
         server.start()
-        hub.know(server.register(public))
+        transport.set_nodes(server.register(public))
         for name in names:
             socket = f"unix:{folder / name}"
             until.enter_context(_silo(socket))
@@ -99,8 +99,8 @@ def _federation(folder: Path, way: str, names: list[str]) -> Iterator[Hub]:
                 address, security.ca, folder / "keys" / name / credentials.NODE_KEY, {"silo": name, "socket": socket}
             )
             until.callback(_node(folder / "nodes" / name, side, way).stop)
-        server.submit(hub.new_token())
-        yield hub
+        server.submit(transport.new_token())
+        yield transport
 
 
 def _node(folder: Path, side: p.NodeSide, way: str) -> p.SuperNode:

@@ -28,18 +28,18 @@ from uldp.errors import ConfigError, MessageRefused, UldpError, first_line, loca
 from uldp.protocol import messages as m
 from uldp.rng import Streams
 from uldp.runtimes.recording import torch_threads
-from uldp.sessions.silo import Watch
+from uldp.sessions.silo import ReleaseGuard
 
 Say = Callable[[str], None]
 SERIES: Final = 500
 """Messages that a session gets at one place, at most."""
 SOME: Final = 20
 """Messages of other cases that one is mixed with."""
-MOST_FINDINGS: Final = 20
+MAX_FINDINGS: Final = 20
 
 
 @dataclass
-class Counting(Watch):
+class Counting(ReleaseGuard):
     """How often a silo was about to release something."""
 
     begun: int = 0
@@ -59,16 +59,16 @@ class Outcomes:
     findings: list[str] = field(default_factory=list)
 
     def find(self, what: str, message: bytes) -> None:
-        if len(self.findings) < MOST_FINDINGS:
+        if len(self.findings) < MAX_FINDINGS:
             self.findings.append(f"{what}: {message[:200].hex()}{'...' if len(message) > 200 else ''}")
 
 
 class Target(ABC):
     """A party of a case at a place, and how a message is handed to it."""
 
-    def __init__(self, case: Case, place: Place, name: str) -> None:
+    def __init__(self, case: Case, location: Place, name: str) -> None:
         self.case = case
-        self.place = place
+        self.location = location
         self.name = name
 
     @property
@@ -101,11 +101,11 @@ class AtServer(Target):
     """A server that has asked; a silo answers."""
 
     def reset(self) -> None:
-        self.session = self.case.server(self.place)
+        self.session = self.case.server(self.location)
 
     @property
     def due(self) -> bytes:
-        return self.place.taken[self.name]
+        return self.location.taken[self.name]
 
     def hand(self, message: bytes) -> None:
         self.session.receive(self.name, message)
@@ -132,7 +132,7 @@ class AtServer(Target):
 
     def _take_the_others(self) -> None:
         for name in self.session.requests():
-            self.session.receive(name, self.place.taken[name])
+            self.session.receive(name, self.location.taken[name])
 
     def state(self) -> tuple[object, ...]:
         session = self.session
@@ -142,7 +142,7 @@ class AtServer(Target):
     def genuine(self) -> bool:
         self._take_the_others()
         self.session.collect()
-        return self.session.save() == self.place.after
+        return self.session.save() == self.location.after
 
 
 class AtSilo(Target):
@@ -150,18 +150,18 @@ class AtSilo(Target):
 
     def reset(self) -> None:
         self.watch = Counting()
-        self.session = self.case.silo(self.name, self.watch, self.place)
+        self.session = self.case.silo(self.name, self.watch, self.location)
         self.answer = b""
 
     @property
     def due(self) -> bytes:
-        return self.place.requests[self.name]
+        return self.location.requests[self.name]
 
     def hand(self, message: bytes) -> None:
         self.answer = self.session.reply(message)
 
     def follow(self) -> None:
-        again = self.case.silo(self.name, Watch())
+        again = self.case.silo(self.name, ReleaseGuard())
         again.restore(self.session.save())
         plan = self.case.plan
         m.decode(self.answer, experiment=plan.digest, silo=self.name, limit=plan.message_limit)
@@ -170,7 +170,7 @@ class AtSilo(Target):
         return self.session.save(), self.session.left_out, self.watch.begun
 
     def genuine(self) -> bool:
-        return self.session.reply(self.due) == self.place.replies[self.name]
+        return self.session.reply(self.due) == self.location.replies[self.name]
 
 
 class AtShuffler(Target):
@@ -178,13 +178,13 @@ class AtShuffler(Target):
 
     @property
     def due(self) -> bytes:
-        return self.place.replies[self.name]
+        return self.location.replies[self.name]
 
     def reset(self) -> None:
-        self.round = self.case.server(self.place).round + 1
+        self.round = self.case.server(self.location).round + 1
 
     def hand(self, message: bytes) -> None:
-        self.case.mixed({**self.place.replies, self.name: message}, self.round)
+        self.case.mixed({**self.location.replies, self.name: message}, self.round)
 
     def follow(self) -> None:
         pass
@@ -193,16 +193,16 @@ class AtShuffler(Target):
         return ((),)
 
     def genuine(self) -> bool:
-        return self.case.mixed(self.place.replies, self.round) == self.place.taken
+        return self.case.mixed(self.location.replies, self.round) == self.location.taken
 
 
 def run_fuzz(messages: int, seed: int = 0, cases: Sequence[str] = (), say: Say = lambda text: None) -> dict[str, Any]:
     """Hand out so many messages, spread over all places of all cases, and count what became of them."""
     if messages < 1:
-        raise ConfigError(f"at least 1, not {messages}", place="--messages", value=messages)
+        raise ConfigError(f"at least 1, not {messages}", location="--messages", value=messages)
     for name in cases:
         if name not in CASES:
-            raise ConfigError(f"one of {', '.join(map(repr, CASES))}, not {name!r}", place="--case", value=name)
+            raise ConfigError(f"one of {', '.join(map(repr, CASES))}, not {name!r}", location="--case", value=name)
     began = time.perf_counter()
     with torch_threads(1), PeakMemory() as memory, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # models of 1e308 overflow, and shall
@@ -231,12 +231,12 @@ def run_fuzz(messages: int, seed: int = 0, cases: Sequence[str] = (), say: Say =
 
 def _targets(case: Case) -> Iterator[Target]:
     """Server and silos in turn, at every place."""
-    for number, place in enumerate(case.places):
-        names = list(place.requests)
-        yield AtServer(case, place, names[number % len(names)])
-        yield AtSilo(case, place, names[(number + 1) % len(names)])
-        if place.taken is not place.replies:
-            yield AtShuffler(case, place, names[number % len(names)])
+    for number, location in enumerate(case.places):
+        names = list(location.requests)
+        yield AtServer(case, location, names[number % len(names)])
+        yield AtSilo(case, location, names[(number + 1) % len(names)])
+        if location.taken is not location.replies:
+            yield AtShuffler(case, location, names[number % len(names)])
 
 
 def _series(target: Target, count: int, rng: random.Random, pool: Sequence[bytes], outcomes: Outcomes) -> None:

@@ -10,11 +10,11 @@ from uldp.experiment.build import Prepared, prepare
 from uldp.experiment.config import Experiment
 from uldp.privacy.ledger import Entry
 from uldp.rng import Secrets
-from uldp.runtimes.local import simulated_plan
+from uldp.runtimes.simulation import simulated_plan
 from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession, Stage
 from uldp.sessions.shuffler import Shuffler
-from uldp.sessions.silo import SiloSession, Watch, signing_key
+from uldp.sessions.silo import ReleaseGuard, SiloSession, signing_key
 
 _KEY: Final = {"name": "paillier", "key_bits": 512, "slots": 1, "max_records": 30}
 _AVG: Final = {"name": "uldp-avg-w"}
@@ -69,19 +69,21 @@ class Case:
         facts = self.plan.facts
         self.shuffler = Shuffler(self.plan.digest, self.plan.silos, facts.dimension, self.secrets)
         self.places = list(self._recorded())
-        self.messages = [one for place in self.places for one in (*place.requests.values(), *place.replies.values())]
+        self.messages = [
+            one for location in self.places for one in (*location.requests.values(), *location.replies.values())
+        ]
 
-    def server(self, place: Place | None = None) -> ServerSession:
+    def server(self, location: Place | None = None) -> ServerSession:
         """A server, or one that stands at ``place`` and has asked."""
-        streams, entries = self.prepared.streams, place.entries if place else ()
+        streams, entries = self.prepared.streams, location.entries if location else ()
         x = self.prepared.learner.initial(streams.child("model"))
         session = ServerSession(self.plan, x, self.prepared.ledger(entries), self.secrets)
-        if place is not None:
-            session.restore(place.server)
+        if location is not None:
+            session.restore(location.server)
             session.requests()
         return session
 
-    def silo(self, name: str, watch: Watch, place: Place | None = None) -> SiloSession:
+    def silo(self, name: str, watch: ReleaseGuard, location: Place | None = None) -> SiloSession:
         """A silo, or one that stands at ``place``."""
         index = self.plan.silos.index(name)
         session = SiloSession(
@@ -94,14 +96,14 @@ class Case:
             watch=watch,
             holdout=self.prepared.holdout(name),
         )
-        if place is not None:
-            session.restore(place.silos[name])
+        if location is not None:
+            session.restore(location.silos[name])
         return session
 
     def _recorded(self) -> Iterator[Place]:
         """Run it. Where a round can be repeated without a silo, the second one is."""
         server = self.server()
-        silos = {name: self.silo(name, Watch()) for name in self.plan.silos}
+        silos = {name: self.silo(name, ReleaseGuard()) for name in self.plan.silos}
         repeat = self.plan.may_repeat
         while True:
             before, states = server.save(), {name: silo.save() for name, silo in silos.items()}

@@ -61,13 +61,13 @@ def torch_threads(threads: int) -> Iterator[None]:
 
 
 def run_process(
-    command: Sequence[str], place: str, environment: Mapping[str, str] | None = None, remedy: str = ""
+    command: Sequence[str], location: str, environment: Mapping[str, str] | None = None, remedy: str = ""
 ) -> str:
     """What a new process prints; if it fails, one sentence with the last line of its error."""
     done = subprocess.run(command, env={**os.environ, **(environment or {})}, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise RunError(f"a process failed ({reason}){remedy}", place=place)
+        raise RunError(f"a process failed ({reason}){remedy}", location=location)
     return done.stdout
 
 

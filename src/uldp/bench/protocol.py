@@ -291,7 +291,7 @@ def run_cases(
     cases = Bench(quick, workers, say).cases()
     for name in names or ():
         if name not in cases:
-            raise ConfigError(f"unknown case {name!r}. Known cases: {'; '.join(cases)}", place="--case", value=name)
+            raise ConfigError(f"unknown case {name!r}. Known cases: {'; '.join(cases)}", location="--case", value=name)
     chosen = names or ([SHAPES[0].name, "masks"] if quick else list(cases))
     return [measure() for name, measure in cases.items() if name in chosen]
 

@@ -39,7 +39,7 @@ def load_phe() -> Any:
         from phe import paillier
     except ImportError as error:
         raise ConfigError(
-            "the baseline needs the package phe; install it with: pip install 'uldp[bench]'", place="bench protocol"
+            "the baseline needs the package phe; install it with: pip install 'uldp[bench]'", location="bench protocol"
         ) from error
     return paillier
 

@@ -71,7 +71,7 @@ def run_cases(names: Sequence[str] | None = None, say: Say = lambda text: None, 
     known = case_names()
     for name in names or ():
         if name not in known:
-            raise ConfigError(f"unknown case {name!r}. Known cases: {'; '.join(known)}", place="--case", value=name)
+            raise ConfigError(f"unknown case {name!r}. Known cases: {'; '.join(known)}", location="--case", value=name)
     size = size or Size()
     generator = Streams.from_seed(0).child("bench", "srr").generator()
     weights = generator.uniform(-0.08, 0.08, size.weights)  # a few beyond the range, which are clipped
@@ -145,10 +145,10 @@ def run_loop(mechanism: StaircaseResponse, weights: Sequence[float]) -> list[flo
         group = bisect_right(ends, draw)
         rank = first_ranks[group] + (draw - (ends[group - 1] if group else 0)) // law.masses[group]
         if rank <= 2 * min(index, last - index):
-            place = index - (rank + 1) // 2 if rank % 2 else index + rank // 2
+            location = index - (rank + 1) // 2 if rank % 2 else index + rank // 2
         else:
-            place = rank if 2 * index <= last else last - rank
-        outputs.append((grid.first + place) / grid.scale)
+            location = rank if 2 * index <= last else last - rank
+        outputs.append((grid.first + location) / grid.scale)
     return outputs
 
 

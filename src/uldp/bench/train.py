@@ -23,5 +23,5 @@ def run_cases(names: Sequence[str] | None = None, say: Say = lambda text: None) 
     """Measure the named cases (all by default)."""
     for name in names or ():
         if name not in CASES:
-            raise ConfigError(f"unknown case {name!r}. Known cases: {', '.join(CASES)}", place="--case", value=name)
+            raise ConfigError(f"unknown case {name!r}. Known cases: {', '.join(CASES)}", location="--case", value=name)
     return [run(say) for name, run in CASES.items() if names is None or name in names]

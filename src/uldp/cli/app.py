@@ -18,7 +18,7 @@ from uldp.cli.doctor import doctor
 from uldp.cli.join import join
 from uldp.cli.keys import keys
 from uldp.cli.leave import leave
-from uldp.cli.local import local
+from uldp.cli.local_dp import local
 from uldp.cli.models import export, predict
 from uldp.cli.new import new
 from uldp.cli.plan import plan

@@ -15,7 +15,7 @@ from uldp.limits import MAX_CURVE, MAX_SEED, check_whole
 if TYPE_CHECKING:
     from uldp.attacks.estimators import Adversary
     from uldp.attacks.inference import Outcome, Scene
-    from uldp.mechanisms.local import LocalMechanism
+    from uldp.mechanisms.local_mechanism import LocalMechanism
 
 attack = typer.Typer(help="Play an adversary: what can be found out from what is sent.", no_args_is_help=True)
 
@@ -125,15 +125,15 @@ def _listed(given: Sequence[str]) -> list[str]:
 
 def _numbers(given: Sequence[str]) -> list[float]:
     if not given:
-        raise ConfigError("give at least one number, such as 3", place="--epsilon")
+        raise ConfigError("give at least one number, such as 3", location="--epsilon")
     if len(given) > MAX_CURVE:
-        raise ConfigError(f"at most {MAX_CURVE:,} numbers, not {len(given):,}", place="--epsilon", value=len(given))
+        raise ConfigError(f"at most {MAX_CURVE:,} numbers, not {len(given):,}", location="--epsilon", value=len(given))
     numbers = []
     for text in given:
         try:
             numbers.append(float(text))
         except ValueError:
-            raise ConfigError(f"a number such as 3, not {text!r}", place="--epsilon", value=text) from None
+            raise ConfigError(f"a number such as 3, not {text!r}", location="--epsilon", value=text) from None
     return numbers
 
 
@@ -144,7 +144,7 @@ def _mechanisms(names: Sequence[str], epsilons: Sequence[float], settings: dict[
     from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
 
     if not names:
-        raise ConfigError("give at least one mechanism, such as srr", place="--mechanism")
+        raise ConfigError("give at least one mechanism, such as srr", location="--mechanism")
     built = []
     with naming(_OPTIONS):
         for name in names:
@@ -177,13 +177,13 @@ def _adversaries(names: Sequence[str], mechanisms: Sequence[LocalMechanism]) -> 
         if name not in ADVERSARIES:
             raise ConfigError(
                 f"unknown adversary {name!r}. Known: {', '.join(ADVERSARIES)}" + did_you_mean(name, ADVERSARIES),
-                place="--adversary",
+                location="--adversary",
                 value=name,
             )
         if not any(ADVERSARIES[name].fits(mechanism) for mechanism in mechanisms):
             reasons = _misfits(ADVERSARIES[name], mechanisms)
             listed = "; ".join(f"{name!r} does not work on {on}: {why}" for on, why in reasons.items())
-            raise ConfigError(listed, place="--adversary", value=name)
+            raise ConfigError(listed, location="--adversary", value=name)
     return [ADVERSARIES[name] for name in names or ADVERSARIES]
 
 

@@ -40,14 +40,14 @@ def fitting_changes(prepared: Prepared, budget: float) -> dict[str, Any]:
 def _fitting_weight(method: Method, facts: PublicFacts, budget: float, delta: float) -> float | None:
     """The largest epsilon of one weight (to four digits) with which all rounds fit; None if none does."""
     from uldp.experiment.noise import planned_events
-    from uldp.mechanisms.local import SMALLEST_EPSILON
+    from uldp.mechanisms.local_mechanism import MIN_EPSILON
     from uldp.privacy.accountants import account
 
     def fits(epsilon: float) -> bool:
         planned = planned_events(replace(method, epsilon_weight=epsilon), facts)  # type: ignore[call-arg]
         return account(planned, delta).value <= budget
 
-    low, high = SMALLEST_EPSILON, float(method.epsilon_weight)  # type: ignore[attr-defined]
+    low, high = MIN_EPSILON, float(method.epsilon_weight)  # type: ignore[attr-defined]
     if not fits(low):
         return None
     while high > 1.0001 * low:
@@ -55,7 +55,7 @@ def _fitting_weight(method: Method, facts: PublicFacts, budget: float, delta: fl
         low, high = (middle, high) if fits(middle) else (low, middle)
     step = 10.0 ** (math.floor(math.log10(low)) - 3)
     rounded = float(f"{math.floor(low / step) * step:.12g}")
-    return max(rounded, SMALLEST_EPSILON)
+    return max(rounded, MIN_EPSILON)
 
 
 def _noise_changes(method: Method, facts: PublicFacts, budget: float, delta: float) -> dict[str, float]:

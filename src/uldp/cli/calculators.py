@@ -56,12 +56,11 @@ def epsilon(
 ) -> None:
     """Compute the epsilon of a run, and for whom it holds."""
     from uldp.experiment.calculator import Question, Side
-    from uldp.methods.registry import authors
     from uldp.privacy.sentences import PUBLIC, finite_or_none, show_epsilon
     from uldp.reports.figures import check_picture
 
     if out is not None and not table:
-        raise ConfigError("goes with --table", place="--out", value=str(out))
+        raise ConfigError("goes with --table", location="--out", value=str(out))
     if out is not None:
         check_picture(out)
     with naming({**_OPTIONS, "privacy.noise_multiplier": "--noise-multiplier"}):
@@ -80,7 +79,7 @@ def epsilon(
                 "accountant": spent.accountant,
                 "adversary": adversary,
                 "silos_of_a_user": asked.silos_of_a_user(),
-                "asserted_by": list(authors([asked.method])),
+                "asserted_by": list(asked.authors()),
                 "noise_multiplier": noise_multiplier,
             }
         )
@@ -118,7 +117,13 @@ def sigma(
         reached = asked.worst().epsilon(found)
     if as_json:
         print_json(
-            {"noise_multiplier": found, "epsilon": reached.value, "delta": delta, "accountant": reached.accountant}
+            {
+                "noise_multiplier": found,
+                "epsilon": reached.value,
+                "delta": delta,
+                "accountant": reached.accountant,
+                "asserted_by": list(asked.authors()),
+            }
         )
     else:
         typer.echo(f"noise multiplier {found:g} (epsilon {reached.value:.4g} at delta {delta:g}, {reached.accountant})")
@@ -127,9 +132,8 @@ def sigma(
 
 def _say_what_it_rests_on(asked: Question) -> None:
     """Code that is not ours, and the number of a user's silos where epsilon depends on it."""
-    from uldp.methods.registry import authors
 
-    if by := authors([asked.method]):
+    if by := asked.authors():
         typer.echo(f"asserted by {', '.join(by)}, not proven by uldp")
     if (silos := asked.silos_of_a_user()) is not None:
         typer.echo(f"for a user with records in {silos} of {asked.side.silos} silos (method.max_silos, --silos)")
@@ -150,7 +154,7 @@ def _print_side_by_side(asked: Question, noise_multiplier: float, out: Path | No
             {table.head: key, **dict(zip(table.columns, map(finite_or_none, values), strict=True))}
             for key, values in table.rows
         ]
-        print_json({"table": rows, "delta": asked.delta, "figure": figure})
+        print_json({"table": rows, "delta": asked.delta, "asserted_by": list(asked.authors()), "figure": figure})
         return
     shown = [(str(key), *("-" if math.isnan(v) else show_epsilon(v) for v in values)) for key, values in table.rows]
     print_table((table.head, *table.columns), shown)
@@ -158,5 +162,6 @@ def _print_side_by_side(asked: Question, noise_multiplier: float, out: Path | No
         typer.echo(
             "'published' is what the paper's formula or figure says; where it is the smaller one it is no bound."
         )
+    _say_what_it_rests_on(asked)
     if figure:
         typer.echo(f"picture: {figure}")

@@ -118,7 +118,7 @@ def _names(methods: str, repeats: int, overrides: list[str]) -> list[str]:
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
     if not names or len(set(names)) != len(names):
-        raise ConfigError("name each method once, separated by commas", place="--methods", value=methods)
+        raise ConfigError("name each method once, separated by commas", location="--methods", value=methods)
     for name in names:
         lookup(name)
     known = {key for name in names for key in settings(lookup(name).method)}
@@ -128,7 +128,7 @@ def _names(methods: str, repeats: int, overrides: list[str]) -> list[str]:
             check_keys({key: None}, known, "method")
     check_whole(repeats, 1, MAX_REPEATS, "--repeats")
     if any(assigned_key(assignment) == "method.name" for assignment in overrides):
-        raise ConfigError("name the methods in --methods, not by method.name", place="--set", value="method.name")
+        raise ConfigError("name the methods in --methods, not by method.name", location="--set", value="method.name")
     return names
 
 

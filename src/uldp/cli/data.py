@@ -61,7 +61,7 @@ def check(name: Name, data_dir: DataDir = None, as_json: Json = False) -> None:
         names = ", ".join(report.name for report in different)
         raise DataError(
             f"not the known file: {names}; take it away and {store.remedy(files, data_dir)}, or use it knowing that",
-            place=str(different[0].path.parent),
+            location=str(different[0].path.parent),
             value=names,
         )
     _show_files(name, reports, as_json)

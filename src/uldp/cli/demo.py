@@ -40,7 +40,7 @@ def demo(
     from uldp.reports.figures import compare_figure
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.compare import Compared
-    from uldp.runtimes.local import run
+    from uldp.runtimes.simulation import run
 
     folder = out or RunDirectory.next_free(Path("runs"), "demo")
     RunDirectory.check_free(folder)

@@ -50,7 +50,7 @@ def join(
     from uldp.runtimes.policy import Policy
 
     if keys is None and not insecure:
-        raise ConfigError("give the folder of `uldp keys silo`, or for a rehearsal --insecure", place="--keys")
+        raise ConfigError("give the folder of `uldp keys silo`, or for a rehearsal --insecure", location="--keys")
     folder = state if state is not None else default_state(silo, keys)
     address = Address.parsed(superlink, "--superlink")
     authority = None if insecure or keys is None else ca or keys / "ca.crt"

@@ -53,7 +53,7 @@ def predict(
         try:
             predicted.to_csv(out, index=False)
         except OSError as error:
-            raise RunError(f"cannot be written: {error}", place=str(out), value=str(out)) from error
+            raise RunError(f"cannot be written: {error}", location=str(out), value=str(out)) from error
     if as_json:
         print_json(
             {
@@ -100,7 +100,7 @@ def export(
     try:
         torch.save(content, target)
     except (OSError, RuntimeError) as error:
-        raise RunError(f"cannot be written: {error}", place=str(target)) from error
+        raise RunError(f"cannot be written: {error}", location=str(target)) from error
     if statement["epsilon"] is None:
         warn(str(statement["guarantee"]))
     elif statement["noise"] != "secret":
@@ -120,11 +120,11 @@ def _check_target(path: Path) -> None:
     try:
         exists, folder = path.exists(), path.parent.is_dir()
     except OSError as error:
-        raise RunError(f"cannot be written: {error.strerror}", place=str(path), value=str(path)) from error
+        raise RunError(f"cannot be written: {error.strerror}", location=str(path), value=str(path)) from error
     if exists:
-        raise RunError("exists already; choose another file with --out", place=str(path), value=str(path))
+        raise RunError("exists already; choose another file with --out", location=str(path), value=str(path))
     if not folder:
-        raise RunError(f"no folder {str(path.parent)!r}; make it first", place=str(path), value=str(path))
+        raise RunError(f"no folder {str(path.parent)!r}; make it first", location=str(path), value=str(path))
 
 
 def _statement(directory: RunDirectory) -> dict[str, Any]:
@@ -132,12 +132,12 @@ def _statement(directory: RunDirectory) -> dict[str, Any]:
     from uldp.errors import RunError
 
     if not directory.has("statement.json"):
-        raise RunError("has no privacy statement yet; finish it with `uldp resume`", place=str(directory.path))
+        raise RunError("has no privacy statement yet; finish it with `uldp resume`", location=str(directory.path))
     statement = directory.read_json("statement.json")
     if not isinstance(statement, dict) or not set(_PRIVACY) <= set(statement):
         raise RunError(
             f"does not hold {', '.join(_PRIVACY)}; restore it, or train again with this version",
-            place=str(directory.path / "statement.json"),
+            location=str(directory.path / "statement.json"),
         )
     return statement
 
@@ -149,9 +149,9 @@ def _schema(directory: RunDirectory) -> Schema:
     if not (directory.path / "schema.json").exists():
         raise RunError(
             "was trained on a data set without a table schema, so a table cannot become its features",
-            place=str(directory.path),
+            location=str(directory.path),
         )
-    return Schema.from_dict(directory.read_json("schema.json"), place="schema.json")
+    return Schema.from_dict(directory.read_json("schema.json"), location="schema.json")
 
 
 def _learner(directory: RunDirectory, schema: Schema | None, x: Vector) -> TorchLearner:
@@ -169,7 +169,7 @@ def _learner(directory: RunDirectory, schema: Schema | None, x: Vector) -> Torch
     if learner.dimension != x.size:
         raise RunError(
             f"model.npz holds {x.size} parameters, the model has {learner.dimension}",
-            place=str(directory.path),
+            location=str(directory.path),
         )
     return learner
 

@@ -74,10 +74,10 @@ def new(
 
     stem = name.removesuffix(".toml")
     if not stem.strip() or stem.endswith(("/", ".")):
-        raise ConfigError(f"a name for the file, not {shown(name)}", place="NAME", value=name)
+        raise ConfigError(f"a name for the file, not {shown(name)}", location="NAME", value=name)
     target = Path(f"{stem}.toml")
     if os.path.exists(target):
-        raise ConfigError("exists already; choose another name", place=str(target), value=str(target))
+        raise ConfigError("exists already; choose another name", location=str(target), value=str(target))
     if silo:
         data = _tables(target, silo, user, label, test, people, suggest)
     else:
@@ -93,7 +93,7 @@ def new(
     try:
         target.write_bytes(text.encode())
     except (OSError, UnicodeEncodeError) as error:  # a file's name need not be Unicode; an experiment file must be
-        raise ConfigError(f"cannot be written: {error}", place=str(target), value=str(target)) from error
+        raise ConfigError(f"cannot be written: {error}", location=str(target), value=str(target)) from error
     if as_json:
         print_json({"file": str(target)})
     else:
@@ -122,9 +122,9 @@ def _tables(
 
     for option, value in (("--user", user), ("--label", label), ("--people", people)):
         if value is None:
-            raise ConfigError("is needed with --silo", place=option)
+            raise ConfigError("is needed with --silo", location=option)
     if user == label:
-        raise ConfigError(f"{label!r} is the user column and cannot be predicted", place="--label", value=label)
+        raise ConfigError(f"{label!r} is the user column and cannot be predicted", location="--label", value=label)
     check_whole(people, 2, MAX_USERS // PLACES, "--people")
     draft = draft_silos(
         {str(path): read_table(path, "--silo") for path in silos},

@@ -103,8 +103,8 @@ def naming(options: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        place = options.get(error.place or "", error.place)
-        raise ConfigError(error.message, place=place, value=error.value) from error
+        location = options.get(error.location or "", error.location)
+        raise ConfigError(error.message, location=location, value=error.value) from error
 
 
 def print_json(tree: Any) -> None:
@@ -146,10 +146,10 @@ def metric_names(metrics: Mapping[str, object]) -> list[str]:
     What silos measured on their hold-out people comes last: only the last round has it.
     """
 
-    def place(name: str) -> tuple[bool, int, str]:
+    def location(name: str) -> tuple[bool, int, str]:
         return name.startswith("holdout_"), METRIC_ORDER.index(name) if name in METRIC_ORDER else -1, name
 
-    return sorted(metrics, key=place)
+    return sorted(metrics, key=location)
 
 
 @contextmanager

@@ -63,13 +63,13 @@ def plan(
             if agreed.release.unit
             else f"{experiment.method_name} spends without a bound"
         )
-        raise ConfigError(wanted, place="--budget", value=budget)
+        raise ConfigError(wanted, location="--budget", value=budget)
     event = agreed.release.event(agreed.facts.silos)
     statement = prepared.planned_statement()
     void = prepared.no_guarantee
     per_round = {t: math.inf if void else account({event: t}, at).value for t in _milestones(agreed.rounds)}
     if budget is not None and void:
-        raise ConfigError("there is no guarantee, so no budget either", place="--budget", value=budget)
+        raise ConfigError("there is no guarantee, so no budget either", location="--budget", value=budget)
     budgeted = None if budget is None else fitting_changes(prepared, budget)
     for text in warnings_before(prepared):
         warn(text)

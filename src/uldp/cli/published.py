@@ -45,7 +45,7 @@ def published(
         federation = load_federation(experiment)
         learner = build_learner(experiment, federation.feature_shape, federation.task)
         if not len(federation.test):
-            raise ConfigError("the test set has no records", place="data.test")
+            raise ConfigError("the test set has no records", location="data.test")
         with progress(algorithm, settings.rounds) as show:
 
             def on_round(round_: int, metrics: Mapping[str, float]) -> None:
@@ -75,7 +75,7 @@ def _settings(algorithm: str, assignments: list[str]) -> Published:
     for assignment in assignments:
         key, equals, text = (part.strip() for part in assignment.partition("="))
         if not key or not equals:
-            raise ConfigError("write key=value, for instance epsilon=3", place="--set", value=assignment)
+            raise ConfigError("write key=value, for instance epsilon=3", location="--set", value=assignment)
         chosen[key] = parse_value(text)
     keys = [item.name for item in fields(Published) if item.name != "algorithm"]
     check_keys(chosen, keys, "--set")
@@ -90,7 +90,7 @@ def _experiment(dataset: str, data_dir: Path | None, assignments: list[str], see
             raise ConfigError(
                 "only data.key=value, model.key=value and the algorithm's own, such as epsilon=3, not "
                 f"{shown(assigned_key(assignment))}",
-                place="--set",
+                location="--set",
                 value=assignment,
             )
     return experiment_from(None, dataset, "fedavg", [*assignments, f"run.seed={seed}"], data_dir=data_dir)

@@ -51,7 +51,7 @@ def rehearse(
     if different:
         raise RunError(
             f"the federation's model is not the simulation's with {', '.join(different)}; compare the run directories",
-            place=str(folder),
+            location=str(folder),
         )
 
 

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
     from uldp.experiment.config import Experiment
     from uldp.runs.directory import RunDirectory
-    from uldp.runtimes.local import Silos
     from uldp.runtimes.recording import Result
+    from uldp.runtimes.simulation import Silos
 
 RUNTIMES: Final = ("local", "flower-sim")
 MAX_WARNINGS: Final = 5
@@ -111,7 +111,7 @@ def resume(
     if directory.served:
         raise RunError(
             f"this run has silos elsewhere; `uldp serve --resume {quote(str(run_directory))}` continues it",
-            place=str(run_directory),
+            location=str(run_directory),
         )
     experiment = experiment_of(directory)
     _check_runtime(runtime, experiment)
@@ -120,7 +120,7 @@ def resume(
 
 def _check_runtime(runtime: str, experiment: Experiment) -> None:
     if runtime not in RUNTIMES:
-        raise ConfigError(f"one of {', '.join(RUNTIMES)}, not {runtime!r}", place="--runtime", value=runtime)
+        raise ConfigError(f"one of {', '.join(RUNTIMES)}, not {runtime!r}", location="--runtime", value=runtime)
     if runtime == "flower-sim":
         from uldp.runtimes.flower.simulation import check_simulation
 
@@ -136,13 +136,13 @@ def _silos(runtime: str, directory: RunDirectory) -> Iterator[Silos]:
         with politely_ended(), SilosOnRay(directory.path / "private" / "engine.log") as silos:
             yield silos
     else:
-        from uldp.runtimes.local import SilosHere
+        from uldp.runtimes.simulation import SilosHere
 
         yield SilosHere()
 
 
 def _train(prepared: Prepared, directory: RunDirectory, runtime: str, transcript: bool, show: Show) -> None:
-    from uldp.runtimes.local import run as run_local
+    from uldp.runtimes.simulation import run as run_local
     from uldp.runtimes.transcript import TranscriptFiles
 
     warn_all(warnings_before(prepared), directory)

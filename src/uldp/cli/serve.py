@@ -61,11 +61,11 @@ def serve(
     from uldp.runtimes.serving import Patience
 
     if (certificates is None) != insecure:
-        raise ConfigError("give either --certificates DIR or, on loopback, --insecure", place="--certificates")
+        raise ConfigError("give either --certificates DIR or, on loopback, --insecure", location="--certificates")
     if (file is None) == (resume is None):
-        raise ConfigError("give an experiment file, or --resume RUN", place="command line")
+        raise ConfigError("give an experiment file, or --resume RUN", location="command line")
     if resume is not None and overrides:
-        raise ConfigError("a run is continued as it was begun; leave --set out", place="--set", value=overrides[0])
+        raise ConfigError("a run is continued as it was begun; leave --set out", location="--set", value=overrides[0])
     security = None if certificates is None else Security(certificates)
     where = Where(Address.parsed(address, "--address"), security, running)
     with naming({"seconds": "--patience", "attempt": "--patience", "on_missing": "--on-missing"}):
@@ -99,7 +99,7 @@ def _new(
     node_keys(prepared, where.security)
     port = port_finding(where.address)
     if not where.running and not port.well:
-        raise ConfigError(port.said, place="--address", value=str(where.address))
+        raise ConfigError(port.said, location="--address", value=str(where.address))
     name = f"{prepared.federation.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
     return prepared, RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), experiment)
 

@@ -62,11 +62,11 @@ def experiment_from(
     from uldp.experiment.presets import preset
 
     if file is not None and preset_name:
-        raise ConfigError("goes with --dataset, not with a file", place="--preset", value=preset_name)
+        raise ConfigError("goes with --dataset, not with a file", location="--preset", value=preset_name)
     if (file is None) == (dataset is None):
         raise ConfigError(
             "give an experiment file, or --dataset NAME (and --method NAME), not both and not neither",
-            place="command line",
+            location="command line",
         )
     if file is not None:
         tree, base = read_toml(file), file.resolve().parent

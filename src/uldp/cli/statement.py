@@ -22,7 +22,7 @@ def statement(
 
     directory = RunDirectory.open(run_directory)
     if not directory.has("statement.json"):
-        raise RunError("has no privacy statement yet; finish it with `uldp resume`", place=str(run_directory))
+        raise RunError("has no privacy statement yet; finish it with `uldp resume`", location=str(run_directory))
     if as_json:
         print_json(directory.read_json("statement.json"))
         return

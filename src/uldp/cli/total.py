@@ -13,7 +13,7 @@ import typer
 
 from uldp.cli.output import Json, print_json, print_table, reporting
 from uldp.cli.source import experiment_of
-from uldp.errors import RunError
+from uldp.errors import RunError, concerning
 
 if TYPE_CHECKING:
     from uldp.experiment.config import Experiment
@@ -44,6 +44,7 @@ class _Run:
     spent: Counter[Event]
     of_client: Counter[Event]
     void: bool
+    unit: str | None
 
     @property
     def experiment(self) -> Experiment:
@@ -54,14 +55,14 @@ class _Run:
         return self.experiment.run.secrets == "simulated"
 
     def to_json(self) -> dict[str, Any]:
-        from uldp.methods.registry import authors
+        from uldp.experiment.foreign import authors
         from uldp.privacy.accountants import account
         from uldp.privacy.sentences import guarantee
 
-        unit, delta = self.experiment.method.unit, self.experiment.privacy.delta
+        unit, delta = self.unit, self.experiment.privacy.delta
         epsilon = account(self.of_client or self.spent, delta).value
         why_not = "a person faces a loss without bound in this run" if self.void or unit == "record" else ""
-        by = authors([self.experiment.method])
+        by = authors([self.experiment])
         words = guarantee(unit, epsilon, delta, simulated=self.simulated, no_guarantee=why_not, asserted_by=by)
         about = {"run": self.people.run, "method": self.experiment.method_name, "unit": unit, "rounds": self.rounds}
         return {**about, **_privacy(words, epsilon, delta, simulated=self.simulated)}
@@ -109,7 +110,7 @@ def _privacy(words: str, epsilon: float, delta: float, *, simulated: bool) -> di
 
 def _summed(runs: list[_Run], released: list[Counter[Event]], delta: float, unit: str, whom: str) -> dict[str, Any]:
     """What these releases cost together."""
-    from uldp.methods.registry import authors
+    from uldp.experiment.foreign import authors
     from uldp.privacy.accountants import account
     from uldp.privacy.sentences import guarantee
 
@@ -117,7 +118,7 @@ def _summed(runs: list[_Run], released: list[Counter[Event]], delta: float, unit
     simulated = any(run.simulated for run in runs)
     epsilon = account(sum(released, Counter()), at).value
     why_not = "" if math.isfinite(epsilon) else "one of these runs bounds nobody's loss"
-    by = authors(run.experiment.method for run in runs) if not why_not else ()
+    by = authors(run.experiment for run in runs) if not why_not else ()
     words = guarantee(unit, epsilon, at, simulated=simulated, no_guarantee=why_not, scope=whom, asserted_by=by)
     return {**_privacy(words, epsilon, at, simulated=simulated), "asserted_by": list(by)}
 
@@ -238,17 +239,17 @@ def _runs_below(folder: Path) -> list[Path]:
             found.append(Path(path))
         elif "ledger.jsonl" in files:
             raise RunError(
-                "lies beside no experiment.json; restore that, or move it away", place=f"{path}/ledger.jsonl"
+                "lies beside no experiment.json; restore that, or move it away", location=f"{path}/ledger.jsonl"
             )
     return found
 
 
 def _no_runs(where: str) -> RunError:
-    return RunError("holds no run directory (a folder with experiment.json)", place=where, value=where)
+    return RunError("holds no run directory (a folder with experiment.json)", location=where, value=where)
 
 
 def _unreadable(error: OSError) -> None:
-    raise RunError(f"cannot be read: {error.strerror}", place=str(error.filename)) from error
+    raise RunError(f"cannot be read: {error.strerror}", location=str(error.filename)) from error
 
 
 def _read(path: Path) -> _Run:
@@ -259,17 +260,18 @@ def _read(path: Path) -> _Run:
     from uldp.runs.people import Population
 
     directory = RunDirectory.open(path)
-    experiment = experiment_of(directory)
+    with concerning(str(path)):
+        experiment = experiment_of(directory)
     entries = directory.log.ledger_entries()
     rounds = len({entry.round for entry in entries})
     _check_whole(directory, rounds)
-    void = _void(directory, experiment)
+    void, unit = _void(directory, experiment), _unit(directory, experiment)
     released: Counter[Event] = Counter(dict(Ledger(experiment.privacy.delta, None, entries).composition()))
     unbounded: Counter[Event] = Counter({NonPrivate(): len(entries)} if entries else {})
     released = unbounded if void else released
-    spent = released if experiment.method.unit == "user" else unbounded
-    of_client: Counter[Event] = released if experiment.method.unit == "client" else Counter()
-    return _Run(Population.of(directory, experiment), rounds, spent, of_client, void)
+    spent = released if unit == "user" else unbounded
+    of_client: Counter[Event] = released if unit == "client" else Counter()
+    return _Run(Population.of(directory, experiment), rounds, spent, of_client, void, unit)
 
 
 def _check_whole(directory: RunDirectory, rounds: int) -> None:
@@ -278,17 +280,27 @@ def _check_whole(directory: RunDirectory, rounds: int) -> None:
     if directory.finished:
         rounds_said = directory.read_json("result.json").get("rounds", 0)
         if not isinstance(rounds_said, int):
-            raise RunError("is damaged: rounds is no whole number", place=str(directory.path / "result.json"))
+            raise RunError("is damaged: rounds is no whole number", location=str(directory.path / "result.json"))
         trained = max(trained, rounds_said)
     if rounds < trained:
         raise RunError(
             f"holds {rounds} of {trained} rounds; restore it: without it nobody knows what was spent",
-            place=str(directory.path / "ledger.jsonl"),
+            location=str(directory.path / "ledger.jsonl"),
         )
 
 
+def _unit(directory: RunDirectory, experiment: Experiment) -> str | None:
+    """Whom the run protects: as its statement says, which knows the release, or as its method says so far."""
+    if (directory.path / "statement.json").is_file():
+        unit = directory.read_json("statement.json").get("unit")
+        return unit if isinstance(unit, str) else None
+    return experiment.method.unit
+
+
 def _void(directory: RunDirectory, experiment: Experiment) -> bool:
-    """Whether the statement, or the schema while there is none yet, says that there is no guarantee."""
+    """Whether the statement, or method and schema while there is none yet, say that there is no guarantee."""
+    from uldp.experiment.config import as_printed
+
     if (directory.path / "statement.json").is_file():
         return bool(directory.read_json("statement.json").get("epsilon") is None)
-    return experiment.data.schema.get("standardise") == "silo"
+    return as_printed(directory.read_json("experiment.json")) or experiment.data.schema.get("standardise") == "silo"

@@ -35,4 +35,4 @@ def _in_one_sentence(error: click.ClickException) -> ConfigError:
     context = getattr(error, "ctx", None)
     wanted = error.format_message().rstrip(".")
     helpful = f"; `{context.command_path} --help` shows what there is" if context else ""
-    return ConfigError(f"{wanted}{helpful}", place="command line")
+    return ConfigError(f"{wanted}{helpful}", location="command line")

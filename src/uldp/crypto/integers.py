@@ -32,7 +32,7 @@ def uniform_below(stream: SecretStream, bound: int, count: int) -> list[mpz]:
     [0, 0, 0]
     """
     if bound < 1 or count < 0:
-        raise ConfigError(f"{count} numbers below {bound} cannot be drawn", place="crypto.integers")
+        raise ConfigError(f"{count} numbers below {bound} cannot be drawn", location="crypto.integers")
     limit = mpz(bound)
     bits = (limit - 1).bit_length()
     if not bits:
@@ -84,10 +84,10 @@ def pack(values: Sequence[int], width: int) -> bytes:
     try:
         return b"".join([mpz(value).to_bytes(width, "little") for value in values])
     except OverflowError:
-        raise ConfigError(f"a value does not fit into {width} bytes", place="crypto.integers") from None
+        raise ConfigError(f"a value does not fit into {width} bytes", location="crypto.integers") from None
 
 
-def unpack(data: bytes, width: int, count: int, place: str) -> list[mpz]:
+def unpack(data: bytes, width: int, count: int, location: str) -> list[mpz]:
     """The ``count`` values that :func:`pack` wrote; another length is refused.
 
     >>> [int(x) for x in unpack(bytes.fromhex("01000201"), 2, 2, "example")]
@@ -95,7 +95,7 @@ def unpack(data: bytes, width: int, count: int, place: str) -> list[mpz]:
     """
     if len(data) != width * count:
         raise MessageRefused(
-            f"{count} numbers of {width} bytes take {width * count} bytes, not {len(data)}", place=place
+            f"{count} numbers of {width} bytes take {width * count} bytes, not {len(data)}", location=location
         )
     return _cut(data, width)
 

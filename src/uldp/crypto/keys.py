@@ -46,14 +46,14 @@ class SigningKey:
         return self._key.sign(path_bytes(parts))
 
 
-def verify(public: bytes, signature: bytes, parts: tuple[PathPart | bytes, ...], place: str) -> None:
+def verify(public: bytes, signature: bytes, parts: tuple[PathPart | bytes, ...], location: str) -> None:
     """Refuse a signature over ``parts`` that the holder of ``public`` did not make."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, path_bytes(parts))
     except (InvalidSignature, ValueError) as error:
         raise MessageRefused(
             "the signature of its key does not fit its identity in the experiment; somebody may sit in between",
-            place=place,
+            location=location,
         ) from error
 
 
@@ -71,14 +71,16 @@ class AgreementKey:
     def public(self) -> bytes:
         return self._key.public_key().public_bytes_raw()
 
-    def with_peer(self, peer: bytes, place: str) -> SharedKey:
+    def with_peer(self, peer: bytes, location: str) -> SharedKey:
         """What this key and the ``peer``'s public half have in common."""
         try:
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(peer))
         except ValueError as error:  # wrong length, or a point of low order: the shared secret would be known to all
-            raise MessageRefused("its public key is not usable (of low order, or not 32 bytes)", place=place) from error
+            raise MessageRefused(
+                "its public key is not usable (of low order, or not 32 bytes)", location=location
+            ) from error
         if peer == self.public:
-            raise MessageRefused("sent this silo's own public key back", place=place)
+            raise MessageRefused("sent this silo's own public key back", location=location)
         ends = b"".join(sorted((self.public, peer)))
         return SharedKey(shared, ends, self.secrets.simulated)
 
@@ -104,9 +106,11 @@ class SharedKey:
         """``message`` encrypted and authenticated. Seal one message per purpose."""
         return ChaCha20Poly1305(self.key("seal", *purpose)).encrypt(_NONCE, message, None)
 
-    def open(self, sealed: bytes, *purpose: PathPart | bytes, place: str) -> bytes:
+    def open(self, sealed: bytes, *purpose: PathPart | bytes, location: str) -> bytes:
         """The message in ``sealed``, if a holder of this secret sealed it for this purpose."""
         try:
             return ChaCha20Poly1305(self.key("seal", *purpose)).decrypt(_NONCE, sealed, None)
         except (InvalidTag, ValueError) as error:
-            raise MessageRefused("a sealed message was changed, or sealed by somebody else", place=place) from error
+            raise MessageRefused(
+                "a sealed message was changed, or sealed by somebody else", location=location
+            ) from error

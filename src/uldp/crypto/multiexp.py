@@ -31,12 +31,12 @@ from uldp.crypto.parallel import spread
 from uldp.errors import ConfigError
 from uldp.vectors import Integers
 
-LARGEST_BITS: Final = 63
+MAX_BITS: Final = 63
 
 _PLACE: Final = "crypto.multiexp"
 _TABLE_BYTES: Final = 40 << 20
 _OBJECT_BYTES: Final = 128  # of the two numbers of an entry, besides their digits
-_LARGEST_GROUP: Final = 16
+_MAX_GROUP: Final = 16
 _BLOCK: Final = 1 << 18  # exponents whose bits are unpacked at a time
 
 # Costs in multiplications by an entry, measured at 6144 bits.
@@ -87,7 +87,7 @@ class Plan:
         lengths = sorted({-(-bits // pieces) for pieces in range(1, bits + 1)})
         for pieces in [-(-bits // length) for length in lengths]:
             count = bases * pieces
-            groups = {-(-count // size) for size in range(1, min(_LARGEST_GROUP, count) + 1)}
+            groups = {-(-count // size) for size in range(1, min(_MAX_GROUP, count) + 1)}
             candidates = (cls(bases, columns, bits, pieces, number) for number in groups)
             plans += [plan for plan in candidates if plan.entries <= entries]
         return min(plans, key=lambda plan: plan.cost)
@@ -129,7 +129,7 @@ def products(bases: Sequence[mpz], exponents: Integers, bits: int, modulus: mpz,
     n = isqrt(modulus)
     whole = _product(bases, modulus)
     if n * n != modulus or gcd(whole, n) != 1:
-        raise ConfigError("the modulus is not a square, or a base is not a unit", place=_PLACE)
+        raise ConfigError("the modulus is not a square, or a base is not a unit", location=_PLACE)
     columns = exponents.shape[1]
     if not bases or not columns:
         return [mpz(1)] * columns
@@ -148,16 +148,16 @@ def products(bases: Sequence[mpz], exponents: Integers, bits: int, modulus: mpz,
 
 
 def _check(bases: int, exponents: Integers, bits: int) -> None:
-    if not 1 <= bits <= LARGEST_BITS:
-        raise ConfigError(f"exponents of 1 to {LARGEST_BITS} bits, not {bits}", place=_PLACE, value=bits)
+    if not 1 <= bits <= MAX_BITS:
+        raise ConfigError(f"exponents of 1 to {MAX_BITS} bits, not {bits}", location=_PLACE, value=bits)
     if exponents.dtype != np.int64 or exponents.ndim != 2 or len(exponents) != bases:
         raise ConfigError(
             f"one row of int64 exponents for each of {bases} bases, not {exponents.shape} of {exponents.dtype}",
-            place=_PLACE,
+            location=_PLACE,
         )
     limit = 1 << (bits - 1)
     if exponents.size and not -limit < int(exponents.min()) <= int(exponents.max()) < limit:
-        raise ConfigError(f"an exponent has more than {bits - 1} bits and a sign", place=_PLACE)
+        raise ConfigError(f"an exponent has more than {bits - 1} bits and a sign", location=_PLACE)
 
 
 def _product(values: Sequence[mpz], modulus: mpz) -> mpz:

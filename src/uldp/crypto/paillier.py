@@ -24,7 +24,7 @@ from uldp.crypto.parallel import spread
 from uldp.errors import ConfigError, MessageRefused
 from uldp.rng import SecretStream
 
-SMALLEST_BITS: Final = 64
+MIN_BITS: Final = 64
 """Keys below some 2048 bits protect nobody; they are for tests."""
 
 _PRIME_ROUNDS: Final = 40
@@ -51,7 +51,7 @@ class PublicKey:
         object.__setattr__(self, "n", mpz(self.n))
 
     @classmethod
-    def received(cls, n: int, bits: int, place: str) -> PublicKey:
+    def received(cls, n: int, bits: int, location: str) -> PublicKey:
         """The key that another party sent, refused where it is visibly none.
 
         This finds mistakes and crude cheating: a prime, a power, a modulus that anybody can factor by trial. It cannot
@@ -59,13 +59,13 @@ class PublicKey:
         """
         n = mpz(n)
         if n < 1 or n.bit_length() != bits:
-            raise MessageRefused(f"a modulus of {bits} bits was agreed, not of {n.bit_length()}", place=place)
+            raise MessageRefused(f"a modulus of {bits} bits was agreed, not of {n.bit_length()}", location=location)
         if gcd(n, primorial(min(_TRIAL_LIMIT, n - 1))) != 1:
-            raise MessageRefused("the modulus has a small factor", place=place)
+            raise MessageRefused("the modulus has a small factor", location=location)
         if is_prime(n, _PRIME_ROUNDS):
-            raise MessageRefused("the modulus is a prime", place=place)
+            raise MessageRefused("the modulus is a prime", location=location)
         if is_power(n):
-            raise MessageRefused("the modulus is a power", place=place)
+            raise MessageRefused("the modulus is a power", location=location)
         return cls(n)
 
     @cached_property
@@ -111,13 +111,13 @@ class PublicKey:
         power = powmod(c, abs(k), self.n2)
         return invert(power, self.n2) if k < 0 else power
 
-    def check(self, ciphertexts: Sequence[int], place: str) -> None:
+    def check(self, ciphertexts: Sequence[int], location: str) -> None:
         """Refuse another party's numbers unless all of them are units modulo n^2."""
         for position, c in enumerate(ciphertexts):
             if not 0 < c < self.n2:
-                raise MessageRefused(f"ciphertext {position} is out of range", place=place)
+                raise MessageRefused(f"ciphertext {position} is out of range", location=location)
         if not coprime(ciphertexts, self.n):
-            raise MessageRefused("a ciphertext has a factor in common with the modulus", place=place)
+            raise MessageRefused("a ciphertext has a factor in common with the modulus", location=location)
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,16 +131,16 @@ class PrivateKey:
         for name in ("p", "q"):
             object.__setattr__(self, name, mpz(getattr(self, name)))
             if not is_prime(getattr(self, name), _PRIME_ROUNDS):
-                raise ConfigError(f"{name} is not a prime", place="crypto.paillier")
+                raise ConfigError(f"{name} is not a prime", location="crypto.paillier")
         if self.p == self.q or gcd(self.p * self.q, (self.p - 1) * (self.q - 1)) != 1:
-            raise ConfigError("p and q do not make a Paillier key", place="crypto.paillier")
+            raise ConfigError("p and q do not make a Paillier key", location="crypto.paillier")
 
     @classmethod
     def generate(cls, bits: int, stream: SecretStream) -> PrivateKey:
         """A key whose n has exactly ``bits`` bits; the primes are uniform among those with the two top bits set."""
-        if bits % 2 or bits < SMALLEST_BITS:
+        if bits % 2 or bits < MIN_BITS:
             raise ConfigError(
-                f"an even number of bits, at least {SMALLEST_BITS}, not {bits}", place="crypto.key_bits", value=bits
+                f"an even number of bits, at least {MIN_BITS}, not {bits}", location="crypto.key_bits", value=bits
             )
         p = _prime(bits // 2, stream)
         q = _prime(bits // 2, stream)

@@ -57,7 +57,7 @@ def spread(work: Work, count: int, workers: int, width: int) -> list[mpz]:
     locks in ``work``: other threads of the parent do not exist in a child, and what they held stays held.
     """
     if workers < 1:
-        raise ConfigError(f"at least one worker, not {workers}", place="workers", value=workers)
+        raise ConfigError(f"at least one worker, not {workers}", location="workers", value=workers)
     if workers == 1 or count < 2 or not _CAN_FORK:
         return [mpz(value) for value in work(range(count))]
     mine, *others = parts(count, workers)

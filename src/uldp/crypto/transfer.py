@@ -51,10 +51,10 @@ def _scalar(stream: SecretStream) -> bytes:
             return scalar
 
 
-def check_point(point: bytes, place: str) -> None:
+def check_point(point: bytes, location: str) -> None:
     """Refuse what is not an element of the prime-order group (other than its neutral element)."""
     if len(point) != POINT_BYTES or not crypto_core_ed25519_is_valid_point(point):
-        raise MessageRefused("a point of the oblivious transfer is none", place=place)
+        raise MessageRefused("a point of the oblivious transfer is none", location=location)
 
 
 def _oracle(context: Context, offer: bytes, choice: bytes) -> Callable[[bytes], bytes]:
@@ -79,7 +79,7 @@ class Sender:
     @classmethod
     def draw(cls, stream: SecretStream, slots: int) -> Sender:
         if slots < 2:
-            raise ConfigError(f"a choice needs at least 2 slots, not {slots}", place="crypto.transfer", value=slots)
+            raise ConfigError(f"a choice needs at least 2 slots, not {slots}", location="crypto.transfer", value=slots)
         return cls(_scalar(stream), slots)
 
     @cached_property
@@ -92,12 +92,12 @@ class Sender:
         """a A: the keys of neighbouring slots differ by it."""
         return bytes(crypto_scalarmult_ed25519_noclamp(self.scalar, self.offer))
 
-    def keys(self, choice: bytes, context: Context, place: str) -> list[bytes]:
+    def keys(self, choice: bytes, context: Context, location: str) -> list[bytes]:
         """The keys of all slots; the chooser can derive one of them."""
         try:
             point = bytes(crypto_scalarmult_ed25519_noclamp(self.scalar, choice))  # refuses what is not in the group
         except (nacl_errors.CryptoError, TypeError, ValueError) as error:
-            raise MessageRefused("a point of the oblivious transfer is none", place=place) from error
+            raise MessageRefused("a point of the oblivious transfer is none", location=location) from error
         keys, key = [], _oracle(context, self.offer, choice)
         for _ in range(self.slots):
             keys.append(key(point))
@@ -111,10 +111,10 @@ class Chooser:
 
     offer: bytes
     slots: int
-    place: str
+    location: str
 
     def __post_init__(self) -> None:
-        check_point(self.offer, self.place)
+        check_point(self.offer, self.location)
 
     @cached_property
     def _multiples(self) -> list[bytes]:
@@ -127,7 +127,7 @@ class Chooser:
     def choose(self, index: int, stream: SecretStream, context: Context) -> tuple[bytes, bytes]:
         """B, for the sender, and the key of slot ``index``."""
         if not 0 <= index < self.slots:
-            raise ConfigError(f"slot {index} of {self.slots}", place="crypto.transfer", value=index)
+            raise ConfigError(f"slot {index} of {self.slots}", location="crypto.transfer", value=index)
         scalar = _scalar(stream)
         choice = bytes(crypto_scalarmult_ed25519_base_noclamp(scalar))
         if index:
@@ -141,9 +141,9 @@ def seal(key: bytes, message: bytes) -> bytes:
     return ChaCha20Poly1305(key).encrypt(_NONCE, message, None)
 
 
-def unseal(key: bytes, sealed: bytes, place: str) -> bytes:
+def unseal(key: bytes, sealed: bytes, location: str) -> bytes:
     """The message in ``sealed``, if it was sealed under ``key``."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, None)
     except (InvalidTag, ValueError) as error:
-        raise MessageRefused("what was offered does not open with the chosen key", place=place) from error
+        raise MessageRefused("what was offered does not open with the chosen key", location=location) from error

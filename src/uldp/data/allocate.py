@@ -106,23 +106,23 @@ def _check(labels: LabelArray, users: int, silos: int, kind: str, user_exponent:
     if kind not in ALLOCATIONS:
         raise ConfigError(
             f"unknown allocation {kind!r}. Known: {', '.join(ALLOCATIONS)}",
-            place="data.allocation",
+            location="data.allocation",
             value=kind,
         )
     if kind == "as-is":
         raise ConfigError(
             "'as-is' needs data that says whose each record is; choose uniform, zipf or non-iid",
-            place="data.allocation",
+            location="data.allocation",
             value=kind,
         )
     if users < 1:
-        raise ConfigError(f"at least 1 user, not {users}", place="data.users", value=users)
+        raise ConfigError(f"at least 1 user, not {users}", location="data.users", value=users)
     if silos < 1:
-        raise ConfigError(f"at least 1 silo, not {silos}", place="data.silos", value=silos)
+        raise ConfigError(f"at least 1 silo, not {silos}", location="data.silos", value=silos)
     for name, exponent in (("user_exponent", user_exponent), ("silo_exponent", silo_exponent)):
         if not 0 <= exponent < float("inf"):
             raise ConfigError(
-                f"zero or a positive number, not {exponent}", place=f"data.options.{name}", value=exponent
+                f"zero or a positive number, not {exponent}", location=f"data.options.{name}", value=exponent
             )
     if kind == "non-iid":
         _check_labels(labels, users)
@@ -132,7 +132,7 @@ def _check_labels(labels: LabelArray, users: int) -> None:
     if not np.issubdtype(labels.dtype, np.integer):
         raise ConfigError(
             "'non-iid' limits the labels of a user, so it needs classes; this data has a numeric label",
-            place="data.allocation",
+            location="data.allocation",
             value="non-iid",
         )
     classes = len(np.unique(labels))
@@ -140,7 +140,7 @@ def _check_labels(labels: LabelArray, users: int) -> None:
         raise ConfigError(
             f"{users} users with at most {LABELS_PER_USER} labels each cannot hold {classes} labels;"
             f" at least {-(-classes // LABELS_PER_USER)} users are needed",
-            place="data.users",
+            location="data.users",
             value=users,
         )
 
@@ -204,28 +204,32 @@ def _check_given(
     if kind not in GIVEN_ALLOCATIONS:
         known = kind in ALLOCATIONS
         what = f"{kind!r} is not for data whose silos are given" if known else f"unknown allocation {kind!r}"
-        raise ConfigError(f"{what}. Known here: {', '.join(GIVEN_ALLOCATIONS)}", place="data.allocation", value=kind)
+        raise ConfigError(f"{what}. Known here: {', '.join(GIVEN_ALLOCATIONS)}", location="data.allocation", value=kind)
     if users < 1:
-        raise ConfigError(f"at least 1 user, not {users}", place="data.users", value=users)
+        raise ConfigError(f"at least 1 user, not {users}", location="data.users", value=users)
     if not 0 <= user_exponent < float("inf"):
         raise ConfigError(
-            f"zero or a positive number, not {user_exponent}", place="data.options.user_exponent", value=user_exponent
+            f"zero or a positive number, not {user_exponent}",
+            location="data.options.user_exponent",
+            value=user_exponent,
         )
     if not 0 <= preferred_share <= 1:
         raise ConfigError(
-            f"a share from 0 to 1, not {preferred_share}", place="data.options.preferred_share", value=preferred_share
+            f"a share from 0 to 1, not {preferred_share}",
+            location="data.options.preferred_share",
+            value=preferred_share,
         )
     if any(0 < size < least for size in sizes):
         raise ConfigError(
             f"a silo has {min(size for size in sizes if size)} record(s), but each user in a silo needs {least}",
-            place="data.allocation",
+            location="data.allocation",
             value=kind,
         )
     lots = sum(size // least for size in sizes)
     if kind == "zipf" and users > lots:
         what = "record" if least == 1 else f"lot of {least} records"
         raise ConfigError(
-            f"at most {lots} users, so that each has a {what}, not {users}", place="data.users", value=users
+            f"at most {lots} users, so that each has a {what}, not {users}", location="data.users", value=users
         )
 
 

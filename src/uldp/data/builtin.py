@@ -56,12 +56,12 @@ def dataset(name: str) -> Dataset:
     if name not in known and ":" in name:
         found = named_object(name, "data.dataset")
         if not isinstance(found, Dataset):
-            raise ConfigError(f"{name!r} is no Dataset (uldp.data.sets.base)", place="data.dataset", value=name)
+            raise ConfigError(f"{name!r} is no Dataset (uldp.data.sets.base)", location="data.dataset", value=name)
         return found
     if name not in known:
         raise ConfigError(
             f"unknown data set {name!r}. Known: {', '.join(known)}{did_you_mean(name, known)}",
-            place="data.dataset",
+            location="data.dataset",
             value=name,
         )
     return known[name]
@@ -102,16 +102,16 @@ def load_builtin(
 
 
 def _check_option(chosen: Dataset, key: str, value: Any) -> None:
-    known, place = chosen.options, f"data.options.{key}"
+    known, location = chosen.options, f"data.options.{key}"
     if key not in known:
         raise ConfigError(
             f"unknown key {key!r} for {chosen.info.name}. Known keys: {', '.join(sorted(known))}"
             + did_you_mean(key, known),
-            place="data.options",
+            location="data.options",
             value=key,
         )
     if isinstance(known[key], bool):
         if not isinstance(value, bool):
-            raise ConfigError(f"true or false, not {shown(value)}", place=place, value=value)
+            raise ConfigError(f"true or false, not {shown(value)}", location=location, value=value)
     elif isinstance(known[key], int | float) and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ConfigError(f"a number, not {shown(value)}", place=place, value=value)
+        raise ConfigError(f"a number, not {shown(value)}", location=location, value=value)

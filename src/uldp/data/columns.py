@@ -68,14 +68,14 @@ class NumberColumn:
         return _scale(numbers, self.low, self.high)[:, None], findings
 
     @classmethod
-    def from_dict(cls, name: str, tree: Tree, place: str) -> NumberColumn:
-        check_keys(tree, ("kind", "range", "missing"), place)
-        low, high = _range(tree, place)
+    def from_dict(cls, name: str, tree: Tree, location: str) -> NumberColumn:
+        check_keys(tree, ("kind", "range", "missing"), location)
+        low, high = _range(tree, location)
         missing = tree.get("missing")
         if missing is not None and not (_is_number(missing) and low <= missing <= high):
             raise ConfigError(
                 f"a number within the range [{low:g}, {high:g}], not {shown(missing)}",
-                place=f"{place}.missing",
+                location=f"{location}.missing",
                 value=missing,
             )
         return cls(name, low, high, None if missing is None else float(missing))
@@ -108,14 +108,14 @@ class CategoryColumn:
         return (codes[:, None] == np.arange(len(self.categories))).astype(np.float64), findings
 
     @classmethod
-    def from_dict(cls, name: str, tree: Tree, place: str) -> CategoryColumn:
-        check_keys(tree, ("kind", "categories", "missing"), place)
-        categories = _value_list(tree, "categories", place)
+    def from_dict(cls, name: str, tree: Tree, location: str) -> CategoryColumn:
+        check_keys(tree, ("kind", "categories", "missing"), location)
+        categories = _value_list(tree, "categories", location)
         missing = tree.get("missing")
         if missing is not None and values.canonical(missing) not in _index(categories):
             raise ConfigError(
                 f"{shown(missing)} is not among the categories; name one of them or add it",
-                place=f"{place}.missing",
+                location=f"{location}.missing",
                 value=missing,
             )
         return cls(name, categories, missing)
@@ -170,31 +170,31 @@ Column = NumberColumn | CategoryColumn
 Label = ClassLabel | NumberLabel
 
 
-def column_from_dict(name: str, tree: Any, place: str) -> Column:
+def column_from_dict(name: str, tree: Any, location: str) -> Column:
     """The column that ``[data.schema.columns.NAME]`` describes."""
-    kind = _kind(tree, ("number", "category"), place)
-    return (NumberColumn if kind == "number" else CategoryColumn).from_dict(name, tree, place)
+    kind = _kind(tree, ("number", "category"), location)
+    return (NumberColumn if kind == "number" else CategoryColumn).from_dict(name, tree, location)
 
 
-def label_from_dict(name: str, tree: Any, place: str) -> Label:
+def label_from_dict(name: str, tree: Any, location: str) -> Label:
     """The label that ``[data.schema.label]`` describes."""
-    if _kind(tree, ("class", "number"), place) == "number":
-        check_keys(tree, ("column", "kind", "range"), place)
-        return NumberLabel(name, *_range(tree, place))
-    check_keys(tree, ("column", "kind", "classes"), place)
-    classes = _value_list(tree, "classes", place)
+    if _kind(tree, ("class", "number"), location) == "number":
+        check_keys(tree, ("column", "kind", "range"), location)
+        return NumberLabel(name, *_range(tree, location))
+    check_keys(tree, ("column", "kind", "classes"), location)
+    classes = _value_list(tree, "classes", location)
     if len(classes) < 2:
-        raise ConfigError("at least two classes are needed", place=f"{place}.classes", value=list(classes))
+        raise ConfigError("at least two classes are needed", location=f"{location}.classes", value=list(classes))
     return ClassLabel(name, classes)
 
 
-def check_keys(tree: Any, known: Collection[str], place: str) -> None:
+def check_keys(tree: Any, known: Collection[str], location: str) -> None:
     """Refuse anything but a table with only ``known`` keys."""
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"a table with the keys {', '.join(known)}, not {shown(tree)}", place=place, value=tree)
+        raise ConfigError(f"a table with the keys {', '.join(known)}, not {shown(tree)}", location=location, value=tree)
     for key in tree:
         if key not in known:
-            raise ConfigError(f"unknown key {key!r}. Known keys: {', '.join(known)}", place=place, value=key)
+            raise ConfigError(f"unknown key {key!r}. Known keys: {', '.join(known)}", location=location, value=key)
 
 
 def _read_numbers(column: pd.Series, low: float, high: float, impute: float | None) -> tuple[Matrix, list[Finding]]:
@@ -225,45 +225,47 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def _kind(tree: Any, known: tuple[str, str], place: str) -> str:
+def _kind(tree: Any, known: tuple[str, str], location: str) -> str:
     kind = tree.get("kind") if isinstance(tree, Mapping) else None
     if kind not in known:
         raise ConfigError(
-            f'kind = "{known[0]}" or kind = "{known[1]}" is needed, not {shown(kind)}', place=place, value=kind
+            f'kind = "{known[0]}" or kind = "{known[1]}" is needed, not {shown(kind)}', location=location, value=kind
         )
     return str(kind)
 
 
-def _range(tree: Tree, place: str) -> tuple[float, float]:
-    place = f"{place}.range"
+def _range(tree: Tree, location: str) -> tuple[float, float]:
+    location = f"{location}.range"
     limits = tree.get("range", [])
     if limits in ([], ()):
         raise ConfigError(
             "still empty; write the lowest and highest value the parties agree on, e.g. range = [0, 100]",
-            place=place,
+            location=location,
             value=limits,
         )
     if not (isinstance(limits, list | tuple) and len(limits) == 2 and all(map(_is_number, limits))):
-        raise ConfigError(f"two finite numbers [lowest, highest], not {shown(limits)}", place=place, value=limits)
+        raise ConfigError(f"two finite numbers [lowest, highest], not {shown(limits)}", location=location, value=limits)
     low, high = float(limits[0]), float(limits[1])
     if not (low < high and math.isfinite(high - low)):
-        raise ConfigError(f"the lowest value comes first, not {shown(limits)}", place=place, value=limits)
+        raise ConfigError(f"the lowest value comes first, not {shown(limits)}", location=location, value=limits)
     return low, high
 
 
-def _value_list(tree: Tree, key: str, place: str) -> tuple[Value, ...]:
-    place = f"{place}.{key}"
+def _value_list(tree: Tree, key: str, location: str) -> tuple[Value, ...]:
+    location = f"{location}.{key}"
     listed = tree.get(key, [])
     if listed in ([], ()):
         raise ConfigError(
             f'still empty; list the {key} that the parties agree on, e.g. {key} = ["no", "yes"]',
-            place=place,
+            location=location,
             value=listed,
         )
     if not isinstance(listed, list | tuple) or not all(isinstance(value, Value) for value in listed):
-        raise ConfigError(f"a list of texts, numbers or true/false, not {shown(listed)}", place=place, value=listed)
+        raise ConfigError(
+            f"a list of texts, numbers or true/false, not {shown(listed)}", location=location, value=listed
+        )
     if len(listed) > MAX_FEATURES:
-        raise ConfigError(f"at most {MAX_FEATURES:,} {key}, not {len(listed):,}", place=place, value=len(listed))
+        raise ConfigError(f"at most {MAX_FEATURES:,} {key}, not {len(listed):,}", location=location, value=len(listed))
     if len(_index(tuple(listed))) < len(listed):
-        raise ConfigError(f"two entries mean the same in {shown(listed)}", place=place, value=listed)
+        raise ConfigError(f"two entries mean the same in {shown(listed)}", location=location, value=listed)
     return tuple(listed)

@@ -41,12 +41,12 @@ class Draft:
     tree: dict[str, Any]
     left_out: Mapping[str, str]
 
-    def to_toml(self, place: str = "data.schema") -> str:
+    def to_toml(self, location: str = "data.schema") -> str:
         """The draft as a commented part of an experiment file."""
         top = {key: value for key, value in self.tree.items() if not isinstance(value, dict)}
-        lines = [f"[{place}]", *_toml_lines(top), f"[{place}.label]", *_toml_lines(self.tree["label"])]
+        lines = [f"[{location}]", *_toml_lines(top), f"[{location}.label]", *_toml_lines(self.tree["label"])]
         for name, column in self.tree["columns"].items():
-            lines += [f"[{place}.columns.{toml_key(name)}]", *_toml_lines(column)]
+            lines += [f"[{location}.columns.{toml_key(name)}]", *_toml_lines(column)]
         lines.append("# Kinds, and columns left out, are guesses from the files: check every one.")
         lines += [f"# left out: {toml_key(name)} ({why})" for name, why in self.left_out.items()]
         return "\n".join(lines) + "\n"
@@ -64,11 +64,11 @@ def draft_silos(
     import pandas as pd
 
     tables = dict([*silos.items(), *([test] if test else [])])
-    for place, table in tables.items():
-        for column in (user, label) if place in silos else (label,):
+    for location, table in tables.items():
+        for column in (user, label) if location in silos else (label,):
             if column not in table.columns:
                 there = ", ".join(table.columns)
-                raise DataError(f"no column {column!r}; the table has: {there}", place=place, value=column)
+                raise DataError(f"no column {column!r}; the table has: {there}", location=location, value=column)
     names = dict.fromkeys(name for table in silos.values() for name in table.columns)
     common = [name for name in names if name == user or all(name in table.columns for table in tables.values())]
     draft = draft_schema(
@@ -83,7 +83,7 @@ def draft_schema(frame: pd.DataFrame, user: str, label: str, *, from_data: bool)
     for key, column in (("user", user), ("label", label)):
         if column not in frame.columns:
             there = ", ".join(map(str, frame.columns))
-            raise DataError(f"no column {column!r}; the table has: {there}", place=f"data.{key}", value=column)
+            raise DataError(f"no column {column!r}; the table has: {there}", location=f"data.{key}", value=column)
     columns: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     for name in map(str, frame.columns):

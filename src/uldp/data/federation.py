@@ -71,7 +71,7 @@ class SiloData:
         if not len(self.features) == len(self.labels) == len(self.users):
             raise DataError(
                 f"{len(self.features)} rows of features, {len(self.labels)} labels, {len(self.users)} users",
-                place=f"silo {self.name}",
+                location=f"silo {self.name}",
             )
 
     def __len__(self) -> int:
@@ -123,14 +123,14 @@ class Federation:
 
     def __post_init__(self) -> None:
         if not self.silos:
-            raise DataError("a federation needs at least one silo", place="data.silos")
+            raise DataError("a federation needs at least one silo", location="data.silos")
         names = [silo.name for silo in self.silos]
         if len(set(names)) != len(names):
-            raise DataError(f"two silos have the same name: {', '.join(names)}", place="data.silos")
+            raise DataError(f"two silos have the same name: {', '.join(names)}", location="data.silos")
         if self.users < 2:
             raise DataError(
                 f"{self.users} user(s): user-level privacy hides one person among others, so two are needed",
-                place="data.users",
+                location="data.users",
                 value=self.users,
             )
         check_size(self.users, len(self.silos))
@@ -138,13 +138,13 @@ class Federation:
             if len(silo) and not (silo.users.min() >= 0 and silo.users.max() < self.users):
                 raise DataError(
                     f"user index {int(silo.users.max())} does not fit |U| = {self.users}; raise data.users",
-                    place=f"silo {silo.name}",
+                    location=f"silo {silo.name}",
                     value=int(silo.users.max()),
                 )
             if silo.features.shape[1:] != self.test.features.shape[1:] and len(self.test):
                 raise DataError(
                     f"features of shape {silo.features.shape[1:]}, in test {self.test.features.shape[1:]}",
-                    place=f"silo {silo.name}",
+                    location=f"silo {silo.name}",
                 )
 
     def __iter__(self) -> Iterator[SiloData]:
@@ -170,4 +170,4 @@ def check_size(users: int, silos: int) -> None:
     check_whole(silos, 1, MAX_SILOS, "data.silos")
     if users * silos > MAX_PAIRS:
         most = MAX_PAIRS // users
-        raise ConfigError(f"at most {most:,} with {users:,} users, not {silos:,}", place="data.silos", value=silos)
+        raise ConfigError(f"at most {most:,} with {users:,} users, not {silos:,}", location="data.silos", value=silos)

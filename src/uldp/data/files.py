@@ -34,7 +34,7 @@ def column_names(frame: pd.DataFrame) -> list[str]:
     return list(map(str, frame.attrs.get(HEADER, frame.columns)))
 
 
-def read_table(path: Path | str, place: str, columns: Collection[str] | None = None) -> pd.DataFrame:
+def read_table(path: Path | str, location: str, columns: Collection[str] | None = None) -> pd.DataFrame:
     """The table in a file, or those of ``columns`` that it has.
 
     CSV cells stay text: a type inferred from all rows is any row's to change.
@@ -45,20 +45,20 @@ def read_table(path: Path | str, place: str, columns: Collection[str] | None = N
     if not path.name.lower().endswith(TABLE_ENDINGS):
         raise DataError(
             f"{str(path)!r} is no table that can be read here; use {', '.join(TABLE_ENDINGS)}",
-            place=place,
+            location=location,
             value=str(path),
         )
     try:
         if not path.is_file():
-            hint = "; paths are relative to the experiment file" if place.startswith("data") else ""
-            raise DataError(f"no file {str(path)!r}{hint}", place=place, value=str(path))
+            hint = "; paths are relative to the experiment file" if location.startswith("data") else ""
+            raise DataError(f"no file {str(path)!r}{hint}", location=location, value=str(path))
         return _read_parquet(path, columns) if path.suffix.lower() == ".parquet" else _read_csv(path, columns)
     except UnicodeDecodeError:
         reason = "it is not UTF-8 text; save it as UTF-8"
     # The errors of pandas are subclasses of these.
     except (OSError, EOFError, zlib.error, ValueError, NotImplementedError, ArrowException) as error:
         reason = " ".join(str(error).split())
-    raise DataError(f"cannot read {str(path)!r}: {reason}", place=place, value=str(path))
+    raise DataError(f"cannot read {str(path)!r}: {reason}", location=location, value=str(path))
 
 
 def _read_csv(path: Path, wanted: Collection[str] | None) -> pd.DataFrame:
@@ -75,9 +75,9 @@ def _read_csv(path: Path, wanted: Collection[str] | None) -> pd.DataFrame:
             if len(record) > len(names):  # cells would move to other columns, or be lost
                 raise ValueError(f"row {row} has {len(record)} cells, the header has {len(names)}")
             record += [""] * (len(names) - len(record))
-            for column, place in zip(cells, places, strict=True):
-                column.append(record[place])
-    frame = pd.DataFrame({names[place]: column for place, column in zip(places, cells, strict=True)}, dtype="str")
+            for column, location in zip(cells, places, strict=True):
+                column.append(record[location])
+    frame = pd.DataFrame({names[location]: column for location, column in zip(places, cells, strict=True)}, dtype="str")
     frame.attrs[HEADER] = names
     return frame
 
@@ -118,7 +118,7 @@ def _row(number: int) -> str:
 def _places(names: list[str], wanted: Collection[str] | None) -> list[int]:
     """Which columns to read."""
     if wanted is not None:
-        return [place for place, name in enumerate(names) if name in wanted]
+        return [location for location, name in enumerate(names) if name in wanted]
     if len(names) > MAX_COLUMNS:
         raise ValueError(f"it has {len(names):,} columns, at most {MAX_COLUMNS:,} can be looked through; take some out")
     return list(range(len(names)))
@@ -141,7 +141,7 @@ def _read_parquet(path: Path, wanted: Collection[str] | None) -> pd.DataFrame:
 
     with pq.ParquetFile(path) as file:
         names = [str(name) for name in file.schema_arrow.names]
-        table = file.read([names[place] for place in _places(names, wanted)])
+        table = file.read([names[location] for location in _places(names, wanted)])
     plain = [field.with_type(_plain_type(field.type)) for field in table.schema]
     table = table.cast(pa.schema(plain, metadata=table.schema.metadata))
     # Arrow types keep whole numbers whole where values are missing; plain pandas would turn them into floats.

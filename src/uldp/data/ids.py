@@ -68,20 +68,20 @@ class UserIds:
     spellings: Mapping[str, frozenset[str]]
 
 
-def normalised_ids(frame: pd.DataFrame, user: str, place: str) -> UserIds:
-    """The ids in column ``user`` of a table; ``place`` names the table in errors."""
+def normalised_ids(frame: pd.DataFrame, user: str, location: str) -> UserIds:
+    """The ids in column ``user`` of a table; ``location`` names the table in errors."""
     if user not in frame.columns:
         there = ", ".join(column_names(frame))
-        raise DataError(f"no user column {user!r}; the table has: {there}", place=place, value=user)
-    return read_ids(frame[user], f"column {user!r}", place)
+        raise DataError(f"no user column {user!r}; the table has: {there}", location=location, value=user)
+    return read_ids(frame[user], f"column {user!r}", location)
 
 
-def read_ids(column: pd.Series, where: str, place: str) -> UserIds:
+def read_ids(column: pd.Series, where: str, location: str) -> UserIds:
     """The ids in a column, or one error that says how many cells are none, and which is the first."""
     cells, rows = values.distinct(column)
     exact = _exact_below(column)
     found = [canonical_id(cell, exact) for cell in cells]
-    _refuse_problems(found, rows, where, place)
+    _refuse_problems(found, rows, where, location)
     ids = [str(user) for user in found]
     spellings: dict[str, set[str]] = {}
     for user, cell in zip(ids, cells, strict=True):
@@ -171,7 +171,7 @@ def _exact_below(column: pd.Series) -> float:
     return _EXACT
 
 
-def _refuse_problems(found: Sequence[str | Problem], rows: IntArray, where: str, place: str) -> None:
+def _refuse_problems(found: Sequence[str | Problem], rows: IntArray, where: str, location: str) -> None:
     wrong = np.array([isinstance(user, Problem) for user in found], dtype=np.bool_)
     if not wrong.any():
         return
@@ -181,5 +181,5 @@ def _refuse_problems(found: Sequence[str | Problem], rows: IntArray, where: str,
     count = int(np.array([user == problem for user in found])[rows].sum())
     # The ids themselves are not part of the message: it may end in a log.
     raise DataError(
-        f"{count} {problem.what} in {where} (first: row {first + 1}); {problem.remedy}", place=place, value=count
+        f"{count} {problem.what} in {where} (first: row {first + 1}); {problem.remedy}", location=location, value=count
     )

@@ -35,7 +35,7 @@ class UserIndex(Protocol):
         """|U|, public."""
         ...
 
-    def indices(self, ids: Sequence[str], place: str) -> IntArray: ...
+    def indices(self, ids: Sequence[str], location: str) -> IntArray: ...
 
     def digest(self) -> str:
         """Equal where the same ids become the same indices. It tells neither ids nor key."""
@@ -47,14 +47,14 @@ class Roster:
     """A public list of normalised ids; an id's index is its position."""
 
     ids: tuple[str, ...]
-    place: str = "roster"
+    location: str = "roster"
     _position: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.ids) < 2:
             raise DataError(
                 f"{len(self.ids)} ids: a roster lists everybody, and user-level privacy hides one person among others",
-                place=self.place,
+                location=self.location,
                 value=len(self.ids),
             )
         position = {user: index for index, user in enumerate(self.ids)}
@@ -62,7 +62,7 @@ class Roster:
             raise DataError(
                 f"{len(self.ids) - len(position)} ids occur more than once (7 and 007, or A1 and a1,"
                 " are one id); list every person once",
-                place=self.place,
+                location=self.location,
             )
         object.__setattr__(self, "_position", position)
 
@@ -79,20 +79,20 @@ class Roster:
             frame = read_table(path, "data.roster")
             column = user if user in frame.columns or len(frame.columns) != 1 else frame.columns[0]
             ids = normalised_ids(frame, str(column), str(path))
-        return cls(tuple(ids.rows), place=str(path))
+        return cls(tuple(ids.rows), location=str(path))
 
     @property
     def users(self) -> int:
         return len(self.ids)
 
-    def indices(self, ids: Sequence[str], place: str) -> IntArray:
+    def indices(self, ids: Sequence[str], location: str) -> IntArray:
         found = np.array([self._position.get(user, -1) for user in ids], dtype=np.int64)
         strangers = {user for user, index in zip(ids, found, strict=True) if index < 0}
         if strangers:
             raise DataError(
                 f"{len(strangers)} user ids ({int((found < 0).sum())} rows) are not on the roster"
-                f" {self.place}; add them to the roster or leave their rows out",
-                place=place,
+                f" {self.location}; add them to the roster or leave their rows out",
+                location=location,
                 value=len(strangers),
             )
         return found
@@ -110,9 +110,9 @@ class HashedIds:
 
     def __post_init__(self) -> None:
         if isinstance(self.users, bool) or not isinstance(self.users, int) or self.users < 2:
-            raise ConfigError(f"a whole number from 2 up, not {self.users!r}", place="data.users", value=self.users)
+            raise ConfigError(f"a whole number from 2 up, not {self.users!r}", location="data.users", value=self.users)
         if len(self.key) < KEY_BYTES:
-            raise ConfigError(f"a key has {KEY_BYTES} bytes, not {len(self.key)}", place="data.id_key")
+            raise ConfigError(f"a key has {KEY_BYTES} bytes, not {len(self.key)}", location="data.id_key")
 
     @classmethod
     def with_key_file(cls, users: int, path: Path | str) -> HashedIds:
@@ -126,7 +126,7 @@ class HashedIds:
             # The contents are a secret: they are not part of the message.
             raise DataError(
                 f"not a key of {2 * KEY_BYTES} hexadecimal digits; `openssl rand -hex {KEY_BYTES}` makes one",
-                place=str(path),
+                location=str(path),
             )
         return cls(users, key)
 
@@ -135,9 +135,9 @@ class HashedIds:
         """All silos on one machine: the key comes from the run's own secrets."""
         return cls(users, secrets.child("data", "id-key").key)
 
-    def indices(self, ids: Sequence[str], place: str) -> IntArray:
+    def indices(self, ids: Sequence[str], location: str) -> IntArray:
         distinct = set(ids)
-        check_room(len(distinct), self.users, place)
+        check_room(len(distinct), self.users, location)
         bucket = {user: _hash(self.key, user) % self.users for user in distinct}
         return np.array([bucket[user] for user in ids], dtype=np.int64)
 
@@ -146,13 +146,13 @@ class HashedIds:
         return hmac.digest(self.key, path_bytes(("digest of the key", self.users)), "sha256").hex()
 
 
-def check_room(distinct: int, users: int, place: str) -> None:
+def check_room(distinct: int, users: int, location: str) -> None:
     """More ids than buckets is a mistake in |U|, not a collision."""
     if distinct > users:
         raise DataError(
             f"|U| is smaller than the ids seen: data.users = {users}, but there are {distinct} user ids;"
             f" raise data.users to at least {distinct}, better to ten times as many, or give a roster",
-            place=place,
+            location=location,
             value=users,
         )
 
@@ -178,7 +178,7 @@ def _read_bytes(path: Path, key: str) -> bytes:
         return path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"cannot read {str(path)!r} ({reason})", place=f"data.{key}", value=str(path)) from None
+        raise DataError(f"cannot read {str(path)!r} ({reason})", location=f"data.{key}", value=str(path)) from None
 
 
 def _read_text(path: Path, key: str) -> str:
@@ -187,5 +187,5 @@ def _read_text(path: Path, key: str) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:  # what UTF-16 without a mark looks like
-        raise DataError("not UTF-8 text; save it as UTF-8", place=str(path))
+        raise DataError("not UTF-8 text; save it as UTF-8", location=str(path))
     return text

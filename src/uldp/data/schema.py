@@ -86,30 +86,30 @@ class Schema:
         if self.statistics is None:
             return
         if self.standardise != "silo":  # else statistics could slip in without the caveat
-            raise ConfigError('statistics need standardise = "silo"', place="data.schema.statistics")
+            raise ConfigError('statistics need standardise = "silo"', location="data.schema.statistics")
         if not len(self.statistics.mean) == len(self.statistics.deviation) == len(self.number_positions()):
-            raise ConfigError("one mean and deviation for each number column", place="data.schema.statistics")
+            raise ConfigError("one mean and deviation for each number column", location="data.schema.statistics")
 
     @classmethod
     def from_dict(
-        cls, tree: Tree, *, label: str | None = None, user: str | None = None, place: str = "data.schema"
+        cls, tree: Tree, *, label: str | None = None, user: str | None = None, location: str = "data.schema"
     ) -> Schema:
         """Read the tree of an experiment file or a run directory.
 
         ``label`` is the label's column, needed where the tree does not name it itself; ``user`` is the id
         column, which must not be a feature.
         """
-        check_keys(tree, _KEYS, place)
-        target = _label(tree, label, place)
-        columns = _columns(tree, target.name, user, place)
+        check_keys(tree, _KEYS, location)
+        target = _label(tree, label, location)
+        columns = _columns(tree, target.name, user, location)
         statistics = tree.get("statistics")
         return cls(
             columns,
             target,
-            outside=_choice(tree, "outside", OUTSIDE_RULES, place),
-            standardise=_choice(tree, "standardise", STANDARDISE_RULES, place),
-            source=_choice(tree, "source", SOURCES, place),
-            statistics=None if statistics is None else Statistics.from_dict(statistics, f"{place}.statistics"),
+            outside=_choice(tree, "outside", OUTSIDE_RULES, location),
+            standardise=_choice(tree, "standardise", STANDARDISE_RULES, location),
+            source=_choice(tree, "source", SOURCES, location),
+            statistics=None if statistics is None else Statistics.from_dict(statistics, f"{location}.statistics"),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,31 +144,31 @@ class Schema:
     def feature_names(self) -> tuple[str, ...]:
         return tuple(name for column in self.columns for name in column.feature_names())
 
-    def features(self, frame: pd.DataFrame, place: str) -> FloatArray:
-        """(rows, features), each row from that row's cells alone; ``place`` names the table in errors."""
-        _need_columns(frame, [column.name for column in self.columns], place)
+    def features(self, frame: pd.DataFrame, location: str) -> FloatArray:
+        """(rows, features), each row from that row's cells alone; ``location`` names the table in errors."""
+        _need_columns(frame, [column.name for column in self.columns], location)
         encoded = [column.encode(frame[column.name]) for column in self.columns]
-        self._judge([finding for _, findings in encoded for finding in findings], place)
+        self._judge([finding for _, findings in encoded for finding in findings], location)
         matrix = np.concatenate([part for part, _ in encoded], axis=1)
         if self.statistics is not None:
             matrix = self.statistics.apply(matrix, self.number_positions())
         return matrix.astype(np.float32)
 
-    def labels(self, frame: pd.DataFrame, place: str) -> LabelArray:
+    def labels(self, frame: pd.DataFrame, location: str) -> LabelArray:
         """Class positions, or numbers scaled to [-1, 1]."""
-        _need_columns(frame, [self.label.name], place)
+        _need_columns(frame, [self.label.name], location)
         labels, findings = self.label.encode(frame[self.label.name])
-        self._judge(findings, place)
+        self._judge(findings, location)
         return labels
 
-    def notes(self, frame: pd.DataFrame, place: str) -> tuple[str, ...]:
+    def notes(self, frame: pd.DataFrame, location: str) -> tuple[str, ...]:
         """What ``outside = "clip"`` changed in a table that :meth:`features` and :meth:`labels` accept."""
         if self.outside != "clip":
             return ()
         findings = [finding for column in self.columns for finding in column.encode(frame[column.name])[1]]
         if self.label.name in frame.columns:
             findings += self.label.encode(frame[self.label.name])[1]
-        return tuple(f"{place}: clipped {finding.text}" for finding in findings if finding.kind == OUTSIDE)
+        return tuple(f"{location}: clipped {finding.text}" for finding in findings if finding.kind == OUTSIDE)
 
     def with_statistics(self, statistics: Statistics) -> Schema:
         """The schema that also standardises: for the test set and for new data, which belong to no silo."""
@@ -183,7 +183,7 @@ class Schema:
             start += len(column.feature_names())
         return tuple(positions)
 
-    def _judge(self, findings: list[Finding], place: str) -> None:
+    def _judge(self, findings: list[Finding], location: str) -> None:
         """Raise for the gravest kind of finding, naming every column that has it."""
         remedies = {
             UNREADABLE: "correct these cells, or change the column's kind or list in data.schema",
@@ -198,56 +198,58 @@ class Schema:
                 if kind == ABSENT and found[0].column == self.label.name:
                     remedy = "every row needs its label, so leave these rows out"
                 texts = ", ".join(finding.text for finding in found)
-                raise DataError(f"{texts}; {remedy}", place=place, value=sum(f.count for f in found))
+                raise DataError(f"{texts}; {remedy}", location=location, value=sum(f.count for f in found))
 
 
-def _label(tree: Tree, name: str | None, place: str) -> Label:
+def _label(tree: Tree, name: str | None, location: str) -> Label:
     if "label" not in tree:
-        raise ConfigError('missing; say what the label is, e.g. kind = "class"', place=f"{place}.label")
+        raise ConfigError('missing; say what the label is, e.g. kind = "class"', location=f"{location}.label")
     own = tree["label"].get("column") if isinstance(tree["label"], Mapping) else None
     if name is None and own is None:
-        raise ConfigError("missing; name the label's column", place=f"{place}.label.column")
+        raise ConfigError("missing; name the label's column", location=f"{location}.label.column")
     if name is not None and own is not None and name != own:
         raise ConfigError(
-            f"{own!r}, but data.label is {name!r}; keep one of them", place=f"{place}.label.column", value=own
+            f"{own!r}, but data.label is {name!r}; keep one of them", location=f"{location}.label.column", value=own
         )
-    return label_from_dict(str(name if own is None else own), tree["label"], f"{place}.label")
+    return label_from_dict(str(name if own is None else own), tree["label"], f"{location}.label")
 
 
-def _columns(tree: Tree, label: str, user: str | None, place: str) -> tuple[Column, ...]:
+def _columns(tree: Tree, label: str, user: str | None, location: str) -> tuple[Column, ...]:
     columns = tree.get("columns")
     if not isinstance(columns, Mapping) or not columns:
         raise ConfigError(
             "at least one feature column is needed; `uldp new` drafts them from a table",
-            place=f"{place}.columns",
+            location=f"{location}.columns",
             value=columns,
         )
     for name, what in ((label, "the label"), (user, "the user id")):
         if name in columns:
             raise ConfigError(
-                f"{name!r} is {what} and cannot be a feature; remove it", place=f"{place}.columns", value=name
+                f"{name!r} is {what} and cannot be a feature; remove it", location=f"{location}.columns", value=name
             )
     if len(columns) > MAX_FEATURES:
         raise ConfigError(
-            f"at most {MAX_FEATURES:,} columns, not {len(columns):,}", place=f"{place}.columns", value=len(columns)
+            f"at most {MAX_FEATURES:,} columns, not {len(columns):,}",
+            location=f"{location}.columns",
+            value=len(columns),
         )
-    return tuple(column_from_dict(name, part, f"{place}.columns.{name}") for name, part in columns.items())
+    return tuple(column_from_dict(name, part, f"{location}.columns.{name}") for name, part in columns.items())
 
 
-def _choice(tree: Tree, key: str, known: tuple[str, ...], place: str) -> str:
+def _choice(tree: Tree, key: str, known: tuple[str, ...], location: str) -> str:
     value = tree.get(key, known[0])
     if value not in known:
-        raise ConfigError(f"one of {', '.join(known)}, not {shown(value)}", place=f"{place}.{key}", value=value)
+        raise ConfigError(f"one of {', '.join(known)}, not {shown(value)}", location=f"{location}.{key}", value=value)
     return str(value)
 
 
-def _need_columns(frame: pd.DataFrame, names: list[str], place: str) -> None:
+def _need_columns(frame: pd.DataFrame, names: list[str], location: str) -> None:
     absent = [repr(name) for name in names if name not in frame.columns]
     if absent:
         there = ", ".join(column_names(frame))
         plural = "s" if len(absent) > 1 else ""
         raise DataError(
             f"no column{plural} {', '.join(absent)}; the table has: {there}",
-            place=place,
+            location=location,
             value=", ".join(absent),
         )

@@ -40,11 +40,11 @@ class Statistics:
         return changed
 
     @classmethod
-    def from_dict(cls, tree: Any, place: str) -> Statistics:
+    def from_dict(cls, tree: Any, location: str) -> Statistics:
         try:
             mean, deviation = (tuple(float(value) for value in tree[key]) for key in ("mean", "deviation"))
         except (KeyError, TypeError, ValueError):
-            raise ConfigError("two lists of numbers, mean and deviation", place=place, value=tree) from None
+            raise ConfigError("two lists of numbers, mean and deviation", location=location, value=tree) from None
         return cls(mean, deviation)
 
     def to_dict(self) -> dict[str, Any]:

@@ -100,12 +100,12 @@ def roots(data_dir: Path | None = None) -> tuple[Path, ...]:
     return (expanded(own, VARIABLE), cache) if own else (cache,)
 
 
-def expanded(path: Path | str, place: str) -> Path:
+def expanded(path: Path | str, location: str) -> Path:
     """``path`` with ``~`` as the home folder that it stands for."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise ConfigError(f"no home folder is known for {str(path)!r}", place=place, value=str(path)) from None
+        raise ConfigError(f"no home folder is known for {str(path)!r}", location=location, value=str(path)) from None
 
 
 def locate(files: DataFiles, data_dir: Path | None = None) -> Located:
@@ -138,7 +138,7 @@ def fetch(
         return there
     folder = roots(data_dir)[0] / files.folder
     if not files.downloads:
-        raise DataError(f"no direct download: {_by_hand(files, folder)}", place="data.dataset", value=files.name)
+        raise DataError(f"no direct download: {_by_hand(files, folder)}", location="data.dataset", value=files.name)
     return tuple(_fetched(files, file, folder, say) for file in files.downloads)
 
 
@@ -164,7 +164,7 @@ def _fetched(files: DataFiles, file: DataFile, folder: Path, say: Callable[[str]
         if not files.by_hand:
             raise
         raise DataError(
-            f"{error.message}; or {_by_hand(files, folder)}", place=error.place, value=error.value
+            f"{error.message}; or {_by_hand(files, folder)}", location=error.location, value=error.value
         ) from None
     if kept is not None:
         say(f"the file that was there is kept as {kept}")
@@ -187,7 +187,7 @@ def unreadable(path: Path, reason: object) -> DataError:
     """The error for a file that is there and cannot be read, or is not what its name says."""
     return DataError(
         f"cannot be read ({_sentence(reason)}); `uldp data check` compares checksums",
-        place=str(path),
+        location=str(path),
         value=path.name,
     )
 
@@ -198,7 +198,7 @@ def _looking(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"cannot be looked at ({_sentence(error)})", place=str(path), value=path.name) from None
+        raise DataError(f"cannot be looked at ({_sentence(error)})", location=str(path), value=path.name) from None
 
 
 def _sentence(reason: object) -> str:
@@ -232,7 +232,7 @@ def _absent(files: DataFiles, data_dir: Path | None) -> DataError:
     elsewhere = f"set {VARIABLE} (or --data-dir) to the folder that holds {files.folder}/"
     return DataError(
         f"{files.name} is not here: no {wanted} in {places}; {remedy(files, data_dir)}, or {elsewhere}",
-        place="data.dataset",
+        location="data.dataset",
         value=files.name,
     )
 
@@ -254,12 +254,14 @@ def _download(file: DataFile, target: Path) -> Path | None:
     import urllib.request
 
     if not file.url.startswith(("https://", "http://")):
-        raise DataError(f"not an http address: {file.url}", place=file.name, value=file.url)
+        raise DataError(f"not an http address: {file.url}", location=file.name, value=file.url)
     part: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_dir():
-            raise DataError(f"a folder lies in its place, {target}; take it away", place=file.name, value=str(target))
+            raise DataError(
+                f"a folder lies in its place, {target}; take it away", location=file.name, value=str(target)
+            )
         _clear_parts(target)
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=_part_prefix(target), delete=False) as stream:
             part = Path(stream.name)
@@ -269,7 +271,7 @@ def _download(file: DataFile, target: Path) -> Path | None:
         if file.sha256 and found not in file.sha256:
             raise DataError(
                 f"what {file.url} sent is not the known file (its sha256 is {found}); nothing was kept",
-                place=file.name,
+                location=file.name,
                 value=found,
             )
         part.chmod(0o644)
@@ -278,14 +280,14 @@ def _download(file: DataFile, target: Path) -> Path | None:
         return kept
     except urllib.error.HTTPError as error:
         reason = f"{error.code} {_sentence(error.reason)}"
-        raise DataError(f"{file.url} answers {reason}", place=file.name, value=file.url) from None
+        raise DataError(f"{file.url} answers {reason}", location=file.name, value=file.url) from None
     except urllib.error.URLError as error:
         raise _no_answer(file, error.reason) from None
     except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise _no_answer(file, error) from None
     except OSError as error:
         reason = _sentence(error)
-        raise DataError(f"cannot write to {target.parent} ({reason})", place=file.name, value=str(target)) from None
+        raise DataError(f"cannot write to {target.parent} ({reason})", location=file.name, value=str(target)) from None
     finally:
         if part is not None:
             part.unlink(missing_ok=True)
@@ -331,6 +333,6 @@ def _copy(answer: Any, stream: IO[bytes], announced: str | None) -> str:
 def _no_answer(file: DataFile, reason: object) -> DataError:
     return DataError(
         f"no download from {file.url} ({_sentence(reason)}); try again where there is a network",
-        place=file.name,
+        location=file.name,
         value=file.url,
     )

@@ -42,7 +42,7 @@ class LoadedSilo:
     data: SiloData
     spellings: Spellings
     held_out: pd.DataFrame
-    place: str
+    location: str
     notes: tuple[str, ...]
     table: bytes
 
@@ -60,7 +60,7 @@ def load_tables(
 ) -> Federation:
     """The federation of these files; the test set is the file ``test``, or a share of the users."""
     if (test is None) == (test_fraction is None):
-        raise ConfigError("give exactly one of test (a file) and test_fraction", place="data.test", value=test)
+        raise ConfigError("give exactly one of test (a file) and test_fraction", location="data.test", value=test)
     fraction = checked_fraction(test_fraction)
     schema = replace(schema, statistics=None)  # those of this data are taken below, if any
     # Read the test file first: a wrong path shows before minutes are spent on the silos.
@@ -75,7 +75,7 @@ def load_tables(
     if schema.standardise == "silo":
         schema = schema.with_statistics(_pooled(schema, silos))
         silos = [replace(silo, data=_standardised(schema, silo.data)) for silo in silos]
-    parts = [(silo.held_out, silo.place) for silo in silos] if test_frame is None else [(test_frame, str(test))]
+    parts = [(silo.held_out, silo.location) for silo in silos] if test_frame is None else [(test_frame, str(test))]
     notes = [note for silo in silos for note in silo.notes]
     if test_frame is not None:
         notes += schema.notes(test_frame, str(test))
@@ -110,19 +110,19 @@ def load_silo(
 
     ``named`` is where the file was named, for errors.
     """
-    place = str(path)
-    frame = _rows(read_table(path, named, schema.column_names() | {user}), place)
+    location = str(path)
+    frame = _rows(read_table(path, named, schema.column_names() | {user}), location)
     _check_not_feature(schema, user)
-    ids = normalised_ids(frame, user, place)
-    users = index.indices(ids.rows, place)
-    features, labels = schema.features(frame, place), schema.labels(frame, place)
+    ids = normalised_ids(frame, user, location)
+    users = index.indices(ids.rows, location)
+    features, labels = schema.features(frame, location), schema.labels(frame, location)
     test = held_out(ids.rows, test_fraction, streams)
     return LoadedSilo(
         SiloData(name, features, labels, users).take(~test),
         spellings=ids.spellings,
         held_out=frame[test],
-        place=place,
-        notes=schema.notes(frame, place),
+        location=location,
+        notes=schema.notes(frame, location),
         table=table_digest(schema.feature_names(), features),
     )
 
@@ -143,7 +143,7 @@ def silo_files(files: Files) -> dict[str, Path]:
             numbered = (f"{stem}-{number}" for number in itertools.count(2))
             named[next(name for name in itertools.chain([stem], numbered) if name not in named)] = path
     if not named:
-        raise ConfigError("at least one file is needed", place="data.silos")
+        raise ConfigError("at least one file is needed", location="data.silos")
     return named
 
 
@@ -154,15 +154,15 @@ def checked_fraction(test_fraction: float | None) -> float:
     if not (isinstance(test_fraction, int | float) and 0 < test_fraction < 1):
         raise ConfigError(
             f"a number between 0 and 1, not {test_fraction!r}",
-            place="data.test_fraction",
+            location="data.test_fraction",
             value=test_fraction,
         )
     return test_fraction
 
 
-def _rows(frame: pd.DataFrame, place: str) -> pd.DataFrame:
+def _rows(frame: pd.DataFrame, location: str) -> pd.DataFrame:
     if not len(frame):
-        raise DataError("the table has no rows; leave the file out or fill it", place=place, value=0)
+        raise DataError("the table has no rows; leave the file out or fill it", location=location, value=0)
     return frame
 
 
@@ -170,7 +170,7 @@ def _check_not_feature(schema: Schema, user: str) -> None:
     if user in schema.column_names():
         raise ConfigError(
             f"{user!r} is the user id and cannot be a feature or the label; remove it",
-            place="data.schema",
+            location="data.schema",
             value=user,
         )
 
@@ -180,7 +180,7 @@ def _check_users(ids: frozenset[str], index: UserIndex) -> None:
         raise DataError(
             "there is one user only, and user-level privacy hides one person among others; at least two are"
             " needed (is data.user the right column?)",
-            place="data.user",
+            location="data.user",
             value=len(ids),
         )
     if isinstance(index, HashedIds):
@@ -234,11 +234,11 @@ def _standardised(schema: Schema, silo: SiloData) -> SiloData:
 
 
 def _test_records(schema: Schema, parts: Sequence[tuple[pd.DataFrame, str]]) -> Records:
-    features = np.concatenate([schema.features(frame, place) for frame, place in parts])
-    labels = np.concatenate([schema.labels(frame, place) for frame, place in parts])
+    features = np.concatenate([schema.features(frame, location) for frame, location in parts])
+    labels = np.concatenate([schema.labels(frame, location) for frame, location in parts])
     if not len(labels):
         raise DataError(
             "no user fell into the test set; raise data.test_fraction or give a test file",
-            place="data.test_fraction",
+            location="data.test_fraction",
         )
     return Records(features, labels)

@@ -14,6 +14,7 @@ from uldp.caveats import Caveat, Severity
 from uldp.data.federation import Federation, IntArray, Records, SiloData, Task
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
+from uldp.experiment.foreign import authors
 from uldp.experiment.loading import load_federation
 from uldp.experiment.noise import noised_method
 from uldp.learners.base import Learner
@@ -97,19 +98,18 @@ class Prepared:
 
 
 def asserted_by(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
-    """Code that is not ours and on which an epsilon rests: a release type, a method that makes the rows, or an
-    aggregation that adds the noise.
+    """Code that is not ours and on which an epsilon rests: a release type, a method that makes the rows, an aggregation
+    that adds the noise, a data set that says whose a record is.
 
     A method on one of our releases cannot state more noise than it adds, but that row u depends on user u's records
     alone is its author's assertion. A method may turn into another one (``for_model``): the one that the experiment
     names counts too, under that name.
     """
     foreign: list[type] = [] if type(plan.release) in OWN_RELEASES else [type(plan.release)]
-    foreign += [type(method) for method in (experiment.method, plan.method) if not is_own(method)]
+    foreign += [] if is_own(plan.method) else [type(plan.method)]
     foreign += [] if type(plan.aggregation) in AGGREGATIONS.values() else [type(plan.aggregation)]
     names = [f"{kind.__module__}:{kind.__qualname__}" for kind in foreign]
-    named = [name for name in (experiment.method_name, experiment.aggregation.name) if ":" in name]
-    return tuple(dict.fromkeys([*names, *named]))
+    return tuple(dict.fromkeys([*names, *authors([experiment])]))
 
 
 def prepare(experiment: Experiment) -> Prepared:
@@ -117,13 +117,13 @@ def prepare(experiment: Experiment) -> Prepared:
     federation = load_federation(experiment)
     if not len(federation.test):
         raise ConfigError(
-            "the test set has no records; give data.test or a larger data.test_fraction", place="data.test"
+            "the test set has no records; give data.test or a larger data.test_fraction", location="data.test"
         )
     if experiment.run.evaluate_silos and not experiment.data.holdout:
         raise ConfigError(
             "nobody is held out, and in a simulation no silo brings a file of its own; set data.holdout, for instance "
             "to 0.2",
-            place="run.evaluate_silos",
+            location="run.evaluate_silos",
         )
     counts = federation.counts()
     prepared = prepared_for(experiment, federation, counts.sum(axis=0))
@@ -137,7 +137,7 @@ def prepared_for(experiment: Experiment, federation: Federation, totals: IntArra
     """The experiment for a party that holds this federation. ``totals`` matter to methods that read the data only."""
     learner = build_learner(experiment, federation.feature_shape, federation.task)
     slow = training_notes(learner, federation.feature_shape)
-    rounding: tuple[Caveat, ...] = (Caveat("rounding", learner.caveat),) if learner.caveat else ()
+    rounding: tuple[Caveat, ...] = (Caveat("rounding", learner.caveat, Severity.WEAKENS),) if learner.caveat else ()
     if ":" in experiment.model.name and learner.training(federation.feature_shape).path == "loop":
         text = (
             f"The model is code of {experiment.model.name}. That it keeps nothing of one user's records for another's "
@@ -178,12 +178,12 @@ def agreed_plan(experiment: Experiment, learner: TorchLearner, federation: Feder
     method = noised_method(experiment, totals, facts).for_model(learner.layer_sizes)
     release = sealed(method.release(facts))
     if release.facts != facts:
-        raise ConfigError(f"its release is made for {release.facts}, the experiment has {facts}", place="method")
+        raise ConfigError(f"its release is made for {release.facts}, the experiment has {facts}", location="method")
     _check_products(facts, paired=AskKey in aggregation.route(release).setup)
     if experiment.run.evaluate_silos and not learner.measures:
         raise ConfigError(
             "the loss of survival times couples records, so sums of silos are no metric of all; leave it out",
-            place="run.evaluate_silos",
+            location="run.evaluate_silos",
         )
     return Plan(
         # The calibrated noise is part of what is agreed on: another version of an accountant may find another one. And
@@ -210,14 +210,14 @@ def _check_products(facts: PublicFacts, *, paired: bool) -> None:
         raise ConfigError(
             f"at most {MAX_PAIRED_SILOS:,} where every two silos agree on a key, not {facts.silos:,}; take "
             "aggregation.name = 'plain'",
-            place="data.silos",
+            location="data.silos",
             value=facts.silos,
         )
     if facts.dimension * facts.silos > MAX_UPDATES:
         most = MAX_UPDATES // facts.silos
         raise ConfigError(
             f"at most {most:,} parameters with {facts.silos:,} silos, not {facts.dimension:,}",
-            place="model",
+            location="model",
             value=facts.dimension,
         )
 
@@ -235,6 +235,8 @@ def _identities(experiment: Experiment, silos: tuple[str, ...]) -> tuple[bytes, 
     if given and set(given) != set(silos):
         odd = sorted(set(given) ^ set(silos))[0]
         raise ConfigError(
-            f"one key for each silo ({', '.join(silos)}) and no other", place=f"aggregation.identities.{odd}", value=odd
+            f"one key for each silo ({', '.join(silos)}) and no other",
+            location=f"aggregation.identities.{odd}",
+            value=odd,
         )
     return tuple(bytes.fromhex(given[silo]) for silo in silos) if given else ()

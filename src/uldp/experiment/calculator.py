@@ -17,7 +17,7 @@ from uldp.errors import ConfigError, own_code, require, shown
 from uldp.experiment.sections import read_section, with_override
 from uldp.limits import MAX_ROUNDS, MAX_SILOS, check_whole
 from uldp.methods.base import Method, settings
-from uldp.methods.registry import lookup
+from uldp.methods.registry import is_own, lookup
 from uldp.privacy.accountants import Epsilon, account, account_replaced
 from uldp.privacy.calibrate import calibrate
 from uldp.privacy.events import Composition, sampled_gaussian
@@ -44,15 +44,15 @@ class Side:
     def __post_init__(self) -> None:
         if self.adversary not in ADVERSARIES:
             known = ", ".join(ADVERSARIES)
-            raise ConfigError(f"one of {known}, not {self.adversary!r}", place="--adversary", value=self.adversary)
+            raise ConfigError(f"one of {known}, not {self.adversary!r}", location="--adversary", value=self.adversary)
         numbers = {"--silos": (self.silos, 1), "--colluding": (self.colluding, 1), "--dropped": (self.dropped, 0)}
         for option, (number, least) in numbers.items():
             check_whole(number, least, MAX_SILOS, option)
         away = self.dropped + (self.colluding if self.adversary == "silo" else 0)
         if away > self.silos:
-            raise ConfigError(f"{away} silos of {self.silos} drop out or collude", place="--silos", value=self.silos)
+            raise ConfigError(f"{away} silos of {self.silos} drop out or collude", location="--silos", value=self.silos)
         if self.colluding > 1 and self.adversary != "silo":
-            raise ConfigError("goes with --adversary silo", place="--colluding", value=self.colluding)
+            raise ConfigError("goes with --adversary silo", location="--colluding", value=self.colluding)
         lookup_aggregation(self.aggregation)
 
     @property
@@ -83,9 +83,12 @@ class Question:
 
     def __post_init__(self) -> None:
         # More than there are silos would be counted as all of them: somebody who forgets --silos would be told too few.
-        for place, most in (("method.max_silos", self.side.silos), ("privacy.dropout_tolerance", self.side.silos - 1)):
-            given = getattr(self.method, place.partition(".")[2], 0)
-            require(given <= most, place, given, f"at most {most} with {self.side.silos} silos (--silos)")
+        for location, most in (
+            ("method.max_silos", self.side.silos),
+            ("privacy.dropout_tolerance", self.side.silos - 1),
+        ):
+            given = getattr(self.method, location.partition(".")[2], 0)
+            require(given <= most, location, given, f"at most {most} with {self.side.silos} silos (--silos)")
 
     @classmethod
     def of(
@@ -134,6 +137,12 @@ class Question:
             return release.silos_of_a_user
         return None
 
+    def authors(self) -> tuple[str, ...]:
+        """Code that is not ours and on which the answer rests."""
+        kinds = [] if is_own(self.method) else [type(self.method)]
+        names = [f"{kind.__module__}:{kind.__qualname__}" for kind in kinds]
+        return (*names, *(name for name in (self.side.aggregation, self.accountant) if ":" in name))
+
     def noise_multiplier(self, epsilon: float) -> float:
         """The smallest noise with which the run stays within ``epsilon``.
 
@@ -141,7 +150,7 @@ class Question:
         """
         if self.method.unit is None:
             raise ConfigError(
-                f"{self.name} adds no noise, so no noise reaches an epsilon", place="--method", value=self.name
+                f"{self.name} adds no noise, so no noise reaches an epsilon", location="--method", value=self.name
             )
         side = self.worst().side
         return calibrate(lambda noise: replace(self, side=side).seen(self.release(noise)), epsilon, self.delta)
@@ -165,20 +174,22 @@ def built_method(name: str, rounds: int | None, assignments: Iterable[str]) -> M
     for path in (*(key for key in tree if key != "method"), *(f"privacy.{key}" for key in privacy)):
         if path != "privacy.dropout_tolerance":
             raise ConfigError(
-                f"method.key=value or privacy.dropout_tolerance=value, not {shown(path)}", place="--set", value=path
+                f"method.key=value or privacy.dropout_tolerance=value, not {shown(path)}", location="--set", value=path
             )
     fields = {**tree["method"], **named.fixed}
     if "rounds" not in fields:
-        raise ConfigError("how many rounds?", place="--rounds")
+        raise ConfigError("how many rounds?", location="--rounds")
     for key, value in named.fixed.items():
         if tree["method"].get(key, value) != value:
             given = tree["method"][key]
-            raise ConfigError(f"{name} means {key} = {value!r}, not {shown(given)}", place=f"method.{key}", value=given)
+            raise ConfigError(
+                f"{name} means {key} = {value!r}, not {shown(given)}", location=f"method.{key}", value=given
+            )
     with own_code(ConfigError, f"{name!r} failed", "method"):
         method = read_section(named.method, fields, "method", known=settings(named.method))
     if method.local:
         raise ConfigError(
-            "its clients perturb by themselves; `uldp local` says what that costs", place="--method", value=name
+            "its clients perturb by themselves; `uldp local` says what that costs", location="--method", value=name
         )
     tolerance = check_whole(privacy.get("dropout_tolerance", 0), 0, MAX_SILOS, "privacy.dropout_tolerance")
     return replace(method, dropout_tolerance=tolerance)

@@ -21,7 +21,7 @@ from uldp.errors import ConfigError, own_code, shown
 from uldp.experiment.sections import Tree, check_keys, read_section, with_override, write_section
 from uldp.limits import MAX_MEMORY_MB, MAX_SEED, MAX_SILOS, MAX_THREADS, check_whole
 from uldp.methods.base import Method, settings
-from uldp.methods.registry import RENAMED, lookup
+from uldp.methods.registry import AS_PRINTED, RENAMED, lookup
 from uldp.privacy.accountants import check_delta
 from uldp.protocol.messages import PROTOCOL_VERSION
 from uldp.trees import check_tree, toml_tree
@@ -58,30 +58,30 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if self.dataset is None and not isinstance(self.silos, tuple):
-            raise ConfigError('give dataset = "name" or silos = ["a.csv", "b.csv"]', place="data")
+            raise ConfigError('give dataset = "name" or silos = ["a.csv", "b.csv"]', location="data")
         if self.dataset is not None and isinstance(self.silos, tuple):
-            raise ConfigError("with a dataset, silos is a number; files go without dataset", place="data.silos")
+            raise ConfigError("with a dataset, silos is a number; files go without dataset", location="data.silos")
         if self.users is not None and self.users < 2:
             raise ConfigError(
                 f"at least 2, not {self.users}: user-level privacy hides one person among others",
-                place="data.users",
+                location="data.users",
                 value=self.users,
             )
         if not 0 <= self.holdout < 1:
             raise ConfigError(
                 f"the share of people who are held out: from 0 to below 1, not {self.holdout}",
-                place="data.holdout",
+                location="data.holdout",
                 value=self.holdout,
             )
         if self.population is not None and not self.population.strip():
-            raise ConfigError("a name for the people whose records these are, or nothing", place="data.population")
+            raise ConfigError("a name for the people whose records these are, or nothing", location="data.population")
         number = len(self.silos) or 1 if isinstance(self.silos, tuple) else self.silos
         check_size(2 if self.users is None else self.users, 1 if number is None else number)
         tables_only = ("user", "label", "test", "test_fraction", "roster", "id_key", "schema")
         given = [key for key in tables_only if getattr(self, key)]
         if self.dataset is not None and given:
             raise ConfigError(
-                f"{given[0]} belongs to your own tables, not to a built-in dataset", place=f"data.{given[0]}"
+                f"{given[0]} belongs to your own tables, not to a built-in dataset", location=f"data.{given[0]}"
             )
         if self.dataset is None:
             self._check_tables()
@@ -89,29 +89,31 @@ class DataConfig:
     def _check_tables(self) -> None:
         for key in ("user", "label"):
             if not getattr(self, key):
-                raise ConfigError(f"name the column that holds the {key}", place=f"data.{key}")
+                raise ConfigError(f"name the column that holds the {key}", location=f"data.{key}")
         if not self.schema:
             raise ConfigError(
                 "a schema of public constants is needed; `uldp new NAME --silo FILE ...` drafts one",
-                place="data.schema",
+                location="data.schema",
             )
         if self.allocation not in (None, "as-is"):
             raise ConfigError(
                 f"tables say themselves whose records they are: 'as-is', not {self.allocation!r}",
-                place="data.allocation",
+                location="data.allocation",
                 value=self.allocation,
             )
         if self.roster is None and self.users is None:
             raise ConfigError(
                 "give users (the public number |U|, ids are hashed into it) or roster (a file of ids; with users for a "
                 "server that does not hold it)",
-                place="data.users",
+                location="data.users",
             )
         if self.roster is not None and self.id_key is not None:
-            raise ConfigError("a key for hashing ids does not go with a roster", place="data.id_key", value=self.id_key)
+            raise ConfigError(
+                "a key for hashing ids does not go with a roster", location="data.id_key", value=self.id_key
+            )
         for key in ("options", "data_dir"):
             if getattr(self, key):
-                raise ConfigError(f"{key} belongs to a built-in dataset", place=f"data.{key}")
+                raise ConfigError(f"{key} belongs to a built-in dataset", location=f"data.{key}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +138,11 @@ class PrivacyConfig:
         if self.noise_multiplier is not None and not 0 <= self.noise_multiplier < math.inf:
             raise ConfigError(
                 f"0 or a positive number, not {self.noise_multiplier}",
-                place="privacy.noise_multiplier",
+                location="privacy.noise_multiplier",
                 value=self.noise_multiplier,
             )
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
-            raise ConfigError(f"a positive number, not {self.epsilon}", place="privacy.epsilon", value=self.epsilon)
+            raise ConfigError(f"a positive number, not {self.epsilon}", location="privacy.epsilon", value=self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,15 +159,15 @@ class AggregationConfig:
         if self.min_silos is not None:
             check_whole(self.min_silos, 1, MAX_SILOS, "aggregation.min_silos")
         for silo, public in self.identities.items():
-            place = f"aggregation.identities.{silo}"
+            location = f"aggregation.identities.{silo}"
             if not isinstance(public, str) or not re.fullmatch("[0-9a-f]{64}", public):
                 raise ConfigError(
                     f"an Ed25519 public key as 64 hexadecimal digits, not {shown(public)}",
-                    place=place,
+                    location=location,
                     value=shown(public),
                 )
             if list(self.identities.values()).count(public) > 1:
-                raise ConfigError("another silo has the same key", place=place, value=public)
+                raise ConfigError("another silo has the same key", location=location, value=public)
 
     def build(self, workers: int) -> Aggregation:
         """The aggregation with its settings."""
@@ -176,7 +178,7 @@ class AggregationConfig:
             if key not in _own_settings(kind) and owners:
                 raise ConfigError(
                     f"{key} goes with name = {owners[0]!r}, not with {self.name!r}; leave it out",
-                    place=f"aggregation.{key}",
+                    location=f"aggregation.{key}",
                     value=value,
                 )
         with own_code(ConfigError, f"{self.name!r} failed", "aggregation"):
@@ -192,15 +194,15 @@ class DeploymentConfig:
 
     def __post_init__(self) -> None:
         for silo, public in self.nodes.items():
-            place = f"deployment.nodes.{silo}"
+            location = f"deployment.nodes.{silo}"
             if not isinstance(public, str) or not re.fullmatch("ecdsa-sha2-nistp384 [A-Za-z0-9+/]+={0,2}", public):
                 raise ConfigError(
                     f"an ECDSA P-384 public key as `uldp keys silo` prints it, not {shown(public)}",
-                    place=place,
+                    location=location,
                     value=shown(public),
                 )
             if list(self.nodes.values()).count(public) > 1:
-                raise ConfigError("another silo has the same key", place=place, value=public)
+                raise ConfigError("another silo has the same key", location=location, value=public)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +223,7 @@ class RunConfig:
         for key, known in (("dtype", DTYPES), ("secrets", SECRETS)):
             if getattr(self, key) not in known:
                 value = getattr(self, key)
-                raise ConfigError(f"one of {', '.join(known)}, not {value!r}", place=f"run.{key}", value=value)
+                raise ConfigError(f"one of {', '.join(known)}, not {value!r}", location=f"run.{key}", value=value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,11 +259,11 @@ class Experiment:
         try:
             check_tree(tree)
         except ValueError as error:
-            raise ConfigError(str(error), place="experiment") from error
+            raise ConfigError(str(error), location="experiment") from error
         check_keys(tree, sections, "experiment")
         for section in ("data", "method"):
             if section not in tree:
-                raise ConfigError(f"the section [{section}] is missing", place="experiment", value=section)
+                raise ConfigError(f"the section [{section}] is missing", location="experiment", value=section)
         method_name, method = _read_method(tree["method"])
         privacy = _read_privacy(tree.get("privacy", {}))
         _check_noise(privacy, method)
@@ -269,7 +271,7 @@ class Experiment:
         if run.evaluate_silos and data.dataset is not None and not data.holdout:
             raise ConfigError(
                 "nobody is held out, so there is nothing to measure on; set data.holdout, for instance to 0.2",
-                place="run.evaluate_silos",
+                location="run.evaluate_silos",
             )
         return cls(
             data=data,
@@ -324,13 +326,23 @@ class Experiment:
         return dataclasses.replace(self.method, noise_multiplier=noise_multiplier, dropout_tolerance=tolerance)
 
 
+def as_printed(tree: Tree) -> bool:
+    """Whether the run of this tree trained, in an earlier version, a published variant that keeps no guarantee."""
+    method = tree.get("method")
+    return isinstance(method, dict) and (method.get("name") in AS_PRINTED or method.get("mode") == "published")
+
+
 def in_todays_words(tree: Tree) -> Tree:
     """The tree of a run that an earlier version may have written: it can be read, but not resumed."""
     method, privacy = tree.get("method"), tree.get("privacy")
     if isinstance(method, dict) and isinstance(method.get("name"), str):
-        name: str = RENAMED.get(method["name"]) or method["name"]
-        known = settings(lookup(name).method)
-        gone = {item[0] for item in method.items() if item[0] in MOVED or item in WITHOUT_EFFECT.items()} - set(known)
+        name: str = RENAMED.get(method["name"]) or AS_PRINTED.get(method["name"]) or method["name"]
+        known = {"name", *settings(lookup(name).method)}
+        gone = {item[0] for item in method.items() if item[0] in MOVED or item in WITHOUT_EFFECT.items()} - known
+        if as_printed(tree):
+            gone = method.keys() - known
+        elif name == "central-sub-dp":
+            gone |= {"batch_size"} - known  # of the published mode only
         tree = {**tree, "method": {key: value for key, value in method.items() if key not in gone} | {"name": name}}
     if isinstance(privacy, dict):
         tree = {**tree, "privacy": {RENAMED_PRIVACY.get(key, key): value for key, value in privacy.items()}}
@@ -343,31 +355,31 @@ def read_toml(path: Path | str) -> Tree:
         return toml_tree(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(
-            "no such experiment file; `uldp new NAME` drafts one", place=str(path), value=str(path)
+            "no such experiment file; `uldp new NAME` drafts one", location=str(path), value=str(path)
         ) from error
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", place=str(path)) from error
+        raise ConfigError(f"cannot be read: {error.strerror}", location=str(path)) from error
     except ValueError as error:  # also of what is no UTF-8
-        raise ConfigError(f"is not valid TOML: {error}", place=str(path)) from error
+        raise ConfigError(f"is not valid TOML: {error}", location=str(path)) from error
 
 
 def _read_method(tree: Any) -> tuple[str, Method]:
     if not isinstance(tree, Mapping) or not isinstance(tree.get("name"), str):
-        raise ConfigError('name the method, for instance name = "uldp-avg-w"', place="method.name")
+        raise ConfigError('name the method, for instance name = "uldp-avg-w"', location="method.name")
     named = lookup(tree["name"])
     fields = {key: value for key, value in tree.items() if key != "name"}
     for key, now in MOVED.items():
         if key in fields:
             raise ConfigError(
                 f"is called {now} now; with other aggregations than paillier nothing is capped, and it is left out",
-                place=f"method.{key}",
+                location=f"method.{key}",
                 value=fields[key],
             )
     for key, value in named.fixed.items():
         if fields.get(key, value) != value:
             raise ConfigError(
                 f"{tree['name']} means {key} = {value!r}, not {shown(fields[key])}",
-                place=f"method.{key}",
+                location=f"method.{key}",
                 value=fields[key],
             )
     with own_code(ConfigError, f"{tree['name']!r} failed", "method"):
@@ -379,22 +391,22 @@ def _read_method(tree: Any) -> tuple[str, Method]:
 def _read_privacy(tree: Any) -> PrivacyConfig:
     for key, now in RENAMED_PRIVACY.items():
         if isinstance(tree, Mapping) and key in tree:
-            raise ConfigError(f"is called privacy.{now} now", place=f"privacy.{key}", value=tree[key])
+            raise ConfigError(f"is called privacy.{now} now", location=f"privacy.{key}", value=tree[key])
     return read_section(PrivacyConfig, tree, "privacy")
 
 
 def _read_model(tree: Any) -> ModelConfig:
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"a section with keys, not {shown(tree)}", place="model", value=shown(tree))
+        raise ConfigError(f"a section with keys, not {shown(tree)}", location="model", value=shown(tree))
     name = tree.get("name", "auto")
     if not isinstance(name, str):
-        raise ConfigError(f"text, not {shown(name)}", place="model.name", value=shown(name))
+        raise ConfigError(f"text, not {shown(name)}", location="model.name", value=shown(name))
     options = tree.get("options", {})
     if not isinstance(options, Mapping):
-        raise ConfigError(f"a section with keys, not {shown(options)}", place="model.options", value=shown(options))
+        raise ConfigError(f"a section with keys, not {shown(options)}", location="model.options", value=shown(options))
     beside = {key: value for key, value in tree.items() if key not in ("name", "options")}
     if twice := sorted(beside.keys() & options.keys()):
-        raise ConfigError("stands in [model] and in [model.options]; leave one out", place=f"model.{twice[0]}")
+        raise ConfigError("stands in [model] and in [model.options]; leave one out", location=f"model.{twice[0]}")
     return ModelConfig(name=name, options={**beside, **options})
 
 
@@ -408,7 +420,7 @@ def _own_settings(kind: type[Aggregation]) -> list[str]:
 
 def _read_aggregation(tree: Any) -> AggregationConfig:
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"a section with keys, not {shown(tree)}", place="aggregation", value=shown(tree))
+        raise ConfigError(f"a section with keys, not {shown(tree)}", location="aggregation", value=shown(tree))
     common = {key: value for key, value in tree.items() if key in _COMMON}
     own = {key: value for key, value in tree.items() if key not in _COMMON}
     return dataclasses.replace(read_section(AggregationConfig, common, "aggregation", known=_COMMON), settings=own)
@@ -425,16 +437,18 @@ def _check_noise(privacy: PrivacyConfig, method: Method) -> None:
             raise ConfigError(
                 "this method's clients perturb by themselves (method.epsilon_weight); leave it out (--set "
                 "privacy.noise_multiplier=none), or give epsilon as a budget of the whole run",
-                place="privacy.noise_multiplier",
+                location="privacy.noise_multiplier",
                 value=privacy.noise_multiplier,
             )
         if privacy.dropout_tolerance:
             raise ConfigError(
                 "this method's clients perturb by themselves, so no share of noise can be missing; leave it out (--set "
                 "privacy.dropout_tolerance=none)",
-                place="privacy.dropout_tolerance",
+                location="privacy.dropout_tolerance",
                 value=privacy.dropout_tolerance,
             )
         return
     if method.unit is not None and (privacy.epsilon is None) == (privacy.noise_multiplier is None):
-        raise ConfigError("give exactly one of epsilon (the noise is calibrated) and noise_multiplier", place="privacy")
+        raise ConfigError(
+            "give exactly one of epsilon (the noise is calibrated) and noise_multiplier", location="privacy"
+        )

@@ -6,9 +6,14 @@ is known from its tree, before anything is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from uldp.methods.registry import is_own
+
+if TYPE_CHECKING:
+    from uldp.experiment.config import Experiment
 
 SETTINGS = (("method", "name"), ("model", "name"), ("aggregation", "name"), ("data", "dataset"))
 """Settings that may name such code."""
@@ -27,6 +32,20 @@ class ForeignCode:
 
 Admit = Callable[[Any], None]
 """Is shown an experiment's tree before anything that it names is imported, and raises to refuse it."""
+
+
+def authors(experiments: Iterable[Experiment]) -> tuple[str, ...]:
+    """Code that is not ours and on which these experiments' epsilons rest: methods, aggregations and data sets.
+
+    Who makes the rows, who adds the noise, and who says whose a record is.
+    """
+    found: dict[str, None] = {}
+    for one in experiments:
+        if not is_own(one.method):
+            found[f"{type(one.method).__module__}:{type(one.method).__qualname__}"] = None
+        names = (one.method_name, one.aggregation.name, one.data.dataset or "")
+        found |= {name: None for name in names if ":" in name}
+    return tuple(found)
 
 
 def foreign_code(tree: Any) -> tuple[ForeignCode, ...]:

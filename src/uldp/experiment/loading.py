@@ -83,7 +83,7 @@ def user_index(experiment: Experiment) -> UserIndex:
         if data.users not in (None, roster.users):
             raise ConfigError(
                 f"the roster has {roster.users} ids, not {data.users}; correct one of them",
-                place="data.users",
+                location="data.users",
                 value=data.users,
             )
         return roster
@@ -111,7 +111,7 @@ def silo_federation(
         if data_file is not None:
             raise ConfigError(
                 f"{experiment.data.dataset} is built in and dealt out by itself; leave the file out",
-                place="--data",
+                location="--data",
                 value=str(data_file),
             )
         federation = load_federation(experiment)
@@ -195,7 +195,7 @@ def _check_holdout_file(experiment: Experiment, file: Path | str | None) -> None
         (not experiment.run.evaluate_silos, "nobody asks for it: run.evaluate_silos is false; leave the file out"),
     ):
         if wrong:
-            raise ConfigError(why, place="--holdout", value=str(file))
+            raise ConfigError(why, location="--holdout", value=str(file))
 
 
 def _untrained(held: SiloData, trained: SiloData) -> tuple[SiloData, tuple[str, ...]]:
@@ -218,7 +218,7 @@ def _number_of_users(experiment: Experiment) -> int:
     if not (experiment.base / data.roster).exists():
         raise ConfigError(
             "the roster is not here; put it there, or write its length into data.users besides",
-            place="data.roster",
+            location="data.roster",
             value=data.roster,
         )
     return user_index(experiment).users
@@ -239,6 +239,6 @@ def _check_name(silo: str, federation: Federation) -> None:
     if silo not in known:
         raise ConfigError(
             f"this experiment has no silo {silo!r}. Its silos: {', '.join(known)}{did_you_mean(silo, known)}",
-            place="--silo",
+            location="--silo",
             value=silo,
         )

@@ -27,7 +27,7 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: PublicFacts) 
         raise ConfigError(
             f"{getattr(method, method.reads_data)!r} reads the data, which nothing hides, and run.secrets = 'os' is "
             "for models that are released; take another value",
-            place=f"method.{method.reads_data}",
+            location=f"method.{method.reads_data}",
             value=getattr(method, method.reads_data),
         )
 
@@ -41,12 +41,12 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: PublicFacts) 
     try:
         noised(sigma).release(facts).check()
     except ConfigError as error:
-        if error.place != "privacy.noise_multiplier":
+        if error.location != "privacy.noise_multiplier":
             raise
         raise ConfigError(
             f"epsilon {privacy.epsilon:g} needs noise multiplier {sigma:g}, which cannot be drawn; take a "
             f"{'larger' if sigma > 1 else 'smaller'} epsilon or {'fewer' if sigma > 1 else 'more'} rounds",
-            place="privacy.epsilon",
+            location="privacy.epsilon",
             value=privacy.epsilon,
         ) from error
     return noised(sigma)
@@ -61,6 +61,6 @@ def _check_local_budget(experiment: Experiment, facts: PublicFacts) -> None:
         raise ConfigError(
             f"one round costs epsilon {one_round:.4g} locally, the budget is {budget:g}; leave it out "
             "(--set privacy.epsilon=none), or lower method.epsilon_weight",
-            place="privacy.epsilon",
+            location="privacy.epsilon",
             value=budget,
         )

@@ -62,18 +62,18 @@ def check_deployable(experiment: Experiment, *, rehearsal: bool = False) -> None
     if method.for_data(np.ones(2, dtype=np.int64)) != method:
         raise ConfigError(
             "such a setting reads all silos' data, which nobody holds; take another",
-            place=f"method.{method.reads_data}",
+            location=f"method.{method.reads_data}",
         )
     if aggregation.shuffles:
         raise ConfigError(
             "there is no party yet that shuffles between real silos; take 'plain' (the clients perturb by themselves)",
-            place="aggregation.name",
+            location="aggregation.name",
             value=experiment.aggregation.name,
         )
     if data.dataset is None and schema_of(experiment).standardise == "silo":
         raise ConfigError(
             "statistics of all silos' data are needed, which nobody holds; take 'none'",
-            place="data.schema.standardise",
+            location="data.schema.standardise",
             value="silo",
         )
     if rehearsal and experiment.run.secrets == "simulated":
@@ -81,23 +81,23 @@ def check_deployable(experiment: Experiment, *, rehearsal: bool = False) -> None
     if experiment.run.secrets == "simulated":
         raise ConfigError(
             'noise and keys from the seed protect nobody; set run.secrets = "os", or say that this is a rehearsal',
-            place="run.secrets",
+            location="run.secrets",
             value="simulated",
         )
     if not aggregation.secure and not rehearsal:
         raise ConfigError(
             "such a key can be broken, and with it everybody's record counts; leave key_bits out, or rehearse",
-            place="aggregation.key_bits",
+            location="aggregation.key_bits",
             value=experiment.aggregation.settings.get("key_bits"),
         )
     if data.dataset is None and data.roster is None and data.id_key is None:
         raise ConfigError(
             "the silos need a key for hashing ids, which the server never gets (`openssl rand -hex 32`), or a roster",
-            place="data.id_key",
+            location="data.id_key",
         )
     release = method.release(PublicFacts(2, 2, 1, aggregation.rounding))
     if AskKey in aggregation.route(release).setup and not experiment.aggregation.identities:
         raise ConfigError(
             f"{experiment.aggregation.name} needs every silo's public key; `uldp keys` makes them",
-            place="aggregation.identities",
+            location="aggregation.identities",
         )

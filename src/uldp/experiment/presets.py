@@ -101,13 +101,13 @@ def preset(dataset: str, method: str, name: str = "") -> Tree:
     """An experiment for this data set and method. A method of one's own takes its base class's settings."""
     find_dataset(dataset)
     if name not in ("", "paper"):
-        raise ConfigError(f"unknown preset {name!r}. Known: paper", place="--preset", value=name)
+        raise ConfigError(f"unknown preset {name!r}. Known: paper", location="--preset", value=name)
     lineage = lookup(method).method.__mro__
     settings = _PAPER.get(dataset, {}) if name else {**_ANY, **_OURS.get(dataset, {})}
     found = next((settings[cls] for cls in lineage if cls in settings), None)
     whole = _PAPER_TREES.get((dataset, method), {}) if name else {}
     if name and found is None and not whole:
-        raise ConfigError(_unpublished(dataset, method), place="--preset", value=name)
+        raise ConfigError(_unpublished(dataset, method), location="--preset", value=name)
     tree: Tree = {
         "data": {"dataset": dataset, **whole.get("data", {})},
         "method": {"name": method, **(found or {}), **whole.get("method", {})},

@@ -17,23 +17,23 @@ T = TypeVar("T")
 Tree = dict[str, Any]
 
 
-def read_section(cls: type[T], tree: Any, place: str, *, known: Collection[str] | None = None) -> T:
+def read_section(cls: type[T], tree: Any, location: str, *, known: Collection[str] | None = None) -> T:
     """An instance of the dataclass ``cls`` from ``tree``; keys other than ``known`` (all fields) are errors."""
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"a section with keys, not {shown(tree)}", place=place, value=shown(tree))
+        raise ConfigError(f"a section with keys, not {shown(tree)}", location=location, value=shown(tree))
     hints = typing.get_type_hints(cls)
     fields = [item.name for item in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    check_keys(tree, fields if known is None else known, place)
-    return cls(**{key: _convert(value, hints[key], f"{place}.{key}") for key, value in tree.items()})
+    check_keys(tree, fields if known is None else known, location)
+    return cls(**{key: _convert(value, hints[key], f"{location}.{key}") for key, value in tree.items()})
 
 
-def check_keys(tree: Mapping[str, Any], known: Collection[str], place: str) -> None:
+def check_keys(tree: Mapping[str, Any], known: Collection[str], location: str) -> None:
     """Refuse a key that is not among ``known``."""
     for key in tree:
         if key not in known:
             raise ConfigError(
                 f"unknown key {shown(key)}. Known keys: {', '.join(sorted(known))}{did_you_mean(key, known)}",
-                place=place,
+                location=location,
                 value=key,
             )
 
@@ -56,9 +56,9 @@ def with_override(tree: Tree, assignment: str) -> Tree:
     path, equals, text = assignment.partition("=")
     parts = [part.strip() for part in path.split(".")]
     if not equals or len(parts) < 2 or not all(parts):
-        raise ConfigError("write section.key=value, for instance method.clip=0.2", place="--set", value=assignment)
+        raise ConfigError("write section.key=value, for instance method.clip=0.2", location="--set", value=assignment)
     if len(parts) > MAX_DEPTH:
-        raise ConfigError(f"nested more than {MAX_DEPTH} deep", place="--set", value=assignment)
+        raise ConfigError(f"nested more than {MAX_DEPTH} deep", location="--set", value=assignment)
     if drops(assignment):
         below = tree.get(parts[0], {})
         kept = {key: value for key, value in below.items() if key != parts[1]} if isinstance(below, dict) else below
@@ -80,7 +80,7 @@ def parse_value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     except ValueError as error:
-        raise ConfigError(f"{shown(text)}: {error}", place="--set", value=text) from error
+        raise ConfigError(f"{shown(text)}: {error}", location="--set", value=text) from error
 
 
 def _set(tree: Tree, path: list[str], value: Any) -> Tree:
@@ -91,14 +91,14 @@ def _set(tree: Tree, path: list[str], value: Any) -> Tree:
     return {**tree, key: _set(below if isinstance(below, dict) else {}, rest, value)}
 
 
-def _convert(value: Any, hint: Any, place: str) -> Any:
+def _convert(value: Any, hint: Any, location: str) -> Any:
     """``value`` as the type ``hint``; whole numbers pass for floats, nothing else is converted silently."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         origin = typing.get_origin(option) or option
         if option is float and isinstance(value, int | float) and not isinstance(value, bool):
             if math.isnan(value):
-                raise ConfigError("a finite number, not nan", place=place, value="nan")
+                raise ConfigError("a finite number, not nan", location=location, value="nan")
             return float(value)
         if option is int and isinstance(value, int) and not isinstance(value, bool):
             return value
@@ -106,13 +106,13 @@ def _convert(value: Any, hint: Any, place: str) -> Any:
             return value
         if origin is tuple and isinstance(value, list | tuple):
             inner = typing.get_args(option)[0]
-            return tuple(_convert(part, inner, f"{place}, entry {at}") for at, part in enumerate(value, start=1))
+            return tuple(_convert(part, inner, f"{location}, entry {at}") for at, part in enumerate(value, start=1))
         if origin is Mapping and isinstance(value, Mapping):
             return dict(value)
         if option is type(None) and value is None:
             return None
     wanted = " or ".join(_NAMES.get(option, "a list") for option in options if option is not type(None))
-    raise ConfigError(f"{wanted}, not {shown(value)}", place=place, value=shown(value))
+    raise ConfigError(f"{wanted}, not {shown(value)}", location=location, value=shown(value))
 
 
 _NAMES: dict[Any, str] = {

@@ -41,28 +41,28 @@ class LocalTraining:
     def __post_init__(self) -> None:
         check_whole(self.epochs, 1, MAX_LOCAL_EPOCHS, "method.local_epochs")
         if not 0 < self.lr < float("inf"):
-            raise ConfigError(f"a positive number, not {self.lr}", place="method.local_lr", value=self.lr)
+            raise ConfigError(f"a positive number, not {self.lr}", location="method.local_lr", value=self.lr)
         check_whole(self.batch_size, 1, MAX_BATCH, "method.batch_size")
         if self.optimizer not in OPTIMIZERS:
             raise ConfigError(
                 f"unknown optimizer {self.optimizer!r}. Known: {', '.join(OPTIMIZERS)}",
-                place="method.optimizer",
+                location="method.optimizer",
                 value=self.optimizer,
             )
         if not 0 <= self.weight_decay < float("inf"):
             raise ConfigError(
                 f"zero or a positive number, not {self.weight_decay}",
-                place="method.weight_decay",
+                location="method.weight_decay",
                 value=self.weight_decay,
             )
         if not 0 <= self.momentum < 1:
             raise ConfigError(
-                f"a number from 0 to below 1, not {self.momentum}", place="method.momentum", value=self.momentum
+                f"a number from 0 to below 1, not {self.momentum}", location="method.momentum", value=self.momentum
             )
         if self.momentum and self.optimizer != "sgd":
             raise ConfigError(
                 f"only for optimizer 'sgd', not {self.optimizer!r}; leave it out",
-                place="method.momentum",
+                location="method.momentum",
                 value=self.momentum,
             )
 

@@ -36,7 +36,7 @@ class Residual(nn.Module):
             raise ModelError(
                 f"a Residual's layers turn features of shape {tuple(x.shape[1:])} into {tuple(y.shape[1:])}; "
                 "they must keep the shape",
-                place="model",
+                location="model",
             )
         return x + y
 
@@ -72,7 +72,7 @@ class Embedding(nn.Module):
             raise ModelError(
                 f"an Embedding takes rows of at least {self.columns or 1} column(s), not features of shape "
                 f"{tuple(x.shape[1:])}",
-                place="model",
+                location="model",
             )
         values, others = x.tensor_split([x.shape[1] if self.columns is None else self.columns], 1)
         known = (values >= 0) & (values < self.categories)

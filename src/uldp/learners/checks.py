@@ -22,12 +22,12 @@ def check_model(module: nn.Module, feature_shape: Shape | None = None) -> None:
         _check_layer(name, layer)
     check_parameters(module)
     if not any(p.requires_grad for p in module.parameters()):
-        raise ModelError("the model has no trainable parameters", place="model")
+        raise ModelError("the model has no trainable parameters", location="model")
     for name, parameter in module.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise ModelError(f"parameter {name!r} has no size yet; give lazy layers their sizes", place="model")
+            raise ModelError(f"parameter {name!r} has no size yet; give lazy layers their sizes", location="model")
         if not parameter.is_floating_point():
-            raise ModelError(f"parameter {name!r} is {parameter.dtype}, not a real number", place="model")
+            raise ModelError(f"parameter {name!r} is {parameter.dtype}, not a real number", location="model")
     if feature_shape is not None:
         _check_behaviour(module, feature_shape)
 
@@ -36,7 +36,7 @@ def check_parameters(module: nn.Module) -> None:
     """Refuse a model that is too large to be sent around."""
     count = sum(0 if isinstance(p, nn.parameter.UninitializedParameter) else p.numel() for p in module.parameters())
     if count > MAX_PARAMETERS:
-        raise ModelError(f"at most {MAX_PARAMETERS:,} parameters, not {count:,}", place="model", value=count)
+        raise ModelError(f"at most {MAX_PARAMETERS:,} parameters, not {count:,}", location="model", value=count)
 
 
 def _check_layer(name: str, layer: nn.Module) -> None:
@@ -48,14 +48,14 @@ def _check_layer(name: str, layer: nn.Module) -> None:
         raise ModelError(
             f"{label} mixes the records of a batch, so one person's records would move another's gradient. "
             "Use GroupNorm or LayerNorm instead",
-            place="model",
+            location="model",
             value=kind,
         )
     if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
         raise ModelError(
             f"{label} keeps running statistics of the data outside the parameters. "
             "Use GroupNorm or LayerNorm instead, or track_running_stats=False",
-            place="model",
+            location="model",
             value=kind,
         )
 
@@ -74,7 +74,7 @@ def _check_behaviour(module: nn.Module, feature_shape: Shape) -> None:
     try:
         model = copy.deepcopy(module).double()
     except Exception as error:
-        raise ModelError(f"the model cannot be copied ({first_line(error)})", place="model") from error
+        raise ModelError(f"the model cannot be copied ({first_line(error)})", location="model") from error
     with torch.random.fork_rng(devices=[]):
         seed_cpu(0)
         inputs, others = (torch.randn(_PROBES, *feature_shape, dtype=torch.float64) for _ in range(2))
@@ -98,23 +98,23 @@ def _check_state(model: nn.Module, inputs: Tensor, others: Tensor) -> None:
             raise ModelError(
                 f"buffer {name!r} changes during training: it would carry data past the clipping. "
                 "Keep state in parameters only",
-                place="model",
+                location="model",
                 value=name,
             )
     if before.ndim != 2 or len(before) != len(inputs):
         raise ModelError(
             f"for {len(inputs)} records the model returns shape {tuple(before.shape)}, not ({len(inputs)}, outputs)",
-            place="model",
+            location="model",
         )
     if not before.is_floating_point():
-        raise ModelError(f"the model returns {before.dtype}, not real numbers", place="model")
+        raise ModelError(f"the model returns {before.dtype}, not real numbers", location="model")
     if not torch.isfinite(before).all():
-        raise ModelError("the model returns NaN or infinity for ordinary inputs", place="model")
+        raise ModelError("the model returns NaN or infinity for ordinary inputs", location="model")
     if not torch.equal(before, after):
         raise ModelError(
             "the model remembers earlier records: called twice with the same ones it gives different results. "
             "Keep state in parameters only",
-            place="model",
+            location="model",
         )
 
 
@@ -126,7 +126,7 @@ def _check_coupling(model: nn.Module, inputs: Tensor) -> None:
         with torch.enable_grad():
             output = _seeded_try(model, given)[record].sum()
             if not output.requires_grad:
-                raise ModelError("the model's output does not depend on its parameters", place="model")
+                raise ModelError("the model's output does not depend on its parameters", location="model")
             (moves,) = torch.autograd.grad(output, given, allow_unused=True)
         if moves is not None:
             moves[record] = 0.0
@@ -136,13 +136,13 @@ def _check_coupling(model: nn.Module, inputs: Tensor) -> None:
             together = _seeded_try(model, inputs)
             alone = [_seeded_try(model, inputs[i : i + 1]) for i in range(len(inputs))]
             if any(part.shape != together[:1].shape for part in alone):
-                raise ModelError("the model returns another shape for one record than for several", place="model")
+                raise ModelError("the model returns another shape for one record than for several", location="model")
             coupled |= not torch.allclose(together, torch.cat(alone), rtol=1e-6, atol=1e-9, equal_nan=True)
     if coupled:
         raise ModelError(
             "the result for one record depends on the other records of the batch: "
             "one person's records would move another's gradient",
-            place="model",
+            location="model",
         )
 
 
@@ -156,5 +156,5 @@ def _try(model: nn.Module, inputs: Tensor) -> Tensor:
     with own_code(ModelError, f"the model cannot be applied to {len(inputs)} record(s) of shape {shape}", "model"):
         outputs = model(inputs)
     if not isinstance(outputs, Tensor):
-        raise ModelError(f"the model returns {type(outputs).__name__}, not a tensor", place="model")
+        raise ModelError(f"the model returns {type(outputs).__name__}, not a tensor", location="model")
     return outputs

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from uldp.errors import UldpError
 from uldp.learners.base import LocalTraining, Rows, Vector
 from uldp.learners.losses import Loss
-from uldp.learners.noise import Noise, Place
+from uldp.learners.randomness import Noise, Place
 from uldp.learners.seeding import seed_cpu
 from uldp.vectors import clip_rows
 
@@ -137,10 +137,10 @@ class AddressedDropout(nn.Module):
             return x
         layer = self._layer + (here.calls[self._layer] << 16)
         here.calls[self._layer] += 1
-        place = Place(layer, range(here.step, here.step + 1), here.first)
+        location = Place(layer, range(here.step, here.step + 1), here.first)
         shape = (1, len(x), x.shape[1] if self._channels_only else x[0].numel())
         dtype = np.float64 if x.dtype == torch.float64 else np.float32
-        mask = torch.from_numpy(here.noise.dropout(self._rate, place, shape, dtype)[0, 0])
+        mask = torch.from_numpy(here.noise.dropout(self._rate, location, shape, dtype)[0, 0])
         mask = mask.to(x.device)
         return x * (mask[:, :, None, None] if self._channels_only else mask.view_as(x))
 

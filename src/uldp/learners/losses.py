@@ -108,12 +108,12 @@ def choose_loss(task: Task, outputs: int) -> Loss:
     if task.kind in ("regression", "survival"):
         if outputs == 1:
             return CoxPartialLikelihood() if task.kind == "survival" else SquaredError()
-        raise ModelError(f"a {task.kind} model has one output, this one has {outputs}", place="model", value=outputs)
+        raise ModelError(f"a {task.kind} model has one output, this one has {outputs}", location="model", value=outputs)
     if task.classes == 2 and outputs == 1:
         return BinaryCrossEntropy()
     if outputs == task.classes:
         return CrossEntropy()
     wanted = "1 or 2" if task.classes == 2 else str(task.classes)
     raise ModelError(
-        f"{task.classes} classes need {wanted} outputs, the model has {outputs}", place="model", value=outputs
+        f"{task.classes} classes need {wanted} outputs, the model has {outputs}", location="model", value=outputs
     )

@@ -56,8 +56,8 @@ def binary_auc(scores: Floats, positive: npt.NDArray[np.bool_]) -> float | None:
     negatives = len(positive) - positives
     if not positives or not negatives:
         return None
-    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
+    _, location, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[location]
     return float((ranks[positive].sum() - positives * (positives + 1) / 2.0) / (positives * negatives))
 
 

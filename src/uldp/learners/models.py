@@ -63,7 +63,7 @@ def build_model(
         known = ", ".join(["auto", *sorted(ZOO)])
         raise ConfigError(
             f'unknown model {shown(name)}. Known models: {known}, or "package.module:factory"',
-            place="model.name",
+            location="model.name",
             value=name,
         )
 
@@ -107,10 +107,10 @@ def _import_factory(name: str) -> Factory:
         found: Any = import_own(path)
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ConfigError(f"{name!r}: module {path!r} has no {attribute!r}", place="model.name", value=name)
+            raise ConfigError(f"{name!r}: module {path!r} has no {attribute!r}", location="model.name", value=name)
         found = getattr(found, part)
     if not callable(found):
-        raise ConfigError(f"{name!r} cannot be called", place="model.name", value=name)
+        raise ConfigError(f"{name!r} cannot be called", location="model.name", value=name)
     return found  # type: ignore[no-any-return]
 
 
@@ -121,7 +121,7 @@ def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         if option not in known:
             listed = f"Known options: {', '.join(known)}" if known else "It has none"
             raise ConfigError(
-                f"unknown option {option!r} of model {name!r}. {listed}.", place="model.options", value=option
+                f"unknown option {option!r} of model {name!r}. {listed}.", location="model.options", value=option
             )
     return dict(options)
 
@@ -130,7 +130,7 @@ def _call(name: str, factory: Factory, shape: Shape, task: Task, arguments: Mapp
     with own_code(ModelError, f"{name!r} failed for features of shape {shape}", "model.name"):
         module = factory(shape, task, **arguments)
     if not isinstance(module, nn.Module):
-        raise ModelError(f"{name!r} returned {type(module).__name__}, not an nn.Module", place="model.name")
+        raise ModelError(f"{name!r} returned {type(module).__name__}, not an nn.Module", location="model.name")
     return module
 
 
@@ -146,7 +146,7 @@ def _outputs(task: Task, single: bool = False) -> int:
 def _rate(value: Any, option: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise ConfigError(
-            f"a number from 0 to below 1, not {shown(value)}", place=f"model.options.{option}", value=value
+            f"a number from 0 to below 1, not {shown(value)}", location=f"model.options.{option}", value=value
         )
     return float(value)
 
@@ -155,11 +155,11 @@ def _sizes(value: Any, option: str) -> list[int]:
     values = [value] if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(values, list | tuple):
         raise ConfigError(
-            f"a list of positive whole numbers, not {shown(value)}", place=f"model.options.{option}", value=value
+            f"a list of positive whole numbers, not {shown(value)}", location=f"model.options.{option}", value=value
         )
     if len(values) > MAX_LAYERS:
         raise ConfigError(
-            f"at most {MAX_LAYERS} layers, not {len(values)}", place=f"model.options.{option}", value=len(values)
+            f"at most {MAX_LAYERS} layers, not {len(values)}", location=f"model.options.{option}", value=len(values)
         )
     return [check_whole(size, 1, MAX_PARAMETERS, f"model.options.{option}") for size in values]
 
@@ -168,7 +168,7 @@ def _choice(value: Any, option: str, known: Sequence[str]) -> str:
     if value not in known:
         raise ConfigError(
             f"unknown value {shown(value)}. Known: {', '.join(known)}",
-            place=f"model.options.{option}",
+            location=f"model.options.{option}",
             value=value,
         )
     return str(value)
@@ -184,14 +184,14 @@ def _images(name: str, shape: Shape, least: int) -> None:
         raise ConfigError(
             f"model {name!r} needs images (channels, height, width) of at least {least}x{least}, "
             f"not features of shape {shape}",
-            place="model.name",
+            location="model.name",
             value=name,
         )
 
 
 def _only(kind: str, name: str, task: Task) -> None:
     if task.kind != kind:
-        raise ConfigError(f"model {name!r} is for {kind}, the task is {task.kind}", place="model.name", value=name)
+        raise ConfigError(f"model {name!r} is for {kind}, the task is {task.kind}", location="model.name", value=name)
 
 
 # --- the zoo --------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def cnn(
     sizes = _sizes(channels, "channels")
     dense = _sizes(hidden, "hidden")
     if len(sizes) != 2 or len(dense) != 1:
-        raise ConfigError("two numbers of channels and one hidden size", place="model.options", value=channels)
+        raise ConfigError("two numbers of channels and one hidden size", location="model.options", value=channels)
     kernel, padding = (5, 0) if min(shape[1:]) >= 16 else (3, 1)
     rate, rate2d = _rate(dropout, "dropout"), _rate(dropout2d, "dropout2d")
     height, width = (_after_convolutions(size, kernel, padding) for size in shape[1:])
@@ -296,7 +296,7 @@ def creditcard(shape: Shape, task: Task, *, width: Any = 30, dropout: Any = 0.5)
     rate = _rate(dropout, "dropout")
     sizes = _sizes(width, "width")
     if len(sizes) != 1:
-        raise ConfigError(f"one whole number, not {shown(width)}", place="model.options.width", value=width)
+        raise ConfigError(f"one whole number, not {shown(width)}", location="model.options.width", value=width)
     stack: list[nn.Module] = []
     inputs = prod(shape)
     for block in range(5):
@@ -335,7 +335,7 @@ def vgg_cifar(shape: Shape, task: Task, *, groups: Any = 8, dropout: Any = 0.0) 
     """
     _images("vgg-cifar", shape, 4)
     if type(groups) is not int or groups not in (1, 2, 4, 8, 16, 32):
-        raise ConfigError(f"1, 2, 4, 8, 16 or 32, not {shown(groups)}", place="model.options.groups", value=groups)
+        raise ConfigError(f"1, 2, 4, 8, 16 or 32, not {shown(groups)}", location="model.options.groups", value=groups)
     rate = _rate(dropout, "dropout")
     return nn.Sequential(
         *_convolutions(shape[0], (32, 32), padding=1, groups=groups),

@@ -30,7 +30,7 @@ from uldp.learners.kernels.support import why_not
 from uldp.learners.loop import Loop
 from uldp.learners.losses import Loss, choose_loss
 from uldp.learners.models import initial_module
-from uldp.learners.noise import Noise
+from uldp.learners.randomness import Noise
 from uldp.rng import Streams
 
 if TYPE_CHECKING:
@@ -103,13 +103,13 @@ class TorchLearner:
         threads: int | None = None,
     ) -> None:
         if dtype not in DTYPES:
-            raise ConfigError(f"unknown dtype {dtype!r}. Known: {', '.join(DTYPES)}", place="run.dtype", value=dtype)
+            raise ConfigError(f"unknown dtype {dtype!r}. Known: {', '.join(DTYPES)}", location="run.dtype", value=dtype)
         if path not in PATHS:
-            raise ConfigError(f"unknown path {path!r}. Known: {', '.join(PATHS)}", place="path", value=path)
+            raise ConfigError(f"unknown path {path!r}. Known: {', '.join(PATHS)}", location="path", value=path)
         if memory_mb < 1:
-            raise ConfigError(f"at least 1, not {memory_mb}", place="run.memory_mb", value=memory_mb)
+            raise ConfigError(f"at least 1, not {memory_mb}", location="run.memory_mb", value=memory_mb)
         if threads is not None and threads < 1:
-            raise ConfigError(f"at least 1, not {threads}", place="run.threads", value=threads)
+            raise ConfigError(f"at least 1, not {threads}", location="run.threads", value=threads)
         check_model(module)
         self._original = module
         self._task = task
@@ -183,7 +183,7 @@ class TorchLearner:
             raise ConfigError(
                 f"the {plan.loss.name} compares records with each other, so a single record has no gradient; take a "
                 "method that clips per user",
-                place="method.name",
+                location="method.name",
             )
         names, bound = record_names(data.users), clip * (1 - MARGIN)
         if plan.runner is None:
@@ -324,7 +324,7 @@ class TorchLearner:
 
     def _checked(self, x: Vector) -> Vector:
         if x.shape != (self.dimension,):
-            raise ModelError(f"{x.shape} parameters for a model of {self.dimension}", place="model")
+            raise ModelError(f"{x.shape} parameters for a model of {self.dimension}", location="model")
         return x
 
     def _vector(self, x: Vector) -> Tensor:
@@ -361,7 +361,7 @@ class TorchLearner:
                 large = flops >= _LARGE and self._path == "auto"
                 return TrainingPath(loss, outputs, program.units, flops, runner, None if large else runner)
             if self._path == "kernels":
-                raise ModelError(f"{reason}; use path 'auto'", place="model")
+                raise ModelError(f"{reason}; use path 'auto'", location="model")
             slow = (
                 f"the model cannot be trained by kernels ({reason}); one user after the other by autograd is slow. "
                 "An nn.Sequential of standard layers is fastest"
@@ -414,7 +414,9 @@ def _checked_device(device: str) -> torch.device:
         torch.zeros(1, device=found)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {device!r} cannot be used ({reason})", place="run.device", value=device) from error
+        raise ConfigError(
+            f"device {device!r} cannot be used ({reason})", location="run.device", value=device
+        ) from error
     return found
 
 

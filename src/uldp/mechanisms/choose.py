@@ -15,12 +15,12 @@ import numpy as np
 
 from uldp.errors import ConfigError
 from uldp.mechanisms.grid import Grid, offset_moments
-from uldp.mechanisms.local import check_whole
+from uldp.mechanisms.local_mechanism import check_whole
 from uldp.mechanisms.ranks import RankLaw
 from uldp.mechanisms.staircase import StaircaseResponse, largest_delta, staircase_sizes
 from uldp.vectors import Vector
 
-MOST_GROUPS: Final = 20
+MAX_GROUPS: Final = 20
 _SEARCH_GRID: Final = 2001  # values at most while searching: the best shape hardly depends on the step
 _SHARES: Final = 24
 
@@ -59,7 +59,7 @@ class _Problem:
 
     def best(self) -> tuple[int, float]:
         """The groups and the share of the largest Delta with the smallest error."""
-        most = min(MOST_GROUPS, self.grid.size - 1)
+        most = min(MAX_GROUPS, self.grid.size - 1)
         return min((self._best_share(groups) for groups in range(2, most + 1)), key=lambda found: found[0])[1:]
 
     def _best_share(self, groups: int) -> tuple[float, int, float]:
@@ -93,7 +93,7 @@ def best_staircase(
     if spread is not None and not (math.isfinite(spread) and spread > 0):
         raise ConfigError(
             f"the standard deviation of weights, a positive number or none, not {spread!r}",
-            place="spread",
+            location="spread",
             value=spread,
         )
     StaircaseResponse(epsilon=epsilon, radius=radius, precision=precision, groups=1)  # refuses bad settings

@@ -91,9 +91,9 @@ def sample_discrete_gaussian(scale: Fraction | float | int, count: int, stream: 
 
 def _exact_scale(scale: Fraction | float | int) -> Fraction:
     if isinstance(scale, bool) or not isinstance(scale, Fraction | float | int):
-        raise ConfigError(f"a noise scale is a number, not {scale!r}", place=_PLACE, value=scale)
+        raise ConfigError(f"a noise scale is a number, not {scale!r}", location=_PLACE, value=scale)
     if not MIN_SCALE <= scale <= MAX_SCALE:  # NaN is not within either
-        raise ConfigError(f"a noise scale lies between 0.5 and 2^40, not {scale}", place=_PLACE, value=scale)
+        raise ConfigError(f"a noise scale lies between 0.5 and 2^40, not {scale}", location=_PLACE, value=scale)
     return Fraction(scale)
 
 
@@ -104,7 +104,7 @@ def _exact_count(count: int) -> int:
         exact = -1
     if isinstance(count, bool) or exact < 0:
         message = f"a number of draws is a whole number from 0 up, not {count!r}"
-        raise ConfigError(message, place=_PLACE, value=count)
+        raise ConfigError(message, location=_PLACE, value=count)
     return exact
 
 
@@ -167,10 +167,10 @@ def _geometric_marks() -> npt.NDArray[np.uint64]:
 def _geometric(words: npt.NDArray[np.uint64], stream: SecretStream) -> npt.NDArray[np.int64]:
     """V with P(V >= k) = exp(-k): how many k >= 1 have R < exp(-k), where R begins with the word's bits."""
     marks = _geometric_marks()
-    place = np.searchsorted(marks, words, side="right")
-    blocks = (marks.size - place).astype(np.int64)
+    location = np.searchsorted(marks, words, side="right")
+    blocks = (marks.size - location).astype(np.int64)
     # Where a word equals the mark of k, R may lie on either side of exp(-k). Word 0 is one: V is 44 or more.
-    for row in np.flatnonzero(marks[place - 1] == words):
+    for row in np.flatnonzero(marks[location - 1] == words):
         uniform = _LazyUniform(int(words[row]), stream)
         level = 0
         while uniform.below_exp(Fraction(level + 1)):

@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from uldp.errors import ConfigError
-from uldp.mechanisms.local import LocalMechanism, check_whole
+from uldp.mechanisms.local_mechanism import LocalMechanism, check_whole
 from uldp.mechanisms.ranks import Indices, RankLaw
 from uldp.rng import SecretStream
 from uldp.vectors import Integers, Vector
 
-LARGEST_GRID: Final = 1 << 24
-_LARGEST_STEPS: Final = 2.0**50  # three bits below float64's whole numbers: scaling never rounds to a wrong value
-_LARGEST_MATRIX: Final = 401
+MAX_GRID: Final = 1 << 24
+_MAX_STEPS: Final = 2.0**50  # three bits below float64's whole numbers: scaling never rounds to a wrong value
+_MAX_MATRIX: Final = 401
 _SAME_MEAN: Final = 1e-12  # of the range: sums over ranks are off by less, and means that differ differ by more
 
 
@@ -39,25 +39,25 @@ class Grid:
     def of(cls, center: float, radius: float, precision: int) -> Grid:
         """The grid around ``center``; center and radius go to the nearest multiple of the step (Section 4.3)."""
         scale = 10 ** min(precision, 400)
-        if (abs(center) + radius) * float(min(scale, 10**308)) > _LARGEST_STEPS:
+        if (abs(center) + radius) * float(min(scale, 10**308)) > _MAX_STEPS:
             raise ConfigError(
                 f"steps of 10^-{precision} up to {abs(center) + radius:g} need more than the 53 bits of a float; "
                 f"{_at_most(center, radius)}",
-                place="method.precision",
+                location="method.precision",
                 value=precision,
             )
         half = round(radius * scale)
         if half < 1:
             raise ConfigError(
                 f"a radius of {radius:g} is less than a step of 10^-{precision}; use a larger radius or precision",
-                place="method.radius",
+                location="method.radius",
                 value=radius,
             )
-        if 2 * half + 1 > LARGEST_GRID:
+        if 2 * half + 1 > MAX_GRID:
             raise ConfigError(
-                f"steps of 10^-{precision} make {2 * half + 1:,} values of the range, more than {LARGEST_GRID:,}; "
+                f"steps of 10^-{precision} make {2 * half + 1:,} values of the range, more than {MAX_GRID:,}; "
                 f"{_at_most(center, radius)}",
-                place="method.precision",
+                location="method.precision",
                 value=precision,
             )
         return cls(round(center * scale) - half, 2 * half + 1, scale)
@@ -89,7 +89,7 @@ class Grid:
 
 def _at_most(center: float, radius: float) -> str:
     """The largest precision that works, as advice."""
-    limits = (_LARGEST_STEPS / (abs(center) + radius), (LARGEST_GRID - 1) / 2 / radius)
+    limits = (_MAX_STEPS / (abs(center) + radius), (MAX_GRID - 1) / 2 / radius)
     precision = math.floor(math.log10(min(limits)))
     return f"use a precision of at most {precision}" if precision >= 0 else "use a smaller center or radius"
 
@@ -177,10 +177,10 @@ class DiscreteMechanism(LocalMechanism):
     def matrix(self) -> Integers:
         """The mass of each output (column) for each input (row), for small grids."""
         size = self.grid.size
-        if size > _LARGEST_MATRIX:
+        if size > _MAX_MATRIX:
             raise ConfigError(
-                f"a matrix of {size} x {size} masses is too large; up to {_LARGEST_MATRIX} values it is made",
-                place="method.precision",
+                f"a matrix of {size} x {size} masses is too large; up to {_MAX_MATRIX} values it is made",
+                location="method.precision",
                 value=self.precision,
             )
         every = np.arange(size, dtype=np.int32)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from uldp.errors import ConfigError, did_you_mean
 from uldp.mechanisms.hybrid import Hybrid
-from uldp.mechanisms.local import LocalMechanism
+from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.mechanisms.piecewise import Piecewise
 from uldp.mechanisms.response import RandomizedResponse
 from uldp.mechanisms.staircase import StaircaseResponse
@@ -29,7 +29,7 @@ def local_mechanism(name: str, **settings: Any) -> LocalMechanism:
         raise ConfigError(
             f"unknown local mechanism {name!r}. Known: {', '.join(LOCAL_MECHANISMS)}"
             + did_you_mean(str(name), LOCAL_MECHANISMS),
-            place="method.mechanism",
+            location="method.mechanism",
             value=name,
         )
     mechanism = LOCAL_MECHANISMS[name]
@@ -37,8 +37,10 @@ def local_mechanism(name: str, **settings: Any) -> LocalMechanism:
     for key in settings:
         if key not in known:
             raise ConfigError(
-                f"{name!r} has no setting {key!r}. Its settings: {', '.join(known)}", place=f"method.{key}", value=key
+                f"{name!r} has no setting {key!r}. Its settings: {', '.join(known)}",
+                location=f"method.{key}",
+                value=key,
             )
     if "epsilon" not in settings:
-        raise ConfigError("give the epsilon of one weight, such as 3", place="method.epsilon_weight")
+        raise ConfigError("give the epsilon of one weight, such as 3", location="method.epsilon_weight")
     return mechanism(**settings)

@@ -19,7 +19,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from uldp.mechanisms.local import LocalMechanism
+from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.mechanisms.ranks import Indices, RankLaw, exp_below
 from uldp.rng import SecretStream
 from uldp.vectors import Vector

@@ -30,7 +30,7 @@ DRAW_BITS: Final = 53
 """Whole numbers up to 2^53 are exact in float64, whose arithmetic is the fastest there is."""
 
 _EXP_BITS: Final = 128
-_SMALLEST_MASS: Final = 1 << 10  # then rounding moves no probability by more than 0.1 %, and 0.1 % of draws are refused
+_MIN_MASS: Final = 1 << 10  # then rounding moves no probability by more than 0.1 %, and 0.1 % of draws are refused
 _FEW_GROUPS: Final = 100  # so few are found faster by comparing with all than by bisection
 
 
@@ -75,11 +75,11 @@ class RankLaw:
         # The masses are these weights times ``smallest``, rounded down: their sum cannot exceed 2^53.
         relative = sum(size * weight for size, weight in zip(sizes, weights, strict=True))
         smallest = (1 << DRAW_BITS) * relative.denominator // relative.numerator
-        if smallest < _SMALLEST_MASS:
+        if smallest < _MIN_MASS:
             raise ConfigError(
                 f"epsilon {epsilon:g} over {sum(sizes)} outputs needs probabilities finer than 2^-{DRAW_BITS}; "
                 "use a smaller epsilon or a smaller precision",
-                place="method.epsilon_weight",
+                location="method.epsilon_weight",
                 value=epsilon,
             )
         largest = smallest * ratio.numerator // ratio.denominator

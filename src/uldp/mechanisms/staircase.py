@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from uldp.errors import ConfigError
 from uldp.mechanisms.grid import DiscreteMechanism
-from uldp.mechanisms.local import check_whole
+from uldp.mechanisms.local_mechanism import check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +58,12 @@ def staircase_sizes(size: int, groups: int, delta: float) -> tuple[int, ...]:
         raise ConfigError(
             f"{size} values cannot be cut into {groups} groups; use at most {size} (with delta_sizes = 0), or a larger "
             "precision",
-            place="method.groups",
+            location="method.groups",
             value=groups,
         )
     if isinstance(delta, bool) or not isinstance(delta, int | float) or not math.isfinite(delta) or delta < 0:
         raise ConfigError(
-            f"by how much groups grow, a number from 0 up, not {delta!r}", place="method.delta_sizes", value=delta
+            f"by how much groups grow, a number from 0 up, not {delta!r}", location="method.delta_sizes", value=delta
         )
     if groups == 1:
         return (size,)
@@ -72,7 +72,7 @@ def staircase_sizes(size: int, groups: int, delta: float) -> tuple[int, ...]:
         raise ConfigError(
             f"at most {_shown(largest)} with {groups} groups of {size} values, so that the nearest group keeps a "
             f"value, not {delta:g}; use {'0' if groups == size else 'less'}, or fewer groups",
-            place="method.delta_sizes",
+            location="method.delta_sizes",
             value=delta,
         )
     first = (Fraction(2 * size, groups) - (groups - 1) * Fraction(delta)) / 2

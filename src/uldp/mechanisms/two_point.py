@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from uldp.mechanisms.local import LocalMechanism
+from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.mechanisms.ranks import DRAW_BITS, exp_below, uniform_draws
 from uldp.rng import SecretStream
 from uldp.vectors import Integers, Vector

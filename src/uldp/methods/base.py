@@ -75,7 +75,7 @@ class Method(ABC):
         ``streams`` is for randomness that may be known (order of records, dropout). A release that trains by itself
         (:class:`~uldp.privacy.releases.NoisedModel`) does not ask for it.
         """
-        raise ModelError(f"{type(self).__name__} has no part inside a silo", place="method.silo")
+        raise ModelError(f"{type(self).__name__} has no part inside a silo", location="method.silo")
 
     @abstractmethod
     def server(self, state: State, total: Vector, facts: PublicFacts) -> State:

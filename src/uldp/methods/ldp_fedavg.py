@@ -29,7 +29,7 @@ from uldp.caveats import Caveat, Severity
 from uldp.data.federation import IntArray, SiloData
 from uldp.errors import ConfigError, require
 from uldp.learners.base import Learner
-from uldp.mechanisms.local import LocalMechanism
+from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
 from uldp.methods.base import State, not_in_file
 from uldp.methods.local_training import TrainsLocally, silo_change
@@ -112,7 +112,7 @@ class LdpFedAvg(TrainsLocally):
         if not isinstance(value, tuple):
             return value
         if not value:
-            raise ConfigError("an empty list; give one number, or one per tensor", place=f"method.{key}")
+            raise ConfigError("an empty list; give one number, or one per tensor", location=f"method.{key}")
         return value[min(layer, len(value) - 1)]
 
     def _mechanism(self, layer: int) -> LocalMechanism:
@@ -124,11 +124,11 @@ class LdpFedAvg(TrainsLocally):
         try:
             return local_mechanism(self.mechanism, **settings)
         except ConfigError as error:
-            given = getattr(self, (error.place or "").removeprefix("method."), None)
+            given = getattr(self, (error.location or "").removeprefix("method."), None)
             if not isinstance(given, tuple):
                 raise
             entry = f"entry {layer + 1} of {list(given)}: {error.message}"
-            raise ConfigError(entry, place=error.place, value=error.value) from error
+            raise ConfigError(entry, location=error.location, value=error.value) from error
 
     def _of_mechanism(self) -> tuple[str, ...]:
         """The settings that only some mechanisms have, those of this one."""

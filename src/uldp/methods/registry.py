@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -85,30 +85,24 @@ def is_own(method: Method) -> bool:
     return type(method) in {named.method for named in METHODS.values()}
 
 
-def authors(methods: Iterable[Method]) -> tuple[str, ...]:
-    """Classes of these methods that are not ours: who asserts what we have not proven."""
-    foreign = {type(method) for method in methods if not is_own(method)}
-    return tuple(sorted(f"{kind.__module__}:{kind.__qualname__}" for kind in foreign))
-
-
 def lookup(name: str) -> Named:
     """The method called ``name``: one of ours, or ``package.module:Class`` for anyone's."""
     if name in METHODS:
         return METHODS[name]
     if name in RENAMED:
-        raise ConfigError(f"{name!r} is called {RENAMED[name]!r} now", place="method.name", value=name)
+        raise ConfigError(f"{name!r} is called {RENAMED[name]!r} now", location="method.name", value=name)
     if name in AS_PRINTED:
         raise ConfigError(
             f"{name!r} keeps no guarantee and is no method any more; `uldp published {AS_PRINTED[name]}` trains it as "
             "printed",
-            place="method.name",
+            location="method.name",
             value=name,
         )
     if ":" not in name:
         raise ConfigError(
             f"unknown method {shown(name)}. Known methods: {', '.join(METHODS)}; your own: 'package.module:Class'"
             + did_you_mean(name, METHODS),
-            place="method.name",
+            location="method.name",
             value=name,
         )
     return Named(named_class(name, Method, "method.name"))

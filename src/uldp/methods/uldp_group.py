@@ -59,7 +59,7 @@ class UldpGroup(DpSgd):
         if isinstance(size, str):
             raise ConfigError(
                 f"{size!r} depends on the data, which are not here; give a number",
-                place="method.group_size",
+                location="method.group_size",
                 value=size,
             )
         return size

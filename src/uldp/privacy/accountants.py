@@ -32,7 +32,7 @@ from uldp.plugins import named_object
 from uldp.privacy.events import Composition, Event, LocalReports, NoisedSum, NonPrivate, Single, flattened
 from uldp.privacy.gaussian import AnalyticGaussian, gaussian_delta, gaussian_epsilon, unsampled_mu
 from uldp.privacy.groups import Lemma5, Lemma6
-from uldp.privacy.local import LocalAccountant
+from uldp.privacy.local_reports import LocalAccountant
 from uldp.privacy.pld import ORDERS, MixturePld, Pld, renyi_curves
 from uldp.privacy.rdp import Rdp, converted
 
@@ -92,7 +92,7 @@ ACCOUNTANTS: tuple[Accountant, ...] = (
 def check_delta(delta: float) -> float:
     """``delta`` if it is a probability strictly between 0 and 1."""
     if not 0 < delta < 1:
-        raise ConfigError(f"a number between 0 and 1, not {delta}", place="privacy.delta", value=delta)
+        raise ConfigError(f"a number between 0 and 1, not {delta}", location="privacy.delta", value=delta)
     return delta
 
 
@@ -107,6 +107,8 @@ def account(composition: Composition, delta: float, accountant: str = "auto") ->
     names = [one.name for one in ACCOUNTANTS]
     if accountant not in names and ":" in accountant:
         events = cast("dict[Event, int]", flattened(composition))
+        if any(isinstance(event, NonPrivate) for event in events):
+            return Epsilon(math.inf, "none")
         kind = named_object(accountant, "privacy.accountant")
         with own_code(ConfigError, f"{accountant!r} failed", "privacy.accountant"):
             named: Accountant = kind()
@@ -116,7 +118,7 @@ def account(composition: Composition, delta: float, accountant: str = "auto") ->
         hint = did_you_mean(accountant, names)
         raise ConfigError(
             f"unknown accountant {shown(accountant)}. Known accountants: auto, {', '.join(names)}{hint}",
-            place="privacy.accountant",
+            location="privacy.accountant",
             value=accountant,
         )
     return _account(frozenset(flattened(composition).items()), delta, accountant)
@@ -158,7 +160,7 @@ def _check_accepted(accountant: Accountant, events: Composition) -> None:
             able = ", ".join(other.name for other in ACCOUNTANTS if other.accepts(event))
             raise ConfigError(
                 f"{accountant.name} cannot interpret {event}; these can: {able}",
-                place="privacy.accountant",
+                location="privacy.accountant",
                 value=accountant.name,
             )
 

@@ -11,8 +11,8 @@ from uldp.privacy.accountants import Composition, account, check_delta
 from uldp.privacy.events import Event
 from uldp.privacy.pld import quick_epsilon
 
-LARGEST_MULTIPLIER = 1e6
-SMALLEST_MULTIPLIER = 1e-2
+MAX_MULTIPLIER = 1e6
+MIN_MULTIPLIER = 1e-2
 
 
 def calibrate(planned: Callable[[float], Composition], epsilon: float, delta: float) -> float:
@@ -27,13 +27,13 @@ def calibrate(planned: Callable[[float], Composition], epsilon: float, delta: fl
         return account(planned(noise_multiplier), delta).value - epsilon
 
     high = _quick_multiplier(lambda noise_multiplier: quick_epsilon(planned(noise_multiplier), delta) <= epsilon)
-    if excess(high) > 0:  # not even LARGEST_MULTIPLIER: the quick bound is never below the accountant's
+    if excess(high) > 0:  # not even MAX_MULTIPLIER: the quick bound is never below the accountant's
         raise _out_of_reach(account(planned(high), delta).value, epsilon)
     low = high
     while excess(low) <= 0:
-        if low <= SMALLEST_MULTIPLIER:
-            return SMALLEST_MULTIPLIER
-        low, high = max(low * 0.8, SMALLEST_MULTIPLIER), low
+        if low <= MIN_MULTIPLIER:
+            return MIN_MULTIPLIER
+        low, high = max(low * 0.8, MIN_MULTIPLIER), low
     from scipy.optimize import brentq
 
     def log_ratio(log_multiplier: float) -> float:
@@ -80,11 +80,11 @@ def _bisected(holds: Callable[[int], bool], low: int, high: int) -> tuple[int, i
 def _quick_multiplier(holds: Callable[[float], bool]) -> float:
     """A noise multiplier that ``holds``, not much larger than needed; the largest there is if none does."""
     high = 1.0
-    while not holds(high) and high < LARGEST_MULTIPLIER:
-        high = min(high * 4, LARGEST_MULTIPLIER)
+    while not holds(high) and high < MAX_MULTIPLIER:
+        high = min(high * 4, MAX_MULTIPLIER)
     low = min(1.0, high)
-    while low > SMALLEST_MULTIPLIER and holds(low):
-        low, high = max(low / 4, SMALLEST_MULTIPLIER), low
+    while low > MIN_MULTIPLIER and holds(low):
+        low, high = max(low / 4, MIN_MULTIPLIER), low
     while high > 1.01 * low:
         middle = math.sqrt(low * high)
         if holds(middle):
@@ -97,14 +97,14 @@ def _quick_multiplier(holds: Callable[[float], bool]) -> float:
 def _check_target(epsilon: float, delta: float) -> None:
     check_delta(delta)
     if not 0 < epsilon < math.inf:
-        raise ConfigError(f"a positive number, not {epsilon}", place="privacy.epsilon", value=epsilon)
+        raise ConfigError(f"a positive number, not {epsilon}", location="privacy.epsilon", value=epsilon)
 
 
 def _out_of_reach(closest: float, epsilon: float) -> ConfigError:
     return ConfigError(
-        f"epsilon {epsilon:g} is out of reach: the closest there is, with noise multiplier {LARGEST_MULTIPLIER:g}, is "
+        f"epsilon {epsilon:g} is out of reach: the closest there is, with noise multiplier {MAX_MULTIPLIER:g}, is "
         f"{closest:.4g}; take fewer rounds or a larger epsilon",
-        place="privacy.epsilon",
+        location="privacy.epsilon",
         value=epsilon,
     )
 

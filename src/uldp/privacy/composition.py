@@ -10,7 +10,7 @@ import numpy as np
 from uldp.errors import ConfigError
 from uldp.privacy.mixture import Array
 
-LEAST_GAIN = 1e-3
+MIN_GAIN = 1e-3
 """An epsilon that composition or shuffling lowers by less than this share counts as not lowered."""
 
 TAIL = 1e-6
@@ -19,7 +19,7 @@ TAIL = 1e-6
 ROUNDING = 1e-9
 """What float64 may lose in a sum of binomial probabilities, relatively and generously."""
 
-MOST_RELEASES = 10**9
+MAX_RELEASES = 10**9
 """That are composed, for the sake of time. Beyond, epsilons are added up."""
 
 TOLERANCE = 1e-8
@@ -37,13 +37,15 @@ def advanced_composition(epsilon: float, times: int, slack: float) -> float:
     17.79
     """
     if not 0 < epsilon < math.inf:
-        raise ConfigError(f"a positive number, not {epsilon}", place="epsilon", value=epsilon)
+        raise ConfigError(f"a positive number, not {epsilon}", location="epsilon", value=epsilon)
     if not 0 < slack < 1:
-        raise ConfigError(f"a number between 0 and 1, not {slack}", place="privacy.delta", value=slack)
+        raise ConfigError(f"a number between 0 and 1, not {slack}", location="privacy.delta", value=slack)
     if isinstance(times, bool) or not isinstance(times, int) or times < 1:
-        raise ConfigError(f"a whole number of at least 1, not {times!r}", place="times", value=times)
-    if times > MOST_RELEASES:
-        raise ConfigError(f"at most {MOST_RELEASES:,} releases are composed, not {times:,}", place="times", value=times)
+        raise ConfigError(f"a whole number of at least 1, not {times!r}", location="times", value=times)
+    if times > MAX_RELEASES:
+        raise ConfigError(
+            f"at most {MAX_RELEASES:,} releases are composed, not {times:,}", location="times", value=times
+        )
     hits, weights = likely(times, 1 / (1 + math.exp(-epsilon)), TAIL * slack)
     losses = (2 * hits - times) * epsilon
 

@@ -21,7 +21,7 @@ class Gaussian:
         if not 0 < self.noise_multiplier < math.inf:
             raise ConfigError(
                 f"a positive number, not {self.noise_multiplier}",
-                place="noise_multiplier",
+                location="noise_multiplier",
                 value=self.noise_multiplier,
             )
 
@@ -37,7 +37,7 @@ class PoissonSampled:
         if not 0 < self.sample_rate <= 1:
             raise ConfigError(
                 f"a probability above 0 and at most 1, not {self.sample_rate}",
-                place="sample_rate",
+                location="sample_rate",
                 value=self.sample_rate,
             )
 
@@ -59,7 +59,7 @@ class Group:
         if self.at_most is not None:
             _check_count(self.at_most, "largest group")
         if not isinstance(self.event, Gaussian | PoissonSampled):
-            raise ConfigError(f"a group is of single releases, not of {self.event}", place="event")
+            raise ConfigError(f"a group is of single releases, not of {self.event}", location="event")
 
     def __hash__(self) -> int:
         # The hash of None is another one in every process; with it the order of sums would be, and their last digits.
@@ -87,7 +87,7 @@ class LocalReports:
     def __post_init__(self) -> None:
         _check_count(self.count, "count")
         if not 0 < self.epsilon < math.inf:
-            raise ConfigError(f"a positive number, not {self.epsilon}", place="epsilon", value=self.epsilon)
+            raise ConfigError(f"a positive number, not {self.epsilon}", location="epsilon", value=self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ Composition = Mapping[Event, int]
 """Events and how often each happened; equal events are merged before anything is computed."""
 
 
-def _check_count(value: int, place: str) -> None:
+def _check_count(value: int, location: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"a whole number of at least 1, not {value!r}", place=place, value=value)
+        raise ConfigError(f"a whole number of at least 1, not {value!r}", location=location, value=value)
 
 
 def sampled_gaussian(noise_multiplier: float, sample_rate: float = 1.0) -> Gaussian | PoissonSampled | NonPrivate:
@@ -176,7 +176,7 @@ def flattened(composition: Composition) -> dict[Single, int]:
     counts: Counter[Single] = Counter()
     for event, count in composition.items():
         if count < 0:
-            raise ConfigError(f"{event} cannot have happened {count} times", place="privacy", value=count)
+            raise ConfigError(f"{event} cannot have happened {count} times", location="privacy", value=count)
         inner, times = event, count
         while isinstance(inner, Repeated):
             times, inner = times * inner.times, inner.event
@@ -225,4 +225,4 @@ def event_from_json(tree: dict[str, Any]) -> Event:
             return LocalReports(epsilon, count)
         case {"event": "non-private", **rest} if not rest:
             return NonPrivate()
-    raise ConfigError(f"unknown privacy event {tree!r}", place="ledger", value=repr(tree))
+    raise ConfigError(f"unknown privacy event {tree!r}", location="ledger", value=repr(tree))

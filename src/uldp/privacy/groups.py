@@ -98,5 +98,5 @@ def published_epsilon(composition: Composition, delta: float) -> float:
     single, size = of_single_records(composition)
     doublings = round(math.log2(size))
     if 2**doublings != size:
-        raise ConfigError(f"published figures exist for powers of two, not {size}", place="group size", value=size)
+        raise ConfigError(f"published figures exist for powers of two, not {size}", location="group size", value=size)
     return _lemma6(single, delta, doublings, lowest=1 + 1e-3 if size == 1 else min(size + 10.0, 2.0 * size))

@@ -47,7 +47,7 @@ class Entry:
             event = {key: value for key, value in tree.items() if key not in ("round", "content", "asked")}
             return cls(int(tree["round"]), event_from_json(event), str(tree["content"]), str(tree.get("asked", "")))
         except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"cannot read the entry {tree!r}", place="ledger") from error
+            raise RunError(f"cannot read the entry {tree!r}", location="ledger") from error
 
 
 def merge(events: list[Event]) -> list[Event]:
@@ -141,7 +141,7 @@ class Ledger:
             raise BudgetExhausted(
                 f"round {entry.round} would raise epsilon from {spent:.4g} to {needed:.4g}, "
                 f"the budget is {self.budget:.4g}; it was not released",
-                place="privacy.epsilon",
+                location="privacy.epsilon",
                 value=self.budget,
             )
         self._entries[entry.round, entry.content] = entry

@@ -45,7 +45,7 @@ MAX_CELLS = 1_000_000
 MIN_LOG_TAIL = -600.0
 """Of what is cut; float64 has no smaller probabilities."""
 
-LARGEST_EPSILON = 1e6
+MAX_EPSILON = 1e6
 """Beyond, a quick bound says as much."""
 
 ORDERS: Array = 1 + np.geomspace(1e-4, 1e3, 120)
@@ -90,7 +90,7 @@ def pld_epsilon(items: Items, delta: float) -> float:
     known = _quick_epsilon(items, delta) if items else 0.0
     if known == 0:
         return 0.0
-    return known if known > LARGEST_EPSILON else min(known, _composed_epsilon(items, delta))
+    return known if known > MAX_EPSILON else min(known, _composed_epsilon(items, delta))
 
 
 def quick_epsilon(composition: Composition, delta: float) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from uldp.privacy.events import Composition, Event, Gaussian, Group, NoisedSum, PoissonSampled, flattened, parameters
 from uldp.privacy.mixture import Array, mixture_of
 
-LARGEST_ORDER = 1 << 20
+MAX_ORDER = 1 << 20
 
 
 def gaussian_rdp(noise_multiplier: float, orders: Array, sensitivity: float = 1.0) -> Array:
@@ -98,7 +98,7 @@ def smallest_over_orders(bound: Callable[[Array], Array], lowest: float) -> floa
     while True:
         values = bound(orders_between(lowest, highest))
         best = int(np.argmin(values))
-        if best < len(values) - 1 or highest >= LARGEST_ORDER:
+        if best < len(values) - 1 or highest >= MAX_ORDER:
             return max(0.0, float(values[best]))
         highest *= 8
 

@@ -29,17 +29,17 @@ import numpy as np
 
 from uldp.errors import ConfigError
 from uldp.privacy.accountants import check_delta
-from uldp.privacy.composition import LEAST_GAIN, MOST_RELEASES, ROUNDING, TAIL, advanced_composition, likely, smallest
-from uldp.privacy.local import composed
+from uldp.privacy.composition import MAX_RELEASES, MIN_GAIN, ROUNDING, TAIL, advanced_composition, likely, smallest
+from uldp.privacy.local_reports import composed
 from uldp.privacy.mixture import Array
 
-LARGEST_EPSILON = 50.0
+MAX_EPSILON = 50.0
 """Beyond, a clone is rarer than 1e-21 and there is nothing to compute."""
 
-MOST_CLIENTS = 10**7
+MAX_CLIENTS = 10**7
 """Of a round, for the sake of time. What holds among so many holds among more."""
 
-_MOST_BLOCKS = 4096
+_MAX_BLOCKS = 4096
 
 
 def erlingsson(epsilon: float, clients: int, delta: float) -> float:
@@ -54,11 +54,11 @@ def erlingsson(epsilon: float, clients: int, delta: float) -> float:
     region = "the formula is proven for clients >= 1000, epsilon < 1/2 and delta < 1/100 only"
     remedy = "use the numeric bound of Feldman et al. instead"
     if clients < 1000:
-        raise ConfigError(f"{clients} is too few: {region}; {remedy}", place="clients", value=clients)
+        raise ConfigError(f"{clients} is too few: {region}; {remedy}", location="clients", value=clients)
     if epsilon >= 1 / 2:
-        raise ConfigError(f"{epsilon:g} is too large: {region}; {remedy}", place="epsilon", value=epsilon)
+        raise ConfigError(f"{epsilon:g} is too large: {region}; {remedy}", location="epsilon", value=epsilon)
     if delta >= 1 / 100:
-        raise ConfigError(f"{delta:g} is too large: {region}; {remedy}", place="privacy.delta", value=delta)
+        raise ConfigError(f"{delta:g} is too large: {region}; {remedy}", location="privacy.delta", value=delta)
     return 12 * epsilon * math.sqrt(math.log(1 / delta) / clients)
 
 
@@ -79,17 +79,17 @@ def feldman(epsilon: float, clients: int, delta: float, *, extremal: bool = True
 
 @functools.lru_cache(maxsize=1024)
 def _feldman(epsilon: float, clients: int, delta: float, extremal: bool) -> float | None:
-    if clients == 1 or epsilon > LARGEST_EPSILON:
+    if clients == 1 or epsilon > MAX_EPSILON:
         return None
     share = 2 / (math.exp(epsilon) + 1) if extremal else math.exp(-epsilon)
     clones, weights = _blocks(*likely(clients - 1, share, TAIL * delta))
     found = smallest(lambda target: _clones_delta(target, epsilon, clones, weights) + 2 * TAIL * delta, delta, epsilon)
-    return found if found < (1 - LEAST_GAIN) * epsilon else None
+    return found if found < (1 - MIN_GAIN) * epsilon else None
 
 
 def _blocks(clones: Array, weights: Array) -> tuple[Array, Array]:
-    """The same in at most ``_MOST_BLOCKS`` blocks, each with its smallest number: fewer clones never hide better."""
-    starts = np.arange(0, len(clones), -(-len(clones) // _MOST_BLOCKS))
+    """The same in at most ``_MAX_BLOCKS`` blocks, each with its smallest number: fewer clones never hide better."""
+    starts = np.arange(0, len(clones), -(-len(clones) // _MAX_BLOCKS))
     return clones[starts], np.add.reduceat(weights, starts)
 
 
@@ -187,27 +187,27 @@ def _composed(epsilon: float, clients: int, times: int, delta: float, extremal: 
         text = f"{times} times epsilon {each:.4g} at delta {half:.3g}, {among}, {split}"
         ways.append((advanced_composition(each, times, delta / 2), text))
     best = min(ways, default=(math.inf, ""))
-    return best if best[0] < (1 - LEAST_GAIN) * local else (local, f"{times} local epsilons {added}")
+    return best if best[0] < (1 - MIN_GAIN) * local else (local, f"{times} local epsilons {added}")
 
 
 def _check(epsilon: float, delta: float | None, **counts: int) -> None:
     if not 0 < epsilon < math.inf:
-        raise ConfigError(f"a positive number, not {epsilon}", place="epsilon", value=epsilon)
+        raise ConfigError(f"a positive number, not {epsilon}", location="epsilon", value=epsilon)
     if delta is not None:
         check_delta(delta)
-    for place, count in counts.items():
+    for location, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigError(f"a whole number of at least 1, not {count!r}", place=place, value=count)
-    if counts.get("clients", 1) > MOST_CLIENTS:
+            raise ConfigError(f"a whole number of at least 1, not {count!r}", location=location, value=count)
+    if counts.get("clients", 1) > MAX_CLIENTS:
         raise ConfigError(
-            f"at most {MOST_CLIENTS:,}, not {counts['clients']:,}; what holds among {MOST_CLIENTS:,} holds among more",
-            place="clients",
+            f"at most {MAX_CLIENTS:,}, not {counts['clients']:,}; what holds among {MAX_CLIENTS:,} holds among more",
+            location="clients",
             value=counts["clients"],
         )
     weights, rounds = counts.get("weights", 1), counts.get("rounds", 1)
-    if weights * rounds > MOST_RELEASES:
+    if weights * rounds > MAX_RELEASES:
         raise ConfigError(
-            f"{weights:,} weights in {rounds:,} rounds are more than {MOST_RELEASES:,} values; take fewer",
-            place="weights" if weights > 1 else "rounds",
+            f"{weights:,} weights in {rounds:,} rounds are more than {MAX_RELEASES:,} values; take fewer",
+            location="weights" if weights > 1 else "rounds",
             value=weights if weights > 1 else rounds,
         )

@@ -239,7 +239,7 @@ def decode_body(data: bytes) -> Body:
     try:
         return _BODY_DECODER.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageRefused(f"not a message of this protocol: {error}", place="checkpoint") from error
+        raise MessageRefused(f"not a message of this protocol: {error}", location="checkpoint") from error
 
 
 def encode(experiment: str, silo: str, body: Body) -> bytes:
@@ -253,12 +253,14 @@ def decode(data: bytes, *, experiment: str, silo: str, limit: int, greeting: Gre
     ``greeting`` is what a greeting must say. It is compared first, for it tells more than two unequal digests.
     """
     if len(data) > limit:
-        raise MessageRefused(f"{len(data)} bytes, at most {limit} are expected", place=f"silo {silo}", value=len(data))
+        raise MessageRefused(
+            f"{len(data)} bytes, at most {limit} are expected", location=f"silo {silo}", value=len(data)
+        )
     try:
         envelope = _DECODER.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         _check_version(_claimed_version(data), silo)
-        raise MessageRefused(f"not a message of this protocol: {error}", place=f"silo {silo}") from error
+        raise MessageRefused(f"not a message of this protocol: {error}", location=f"silo {silo}") from error
     _check_version(envelope.version, silo)
     if greeting is not None and isinstance(envelope.body, Greeting):
         check_greeting(envelope.body, greeting, f"silo {silo}")
@@ -266,11 +268,11 @@ def decode(data: bytes, *, experiment: str, silo: str, limit: int, greeting: Gre
         raise MessageRefused(
             f"belongs to experiment {envelope.experiment[:12]}, this side has {experiment[:12]} (`uldp doctor FILE` "
             "prints a file's); compare the files",
-            place=f"silo {silo}",
+            location=f"silo {silo}",
             value=envelope.experiment,
         )
     if envelope.silo != silo:
-        raise MessageRefused(f"is signed for silo {envelope.silo!r}", place=f"silo {silo}", value=envelope.silo)
+        raise MessageRefused(f"is signed for silo {envelope.silo!r}", location=f"silo {silo}", value=envelope.silo)
     if greeting is not None and isinstance(envelope.body, Greeting):
         check_outputs(envelope.body, greeting, f"silo {silo}")
     return envelope.body
@@ -289,42 +291,44 @@ def _check_version(version: int, silo: str) -> None:
         raise MessageRefused(
             f"protocol version {version}, here it is {PROTOCOL_VERSION} (uldp {__version__}); install the same uldp on "
             "all sides",
-            place=f"silo {silo}",
+            location=f"silo {silo}",
             value=version,
         )
 
 
-def check_greeting(theirs: Greeting, ours: Greeting, place: str) -> None:
+def check_greeting(theirs: Greeting, ours: Greeting, location: str) -> None:
     """Refuse a greeting that says something else than ours, and say what. Outputs come later."""
     if theirs.release != ours.release:
         raise MessageRefused(
             f"the other side runs uldp {theirs.release}, this one {ours.release}; install the same version on all "
             "sides",
-            place=place,
+            location=location,
             value=theirs.release,
         )
     for name in ("silos", "users", "dimension"):
         value, here = getattr(theirs, name), getattr(ours, name)
         if value != here:
             raise MessageRefused(
-                f"the other side says {name} = {value}, here it is {here}; compare the files", place=place, value=value
+                f"the other side says {name} = {value}, here it is {here}; compare the files",
+                location=location,
+                value=value,
             )
     if theirs.layers != ours.layers:
         raise MessageRefused(
             f"the model's layers are others on the other side ({theirs.layers[:12]}, here {ours.layers[:12]}); compare "
             "the files, and the code behind model.name",
-            place=place,
+            location=location,
             value=theirs.layers,
         )
 
 
-def check_outputs(theirs: Greeting, ours: Greeting, place: str) -> None:
+def check_outputs(theirs: Greeting, ours: Greeting, location: str) -> None:
     """Refuse a model that computes something else, where the experiment is the same: another seed is another x_0."""
     if not _close(theirs.outputs, ours.outputs):
         raise MessageRefused(
             "the model has the layers of the other side's, and answers otherwise before training; compare the code "
             "behind model.name, and PyTorch's versions",
-            place=place,
+            location=location,
         )
 
 
@@ -345,27 +349,27 @@ def pack(array: npt.NDArray[np.generic]) -> bytes:
     return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def unpack_floats(data: bytes, length: int, place: str) -> npt.NDArray[np.float64]:
+def unpack_floats(data: bytes, length: int, location: str) -> npt.NDArray[np.float64]:
     """``length`` finite float64 numbers."""
-    _check_length(data, 8 * length, place)
+    _check_length(data, 8 * length, location)
     values = np.frombuffer(data, dtype="<f8").astype(np.float64)
     if not np.isfinite(values).all():
-        raise MessageRefused("the vector holds NaN or infinity", place=place)
+        raise MessageRefused("the vector holds NaN or infinity", location=location)
     return values
 
 
-def unpack_words(data: bytes, length: int, place: str) -> npt.NDArray[np.uint64]:
+def unpack_words(data: bytes, length: int, location: str) -> npt.NDArray[np.uint64]:
     """``length`` residues modulo 2^64."""
-    _check_length(data, 8 * length, place)
+    _check_length(data, 8 * length, location)
     return np.frombuffer(data, dtype="<u8").astype(np.uint64)
 
 
-def unpack_counts(data: bytes, length: int, largest: int, place: str) -> npt.NDArray[np.int64]:
+def unpack_counts(data: bytes, length: int, largest: int, location: str) -> npt.NDArray[np.int64]:
     """``length`` counts from 0 to ``largest``."""
-    _check_length(data, 8 * length, place)
+    _check_length(data, 8 * length, location)
     counts = np.frombuffer(data, dtype="<i8").astype(np.int64)
     if length and (counts.min() < 0 or counts.max() > largest):
-        raise MessageRefused(f"a count lies outside 0 .. {largest}", place=place)
+        raise MessageRefused(f"a count lies outside 0 .. {largest}", location=location)
     return counts
 
 
@@ -373,12 +377,14 @@ def pack_bits(mask: npt.NDArray[np.bool_]) -> bytes:
     return np.packbits(mask).tobytes()
 
 
-def unpack_bits(data: bytes, length: int, place: str) -> npt.NDArray[np.bool_]:
+def unpack_bits(data: bytes, length: int, location: str) -> npt.NDArray[np.bool_]:
     """``length`` bits."""
-    _check_length(data, (length + 7) // 8, place)
+    _check_length(data, (length + 7) // 8, location)
     return np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=length).astype(np.bool_)
 
 
-def _check_length(data: bytes, expected: int, place: str) -> None:
+def _check_length(data: bytes, expected: int, location: str) -> None:
     if len(data) != expected:
-        raise MessageRefused(f"a vector of {len(data)} bytes, {expected} are expected", place=place, value=len(data))
+        raise MessageRefused(
+            f"a vector of {len(data)} bytes, {expected} are expected", location=location, value=len(data)
+        )

@@ -104,14 +104,14 @@ def turns(route: Route) -> Turns:
     return table
 
 
-def turn(table: Turns, phase: Phase, question: m.Message, place: str) -> tuple[type[m.Message], Phase]:
+def turn(table: Turns, phase: Phase, question: m.Message, location: str) -> tuple[type[m.Message], Phase]:
     """The answer's type and the next phase, if ``question`` is allowed in ``phase``."""
     found = table.get((phase, type(question)))
     if found is None:
         allowed = [q.__name__ for p, q in table if p is phase] or ["nothing"]
         raise MessageRefused(
             f"{type(question).__name__} is out of turn: a silo that is {phase.value} takes {', '.join(allowed)}",
-            place=place,
+            location=location,
             value=type(question).__name__,
         )
     return found

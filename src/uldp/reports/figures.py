@@ -69,11 +69,11 @@ def check_picture(path: Path) -> None:
     known = sorted(FigureCanvasBase.get_supported_filetypes())
     if path.suffix and path.suffix[1:].lower() not in known:
         raise ConfigError(
-            f"{path.suffix!r} is no kind of picture; use one of {', '.join(known)}", place="--out", value=str(path)
+            f"{path.suffix!r} is no kind of picture; use one of {', '.join(known)}", location="--out", value=str(path)
         )
     above = next((folder for folder in path.parents if os.path.lexists(folder)), path)
     if not above.is_dir():
-        raise ConfigError(f"{shown(str(above))} is no folder", place="--out", value=str(path))
+        raise ConfigError(f"{shown(str(above))} is no folder", location="--out", value=str(path))
 
 
 def save_picture(figure: Figure, path: Path) -> Path:
@@ -84,7 +84,7 @@ def save_picture(figure: Figure, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:  # ValueError: an ending that is no picture
-        raise ConfigError(f"cannot write the picture ({error})", place="--out", value=str(path)) from error
+        raise ConfigError(f"cannot write the picture ({error})", location="--out", value=str(path)) from error
     finally:
         plt.close(figure)
     return path

@@ -24,7 +24,7 @@ def summary(statement: Statement) -> list[str]:
             "user": f"every user, with all records in all silos, against {PUBLIC}",
             "record": f"single records, not people, against {PUBLIC}",
             "client": "every client, with all of its records, against everybody",
-        }[statement.unit or "user"]
+        }.get(str(statement.unit), f"every {statement.unit}, against {PUBLIC}")
         epsilon = f"epsilon {show_epsilon(statement.epsilon)} at delta {statement.delta:g}"
         if statement.simulated:
             lines += [f"{NOT_SECRET}. With secret noise it would protect", f"{whom}: {epsilon}."]

@@ -14,7 +14,7 @@ import numpy as np
 
 from uldp.errors import ConfigError
 from uldp.privacy.accountants import account
-from uldp.privacy.calibrate import LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER
+from uldp.privacy.calibrate import MAX_MULTIPLIER, MIN_MULTIPLIER
 from uldp.privacy.events import Group, NonPrivate, sampled_gaussian
 from uldp.privacy.rdp import log_moments
 
@@ -46,19 +46,19 @@ def published_noise(epsilon: float, delta: float, size: int, rate: float, steps:
     if target_delta == 0:
         raise ConfigError(
             f"a group of {size} items asks for a delta below what a float can hold; take a smaller batch or epsilon",
-            place="batch_size",
+            location="batch_size",
             value=size,
         )
 
     def excess(log_multiplier: float) -> float:
         return math.log(moments_epsilon(math.exp(log_multiplier), rate, steps, target_delta) / target)
 
-    low, high = math.log(SMALLEST_MULTIPLIER), math.log(LARGEST_MULTIPLIER)
+    low, high = math.log(MIN_MULTIPLIER), math.log(MAX_MULTIPLIER)
     if excess(high) > 0:
         raise ConfigError(
             f"no noise reaches epsilon {target:.3g} at delta {target_delta:.3g}, which a group of {size} items asks "
             "for; take a smaller batch or a larger epsilon",
-            place="epsilon",
+            location="epsilon",
             value=epsilon,
         )
     from scipy.optimize import brentq

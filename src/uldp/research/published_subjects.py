@@ -117,7 +117,7 @@ def train(
             x = step(settings, federation, learner, x, *now)
         if not np.isfinite(x).all():
             raise ModelError(
-                f"the model is no longer finite after round {round_}; lower global_lr or local_lr", place="global_lr"
+                f"the model is no longer finite after round {round_}; lower global_lr or local_lr", location="global_lr"
             )
         metrics = learner.evaluate(x, federation.test)
         if on_round is not None:
@@ -239,5 +239,5 @@ def largest_group(users: IntArray) -> int:
 def claimed_noise(epsilon: float, delta: float, size: int, rate: float, steps: int) -> float:
     """The paper's sigma_Z for a largest group of ``size`` items, by group privacy and the moments accountant."""
     if not 0 < epsilon < math.inf:
-        raise ConfigError(f"a positive number, not {epsilon}", place="epsilon", value=epsilon)
+        raise ConfigError(f"a positive number, not {epsilon}", location="epsilon", value=epsilon)
     return published_noise(epsilon, delta, size, rate, steps)

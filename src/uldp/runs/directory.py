@@ -80,7 +80,7 @@ class RunDirectory(RunFiles):
         if taken:
             raise RunError(
                 "exists already; choose another directory, or continue it with `uldp resume`",
-                place=str(path),
+                location=str(path),
                 value=str(path),
             )
 
@@ -97,7 +97,7 @@ class RunDirectory(RunFiles):
     def open(cls, path: Path | str) -> RunDirectory:
         run = cls(path)
         if not run.begun:
-            raise RunError("is not a run directory: it has no experiment.json", place=str(path), value=str(path))
+            raise RunError("is not a run directory: it has no experiment.json", location=str(path), value=str(path))
         return run
 
     @property
@@ -176,7 +176,7 @@ class RunDirectory(RunFiles):
         tree = self.read_json("experiment.json")
         name, base = tree.pop("name", ""), tree.pop("base", ".")
         if not isinstance(name, str) or not isinstance(base, str):
-            raise RunError("is damaged: name and base are text", place=str(self.path / "experiment.json"))
+            raise RunError("is damaged: name and base are text", location=str(self.path / "experiment.json"))
         return Experiment.from_tree(in_todays_words(tree), base, name)
 
     def check_version(self) -> None:
@@ -186,7 +186,7 @@ class RunDirectory(RunFiles):
             raise RunError(
                 f"this run was begun with uldp {begun or 'of an unknown version'}, and only that version can continue "
                 f"it; this is {__version__}",
-                place=str(self.path),
+                location=str(self.path),
             )
 
     def save_model(self, x: Vector, schema: dict[str, Any] | None) -> None:
@@ -210,12 +210,12 @@ class RunDirectory(RunFiles):
     def load_model(self) -> Vector:
         file = self.path / "model.npz"
         if not file.exists():
-            raise RunError("has no trained model yet; finish it with `uldp resume`", place=str(self.path))
+            raise RunError("has no trained model yet; finish it with `uldp resume`", location=str(self.path))
         try:
             with np.load(file) as arrays:
                 return np.asarray(arrays["x"], dtype=np.float64)
         except Exception as error:  # whatever a damaged archive makes of the library
-            raise RunError(f"cannot be read ({first_line(error)})", place=str(file)) from error
+            raise RunError(f"cannot be read ({first_line(error)})", location=str(file)) from error
 
 
 def _left_behind(entry: Path) -> bool:

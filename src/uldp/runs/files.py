@@ -29,7 +29,7 @@ def reported(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(f"{error.strerror or error}", place=str(file), value=str(file)) from error
+        raise RunError(f"{error.strerror or error}", location=str(file), value=str(file)) from error
 
 
 def replace_file(file: Path, data: bytes, mode: int = 0o600) -> None:
@@ -125,9 +125,9 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
         try:
             tree = json_tree(line)
         except ValueError as error:
-            raise RunError(f"line {number} is damaged ({first_line(error)})", place=str(file)) from error
+            raise RunError(f"line {number} is damaged ({first_line(error)})", location=str(file)) from error
         if not isinstance(tree, dict) or not tree:
-            raise RunError(f"line {number} is damaged: it holds no keys", place=str(file))
+            raise RunError(f"line {number} is damaged: it holds no keys", location=str(file))
         yield tree
 
 
@@ -161,7 +161,7 @@ def private_folder(folder: Path) -> None:
             if mode & 0o077:
                 raise RunError(
                     f"others may look into this folder (mode {mode:o}); chmod 700 it, or choose another",
-                    place=str(folder),
+                    location=str(folder),
                     value=str(folder),
                 ) from None
 
@@ -173,7 +173,7 @@ def kept_key(file: Path) -> bytes:
             _create(file, os.urandom(32))
         key = file.read_bytes()
     if len(key) != 32:
-        raise RunError(f"is damaged: {len(key)} bytes, not 32; restore it", place=str(file), value=str(file))
+        raise RunError(f"is damaged: {len(key)} bytes, not 32; restore it", location=str(file), value=str(file))
     return key
 
 
@@ -186,7 +186,7 @@ def _create(file: Path, data: bytes) -> None:
 
 
 @contextmanager
-def locked(file: Path, taken: str, place: str, folder: Path | None = None) -> Iterator[None]:
+def locked(file: Path, taken: str, location: str, folder: Path | None = None) -> Iterator[None]:
     """Keep other processes out while this lasts; ``taken`` is what they are told.
 
     What a killed process left half written in ``folder`` is removed first. It is the lock's own if none is given.
@@ -197,6 +197,6 @@ def locked(file: Path, taken: str, place: str, folder: Path | None = None) -> It
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunError(taken, place=place, value=place) from None
+            raise RunError(taken, location=location, value=location) from None
         remove_partial_files(folder or file.parent)
         yield

@@ -135,7 +135,10 @@ def together(one: Population, other: Population) -> Together | None:
         return Together("data.population is the same in both")
     if mine.dataset and theirs.dataset:
         # The people of a built-in data set are dealt out by the simulation: other seeds deal the same records.
-        return Together(f"both use {mine.dataset}") if mine.dataset == theirs.dataset else None
+        if mine.dataset == theirs.dataset:
+            return Together(f"both use {mine.dataset}")
+        foreign = [name for name in (mine.dataset, theirs.dataset) if ":" in name]
+        return _doubt(f"{foreign[0]} may hold the records of any other data set") if foreign else None
     if mine.dataset or theirs.dataset:
         return _together_with_tables(one if mine.dataset else other)
     return _together_in_tables(one, other)

@@ -59,16 +59,16 @@ class RunFiles:
         try:
             return file.read_text(encoding="utf-8")
         except OSError as error:
-            raise RunError(f"cannot be read: {error.strerror}", place=str(file)) from error
+            raise RunError(f"cannot be read: {error.strerror}", location=str(file)) from error
 
     def read_json(self, name: str) -> dict[str, Any]:
         file = self.path / name
         try:
             tree = json_tree(self.read_text(name))
         except ValueError as error:
-            raise RunError(f"is damaged: {error}", place=str(file)) from error
+            raise RunError(f"is damaged: {error}", location=str(file)) from error
         if not isinstance(tree, dict):
-            raise RunError("is damaged: it holds no settings", place=str(file))
+            raise RunError("is damaged: it holds no settings", location=str(file))
         return tree
 
     def append_private(self, name: str, tree: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ class RunLog:
         try:
             return {int(line["round"]): float(line["seconds"]) for line in read_lines(file)}
         except (KeyError, TypeError, ValueError) as error:
-            raise RunError("is damaged; delete it, the times are not needed", place=str(file)) from error
+            raise RunError("is damaged; delete it, the times are not needed", location=str(file)) from error
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         append_line(self._path / "metrics.jsonl", line)
@@ -123,7 +123,7 @@ class RunLog:
         if [line["round"] for line in kept] != list(range(1, rounds + 1)):
             raise RunError(
                 f"does not hold the metrics of rounds 1 to {rounds}; restore it, or start a new run",
-                place=str(self._path / "metrics.jsonl"),
+                location=str(self._path / "metrics.jsonl"),
             )
         if kept != lines:
             text = "".join(json.dumps(line) + "\n" for line in kept)
@@ -154,12 +154,12 @@ class RunState:
         if body is None:
             raise RunError(
                 "the checkpoint is damaged (its checksum does not fit); restore it from a backup, or start a new run",
-                place=str(file),
+                location=str(file),
             )
         try:
             return msgspec.msgpack.decode(body, type=Checkpoint)
         except msgspec.DecodeError as error:
-            raise RunError(f"the checkpoint is of another version: {error}", place=str(file)) from error
+            raise RunError(f"the checkpoint is of another version: {error}", location=str(file)) from error
 
     def secrets(self, experiment: Experiment) -> Secrets:
         """The run's secrets: from the seed and marked simulated, or a key from the OS that is kept until the end."""
@@ -170,7 +170,7 @@ class RunState:
             if (self._path / "result.json").is_file():
                 return Secrets.from_os()  # for show: a finished run releases nothing more
             if self.checkpoint_file.exists():
-                raise RunError("the key of the run's secrets is gone; start a new run", place=str(key))
+                raise RunError("the key of the run's secrets is gone; start a new run", location=str(key))
             replace_file(key, os.urandom(32))
         with reported(key):
             return Secrets.from_key(key.read_bytes())

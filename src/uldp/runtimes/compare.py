@@ -23,8 +23,7 @@ import msgspec
 from uldp.errors import ConfigError, RunError, concerning, first_line
 from uldp.experiment.build import Prepared, prepare
 from uldp.experiment.config import Experiment
-from uldp.methods.base import Method
-from uldp.methods.registry import authors
+from uldp.experiment.foreign import foreign_code
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Event
 from uldp.privacy.ledger import Ledger
@@ -32,8 +31,8 @@ from uldp.privacy.sentences import finite_or_none, guarantee, noise_kind
 from uldp.privacy.statement import Statement
 from uldp.protocol.messages import PROTOCOL_VERSION
 from uldp.runs.directory import RunDirectory
-from uldp.runtimes.local import run
 from uldp.runtimes.recording import OnRound, Result
+from uldp.runtimes.simulation import run
 
 SETTINGS = "comparison.json"
 _TOGETHER = " over all private runs of the folder together"
@@ -147,6 +146,7 @@ class Total:
             "epsilon": finite_or_none(self.epsilon),
             "private_epsilon": finite_or_none(self.private_epsilon),
             "delta": self.delta,
+            "asserted_by": list(self.asserted_by),
         }
 
 
@@ -170,7 +170,7 @@ def compare(
     The first experiment of every method is prepared before the folder is touched, so that what is refused leaves none.
     """
     first = _prepared_first(experiments)
-    methods = {name: _method(folder, name, experiments) for name in _claim(folder, experiments).methods}
+    claimed = _claim(folder, experiments).methods
     compared = []
     for name, group in experiments.items():
         results = []
@@ -184,8 +184,8 @@ def compare(
                     results.append(run(prepared, directory, on_round))
             void = bool(prepared.federation.no_guarantee)  # the same for all: it follows from settings that they share
         compared.append(Compared(name, tuple(results)))
-    found = {name: method for name, method in methods.items() if method is not None and method.unit == "user"}
-    protected = {} if void else found
+    found = {name: _assertions(folder, name, experiments) for name in claimed}
+    protected = {} if void else {name: by for name, by in found.items() if by is not None}
     return Comparison(tuple(compared), _total(folder, group[0], protected))
 
 
@@ -201,16 +201,27 @@ def _prepared_first(experiments: Mapping[str, Sequence[Experiment]]) -> dict[str
     return ready
 
 
-def _method(folder: RunDirectory, name: str, experiments: Mapping[str, Sequence[Experiment]]) -> Method | None:
-    """A method of the folder with the settings that it has there; None for one that was never begun."""
-    if name in experiments:
-        return experiments[name][0].method
-    first_seed = next(iter(experiments.values()))[0].run.seed
-    directory = RunDirectory(_path(folder, name, first_seed))
-    return directory.experiment().method if directory.begun else None
+def _assertions(
+    folder: RunDirectory, name: str, experiments: Mapping[str, Sequence[Experiment]]
+) -> tuple[str, ...] | None:
+    """Whose code the epsilon of a method in the folder rests on; None for one that protects no whole person.
+
+    It is read from a statement, so that nothing runs that the folder names. A run that was stopped has none: without
+    foreign code its settings say whom it protects, else nothing is taken for granted.
+    """
+    seed = next(iter(experiments.values()))[0].run.seed
+    directory = RunDirectory(_path(folder, name, seed))
+    if not directory.begun:
+        return None
+    if not directory.has("statement.json"):
+        foreign = foreign_code(directory.read_json("experiment.json"))
+        return () if not foreign and directory.experiment().method.unit == "user" else None
+    stated = directory.read_json("statement.json")
+    by = stated.get("asserted_by", [])
+    return tuple(map(str, by)) if stated.get("unit") == "user" and isinstance(by, list) else None
 
 
-def _total(folder: RunDirectory, experiment: Experiment, protected: Mapping[str, Method]) -> Total:
+def _total(folder: RunDirectory, experiment: Experiment, protected: Mapping[str, tuple[str, ...]]) -> Total:
     """Over all runs that the folder's settings name, finished or not: what was released stays released."""
     delta = experiment.privacy.delta
     private: Counter[Event] = Counter()
@@ -225,7 +236,7 @@ def _total(folder: RunDirectory, experiment: Experiment, protected: Mapping[str,
     private_epsilon = account(private, delta).value if private_runs else math.inf
     epsilon = private_epsilon if private_runs == runs else math.inf
     simulated = experiment.run.secrets == "simulated"
-    by = authors(protected[name] for name in counted)
+    by = tuple(dict.fromkeys(one for name in sorted(counted) for one in protected[name]))
     return Total(runs, private_runs, epsilon, private_epsilon, delta, simulated, by)
 
 
@@ -250,7 +261,7 @@ def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]
     shared = {_shared_digest(group[0]) for group in experiments.values()}
     noises = {group[0].privacy.noise_multiplier for group in experiments.values() if _adds_noise(group[0])}
     if len(shared) != 1 or len(noises) > 1:
-        raise ConfigError("the methods of a comparison may differ in [method] only", place="comparison")
+        raise ConfigError("the methods of a comparison may differ in [method] only", location="comparison")
     digests = {name: [experiment.digest() for experiment in group] for name, group in experiments.items()}
     wanted = Settings(shared.pop(), digests, next(iter(noises), None))
     if not folder.has(SETTINGS):
@@ -267,7 +278,7 @@ def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]
     ):
         raise RunError(
             "holds another comparison; choose another directory, or repeat its settings to go on with it",
-            place=str(folder.path),
+            location=str(folder.path),
             value=str(folder.path),
         )
     methods = {**wanted.methods, **begun.methods}
@@ -304,7 +315,7 @@ def _read_settings(folder: RunDirectory) -> Settings:
     except msgspec.ValidationError as error:
         raise RunError(
             f"is not the record of a comparison ({first_line(error)}); choose another directory",
-            place=str(folder.path / SETTINGS),
+            location=str(folder.path / SETTINGS),
             value=str(folder.path),
         ) from error
 

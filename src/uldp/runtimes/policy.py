@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from uldp.aggregation import AGGREGATIONS
 from uldp.errors import BudgetExhausted, ConfigError, RunError, concerning, did_you_mean
-from uldp.experiment.config import Experiment
+from uldp.experiment.config import AggregationConfig, Experiment
 from uldp.experiment.foreign import ForeignCode, foreign_code, named
 from uldp.experiment.sections import read_section
 from uldp.privacy.accountants import account, check_delta
@@ -42,7 +42,7 @@ from uldp.privacy.ledger import merge
 from uldp.privacy.releases import Adversary
 from uldp.runs.files import append_line, read_lines, replace_file
 from uldp.sessions.plan import Plan
-from uldp.sessions.silo import Watch
+from uldp.sessions.silo import ReleaseGuard
 from uldp.trees import toml_tree
 
 POLICY: Final = "policy.toml"
@@ -72,31 +72,35 @@ class Policy:
         check_delta(self.delta)
         if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
             raise ConfigError(
-                f"a positive, finite number, not {self.max_epsilon}", place="policy.max_epsilon", value=self.max_epsilon
+                f"a positive, finite number, not {self.max_epsilon}",
+                location="policy.max_epsilon",
+                value=self.max_epsilon,
             )
         for name in self.allowed_aggregations or ():
             if name not in AGGREGATIONS and ":" not in name:
                 raise ConfigError(
                     f"some of {', '.join(sorted(AGGREGATIONS))}, not {name!r}{did_you_mean(name, AGGREGATIONS)}",
-                    place="policy.allowed_aggregations",
+                    location="policy.allowed_aggregations",
                     value=name,
                 )
         for who in self.against:
             if who == "world":
-                raise ConfigError("'world' is called 'public' now", place="policy.against", value=who)
+                raise ConfigError("'world' is called 'public' now", location="policy.against", value=who)
             if who not in ADVERSARIES:
-                raise ConfigError(f"some of {', '.join(ADVERSARIES)}, not {who!r}", place="policy.against", value=who)
+                raise ConfigError(
+                    f"some of {', '.join(ADVERSARIES)}, not {who!r}", location="policy.against", value=who
+                )
         if "public" not in self.against:
-            raise ConfigError("'public' belongs to it: anyone may see the released models", place="policy.against")
+            raise ConfigError("'public' belongs to it: anyone may see the released models", location="policy.against")
 
     @classmethod
     def from_file(cls, path: Path | str) -> Policy:
         try:
             tree = toml_tree(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise ConfigError(f"cannot be read: {error.strerror}", place=str(path), value=str(path)) from error
+            raise ConfigError(f"cannot be read: {error.strerror}", location=str(path), value=str(path)) from error
         except ValueError as error:  # also of what is no UTF-8
-            raise ConfigError(f"is not valid TOML: {error}", place=str(path)) from error
+            raise ConfigError(f"is not valid TOML: {error}", location=str(path)) from error
         with concerning(str(path)):
             return read_section(cls, tree, "policy")
 
@@ -113,7 +117,7 @@ class Policy:
             raise ConfigError(
                 f"this silo was under a policy before; give it with --policy, put it there, or delete {state / KNOWN} "
                 "if its owner wants none",
-                place=str(file),
+                location=str(file),
             )
         return cls()
 
@@ -146,13 +150,12 @@ class Policy:
 
     def check(self, experiment: Experiment, plan: Plan, no_guarantee: str = "") -> None:
         """Refuse an experiment that goes against the policy already by itself."""
-        self._check_allowed("aggregations", plan.aggregation.name)
-        self.check_names({"method": {"name": experiment.method_name}, "model": {"name": experiment.model.name}})
+        self.check_names(experiment.to_tree())
         if plan.shows_counts and not self.shows_counts:
             raise ConfigError(
                 "the experiment shows record counts in the clear, which no epsilon covers; take aggregation.name = "
                 "'paillier' or a method that does not weigh by records, or say allow_counts = true",
-                place="policy.allow_counts",
+                location="policy.allow_counts",
             )
         shown = shown_by_a_round(plan, no_guarantee)
         for who in self.against:
@@ -161,7 +164,7 @@ class Policy:
                 raise ConfigError(
                     f"this silo's owner allows epsilon {self.max_epsilon:g} at delta {self.delta:g}; the experiment "
                     f"would cost {_number(cost)} towards the {who}",
-                    place="policy.max_epsilon",
+                    location="policy.max_epsilon",
                     value=self.max_epsilon,
                 )
 
@@ -169,6 +172,7 @@ class Policy:
         """Refuse an experiment's tree by what it names, before any of it is imported."""
         if method := named(tree, "method"):
             self._check_allowed("methods", method)
+        self._check_allowed("aggregations", named(tree, "aggregation") or AggregationConfig().name)
         for code in foreign_code(tree):
             self._check_allowed("code", code.name)
 
@@ -181,7 +185,7 @@ class Policy:
         if allowed is not None and name not in allowed:
             raise ConfigError(
                 f"this silo's owner allows {', '.join(allowed) or 'none'}, the experiment has {name}",
-                place=f"policy.allowed_{key}",
+                location=f"policy.allowed_{key}",
                 value=name,
             )
 
@@ -223,7 +227,7 @@ class Charge:
         return {**about, "content": self.content, "answer": self.answer, "events": events}
 
     @classmethod
-    def from_json(cls, tree: Mapping[str, Any], place: str) -> Charge:
+    def from_json(cls, tree: Mapping[str, Any], location: str) -> Charge:
         try:
             found = tree["events"]
             if "world" in found:  # what earlier versions called the public; what was spent then stays spent
@@ -232,7 +236,7 @@ class Charge:
             key = (str(tree["experiment"]), str(tree["session"]), int(tree["round"]), str(tree["content"]))
             return cls(*key, events, str(tree.get("answer", "")))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RunError(f"cannot read the entry {tree!r}", place=place) from error
+            raise RunError(f"cannot read the entry {tree!r}", location=location) from error
 
 
 class OwnLedger:
@@ -267,7 +271,7 @@ class OwnLedger:
             raise BudgetExhausted(
                 f"the experiment would raise epsilon over all experiments with this silo from "
                 f"{_number(self.epsilon())} to {_number(needed)}, its owner allows {cap:g}; it was not begun",
-                place="policy.max_epsilon",
+                location="policy.max_epsilon",
                 value=cap,
             )
 
@@ -280,7 +284,7 @@ class OwnLedger:
             raise BudgetExhausted(
                 f"round {charge.round} would raise epsilon over all experiments with this silo from "
                 f"{_number(self.epsilon())} to {_number(needed)}, its owner allows {cap:g}; nothing was released",
-                place="policy.max_epsilon",
+                location="policy.max_epsilon",
                 value=cap,
             )
         self._write(charge)
@@ -293,7 +297,7 @@ class OwnLedger:
             raise RunError(
                 f"round {charge.round} comes out otherwise than when it was answered before, as on another machine; go "
                 "on where it was begun",
-                place=str(self._file),
+                location=str(self._file),
             )
         if not before:
             self._write(charge)
@@ -309,7 +313,7 @@ def spent(ledger: OwnLedger) -> str:
     return f"epsilon {_number(ledger.epsilon())} spent so far in {runs} experiment{'' if runs == 1 else 's'}"
 
 
-class Charging(Watch):
+class Charging(ReleaseGuard):
     """Charges a silo's own ledger for the rounds of one run."""
 
     def __init__(self, ledger: OwnLedger, experiment: str, session: str, shown: Mapping[str, Event]) -> None:
@@ -335,13 +339,13 @@ class Charging(Watch):
         if round_ is None and here:  # also with other secrets: they would make new noise for the same rounds
             raise RunError(
                 "this silo has answered in the experiment, and its session is gone; start a new experiment",
-                place="session.bin",
+                location="session.bin",
             )
         if round_ and round_ not in mine:
             raise RunError(
                 f"the silo's ledger does not hold round {round_}, which was answered; restore it: without it nobody "
                 "knows what was spent",
-                place="ledger.jsonl",
+                location="ledger.jsonl",
             )
         if round_ is None:
             self._ledger.check_affords([self._charge(number, "planned") for number in range(1, rounds + 1)])

@@ -73,7 +73,7 @@ class RoundReport:
             words = (str(privacy["noise"]), str(privacy["guarantee"]))
             return cls(int(line["round"]), rounds, metrics, epsilon, seconds, missing, *words)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RunError(f"cannot read the metrics {line!r}", place="metrics.jsonl") from error
+            raise RunError(f"cannot read the metrics {line!r}", location="metrics.jsonl") from error
 
 
 @dataclass(frozen=True, repr=False)
@@ -184,7 +184,7 @@ class RecordedRun(ABC):
     def _restore_silos(self, states: Mapping[str, bytes]) -> None:
         """Bring the silos that run here to where they were."""
         if states:
-            raise RunError("the checkpoint has other silos; restore them, or start a new run", place="checkpoint")
+            raise RunError("the checkpoint has other silos; restore them, or start a new run", location="checkpoint")
 
     def _left_out_now(self) -> int:
         """Rows that were left out since the run was begun or resumed, as far as it is known here."""
@@ -215,7 +215,7 @@ class RecordedRun(ABC):
         if checkpoint is not None:
             self._restore(directory, checkpoint)
         elif directory.finished or ledger.entries:
-            raise RunError("its checkpoint is gone; start a new run", place=str(directory.path))
+            raise RunError("its checkpoint is gone; start a new run", location=str(directory.path))
         else:
             # Before the first question: a run that stops within round 1 must not go on with other data or settings.
             keep_people(directory, self._people)
@@ -298,7 +298,7 @@ class RecordedRun(ABC):
         elif not released.issuperset(checkpoint.released):
             wrong = "ledger.jsonl does not hold all that was released"
         if wrong:
-            raise RunError(f"{wrong}; restore them, or start a new run", place=str(directory.path))
+            raise RunError(f"{wrong}; restore them, or start a new run", location=str(directory.path))
         self._server.restore(checkpoint.server)
         self._restore_silos(checkpoint.silos)
         self._seconds, self._left_out_before = checkpoint.seconds, checkpoint.left_out
@@ -312,7 +312,7 @@ class RecordedRun(ABC):
             raise ModelError(
                 f"the model returns NaN or infinity {when}; the last checkpoint is kept, what was spent stays spent. "
                 "Check the model, lower the learning rates or the clip",
-                place="model",
+                location="model",
             )
 
     def _statement(self) -> Statement:

@@ -73,11 +73,13 @@ class Patience:
     def __post_init__(self) -> None:
         if self.on_missing not in ON_MISSING:
             raise ConfigError(
-                f"one of {', '.join(ON_MISSING)}, not {self.on_missing!r}", place="on_missing", value=self.on_missing
+                f"one of {', '.join(ON_MISSING)}, not {self.on_missing!r}", location="on_missing", value=self.on_missing
             )
         for key in ("seconds", "attempt", "pause"):
             if not getattr(self, key) >= 0:
-                raise ConfigError(f"0 or more seconds, not {getattr(self, key)}", place=key, value=getattr(self, key))
+                raise ConfigError(
+                    f"0 or more seconds, not {getattr(self, key)}", location=key, value=getattr(self, key)
+                )
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ class Serving(RecordedRun):
             raise RunError(
                 f"the silos' answers do not fit together, twice ({again}), and their sum does not show whose is wrong; "
                 "compare the silos' logs and versions, then resume the run",
-                place="server",
+                location="server",
             ) from again
 
     def _attempt(self, requests: Mapping[str, bytes]) -> dict[str, Failed]:
@@ -229,11 +231,11 @@ class Serving(RecordedRun):
             try:
                 self._server.exclude(trouble)
             except (RunError, BudgetExhausted) as error:
-                raise type(error)(f"{error.message} ({why})", place=error.place, value=error.value) from error
+                raise type(error)(f"{error.message} ({why})", location=error.location, value=error.value) from error
             self._away.update(trouble)
             # Before anybody is asked again: silos let nobody come back within a round.
             self._checkpoint()
             return
         raise RunError(
-            f"stopped without {', '.join(trouble)} ({why}); nothing is lost, the run can be resumed", place="server"
+            f"stopped without {', '.join(trouble)} ({why}); nothing is lost, the run can be resumed", location="server"
         )

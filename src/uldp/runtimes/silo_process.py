@@ -109,7 +109,7 @@ class SiloProcess:
                 raise RunError(
                     f"round {begun.round} of experiment {begun.digest[:12]} was answered from here, and the silo's "
                     "ledger does not hold it; restore the ledger: without it nobody knows what was spent",
-                    place=str(self._state.ledger_file(rehearsal=False)),
+                    location=str(self._state.ledger_file(rehearsal=False)),
                 )
 
     @property
@@ -203,7 +203,7 @@ class SiloProcess:
         return self._refused(f"silo {self.name}: trouble with its files, so nothing was sent; its own log says which")
 
     def _named(self, error: UldpError) -> str:
-        return str(error) if self.name in error.place else f"silo {self.name}: {error}"
+        return str(error) if self.name in error.location else f"silo {self.name}: {error}"
 
     def _refused(self, sentence: str) -> tuple[dict[str, Any], bytes]:
         LOG.warning("refused: %s", sentence)

@@ -33,7 +33,8 @@ def _load(file: Path) -> bytes | None:
         saved = unsealed(_MAGIC, file.read_bytes())
     if saved is None:
         raise RunError(
-            "the silo's saved session is damaged (its checksum does not fit); start a new experiment", place=str(file)
+            "the silo's saved session is damaged (its checksum does not fit); start a new experiment",
+            location=str(file),
         )
     return saved
 
@@ -57,7 +58,7 @@ def experiments_in(folder: Path) -> list[Begun]:
     """All experiments of a silo's folder of state."""
     if not (folder / "experiments").is_dir():
         raise ConfigError(
-            "is no silo's folder of state; give the one of `uldp join`", place=str(folder), value=str(folder)
+            "is no silo's folder of state; give the one of `uldp join`", location=str(folder), value=str(folder)
         )
     with reported(folder / "experiments"):
         owns = sorted(path for path in (folder / "experiments").iterdir() if path.is_dir())
@@ -84,7 +85,7 @@ def left(folder: Path, start: str) -> None:
     if len(fit) != 1:
         raise ConfigError(
             f"{len(fit)} experiments of {folder} begin with {start!r}; `uldp leave {folder}` shows them",
-            place="--experiment",
+            location="--experiment",
             value=start,
         )
     state = SiloState(folder, fit[0])
@@ -125,7 +126,7 @@ class SiloState:
         if closed:
             return Secrets.from_os()  # for show: who has said goodbye repeats its last answer and nothing else
         if not self._key.exists() and self._session.exists():
-            raise RunError("the silo's secrets for this experiment are gone; start a new one", place=str(self._key))
+            raise RunError("the silo's secrets for this experiment are gone; start a new one", location=str(self._key))
         return Secrets.from_key(kept_key(self._key))
 
     def ledger_file(self, *, rehearsal: bool) -> Path:

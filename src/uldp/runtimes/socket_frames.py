@@ -22,7 +22,7 @@ import msgspec
 
 from uldp.errors import ConfigError, MessageRefused, RunError
 
-MOST_HEADER_BYTES: Final = 1 << 16
+MAX_HEADER_BYTES: Final = 1 << 16
 LONGEST_PATH: Final = 100
 """Operating systems allow a little more for the path of a Unix socket; some not much."""
 _CHUNK: Final = 1 << 20
@@ -46,7 +46,7 @@ def listen(address: str) -> socket.socket:
         sock.listen(64)
     except OSError as error:
         sock.close()
-        raise RunError(f"cannot listen ({error.strerror or error})", place=address, value=address) from error
+        raise RunError(f"cannot listen ({error.strerror or error})", location=address, value=address) from error
     except BaseException:
         sock.close()
         raise
@@ -64,7 +64,7 @@ def connect(address: str, timeout: float | None = None) -> socket.socket:
         sock.close()
         raise RunError(
             f"nobody answers there ({error.strerror or error}); is the silo's process running?",
-            place=address,
+            location=address,
             value=address,
         ) from error
     return sock
@@ -85,14 +85,14 @@ def connect_within(address: str, patience: float) -> socket.socket:
 def send(sock: socket.socket, header: dict[str, Any], body: bytes) -> None:
     """One frame."""
     head = msgspec.msgpack.encode(header)
-    if len(head) > MOST_HEADER_BYTES:
-        raise MessageRefused(f"a header of {len(head)} bytes, at most {MOST_HEADER_BYTES}", place="socket")
+    if len(head) > MAX_HEADER_BYTES:
+        raise MessageRefused(f"a header of {len(head)} bytes, at most {MAX_HEADER_BYTES}", location="socket")
     try:
         sock.sendall(len(head).to_bytes(4, "big") + head + len(body).to_bytes(8, "big"))
         if body:  # who has all of a frame may answer and hang up at once
             sock.sendall(body)
     except OSError as error:
-        raise RunError(f"the connection broke while sending ({error.strerror or error})", place="socket") from error
+        raise RunError(f"the connection broke while sending ({error.strerror or error})", location="socket") from error
 
 
 def receive(sock: socket.socket, limit: int) -> tuple[dict[str, Any], bytes]:
@@ -121,18 +121,20 @@ def asked(sock: socket.socket, header: dict[str, Any], body: bytes, limit: int) 
 
 
 def _received(sock: socket.socket, limit: int, end: float | None) -> tuple[dict[str, Any], bytes]:
-    head = _exactly(sock, _length(sock, 4, MOST_HEADER_BYTES, "header", end), end)
+    head = _exactly(sock, _length(sock, 4, MAX_HEADER_BYTES, "header", end), end)
     try:
         header = msgspec.msgpack.decode(head, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageRefused(f"a frame's header cannot be read: {error}", place="socket") from error
+        raise MessageRefused(f"a frame's header cannot be read: {error}", location="socket") from error
     return header, _exactly(sock, _length(sock, 8, limit, "body", end), end)
 
 
 def _length(sock: socket.socket, size: int, most: int, what: str, end: float | None) -> int:
     length = int.from_bytes(_exactly(sock, size, end), "big")
     if length > most:
-        raise MessageRefused(f"a {what} of {length} bytes, at most {most} are expected", place="socket", value=length)
+        raise MessageRefused(
+            f"a {what} of {length} bytes, at most {most} are expected", location="socket", value=length
+        )
     return length
 
 
@@ -144,9 +146,9 @@ def _exactly(sock: socket.socket, count: int, end: float | None) -> bytes:
                 sock.settimeout(max(end - time.monotonic(), 0.001))
             part = sock.recv(min(missing, _CHUNK))
         except OSError as error:
-            raise RunError(f"the connection broke ({error.strerror or error})", place="socket") from error
+            raise RunError(f"the connection broke ({error.strerror or error})", location="socket") from error
         if not part:
-            raise RunError(f"the connection ended {missing} bytes too early", place="socket", value=missing)
+            raise RunError(f"the connection ended {missing} bytes too early", location="socket", value=missing)
         parts.append(part)
         missing -= len(part)
     return b"".join(parts)
@@ -158,7 +160,7 @@ def _parsed(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
         if len(os.fsencode(where)) > LONGEST_PATH:
             raise ConfigError(
                 f"the path of a socket has at most {LONGEST_PATH} bytes; take a shorter folder, such as one in /run",
-                place=address,
+                location=address,
                 value=address,
             )
         return socket.AF_UNIX, where
@@ -168,7 +170,7 @@ def _parsed(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             return family, (host.strip("[]"), int(port))
     raise ConfigError(
-        f"unix:/path or tcp:127.0.0.1:port, on this machine, not {address!r}", place="address", value=address
+        f"unix:/path or tcp:127.0.0.1:port, on this machine, not {address!r}", location="address", value=address
     )
 
 
@@ -184,7 +186,7 @@ def _clear(path: str, address: str) -> None:
     if not Path(path).exists():
         return
     if not stat.S_ISSOCK(os.stat(path).st_mode):
-        raise RunError("there is something else than a socket", place=address, value=address)
+        raise RunError("there is something else than a socket", location=address, value=address)
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         probe.settimeout(1.0)
@@ -192,8 +194,8 @@ def _clear(path: str, address: str) -> None:
     except ConnectionRefusedError:
         os.unlink(path)
     except OSError as error:
-        raise RunError(f"cannot be replaced ({error.strerror or error})", place=address, value=address) from error
+        raise RunError(f"cannot be replaced ({error.strerror or error})", location=address, value=address) from error
     else:
-        raise RunError("another process listens there already", place=address, value=address)
+        raise RunError("another process listens there already", location=address, value=address)
     finally:
         probe.close()

@@ -3,8 +3,8 @@
 Every record's value is cut to [0, 2^16] and truncated to units of 2^-20, and integers are added. So the totals are the
 same under every aggregation, bit by bit, and masks modulo 2^64 cancel in them. They carry no noise.
 
-Who holds out fewer than ``LEAST_PEOPLE`` people counts none of them: what anybody can take from the totals, knowing the
-other silos' sums, is over that many people or over nobody.
+Who holds out fewer than ``MIN_HOLDOUT_PEOPLE`` people counts none of them: what anybody can take from the totals,
+knowing the other silos' sums, is over that many people or over nobody.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 
 from uldp.data.federation import Records, SiloData
 from uldp.learners.base import Learner
+from uldp.privacy.sentences import MIN_HOLDOUT_PEOPLE
 from uldp.vectors import Integers, Vector
 
-LEAST_PEOPLE: Final = 10
-LARGEST_VALUE: Final = 2.0**16
+MAX_VALUE: Final = 2.0**16
 UNITS: Final = 1 << 20
-MOST_RECORDS: Final = 1 << 26
+MAX_RECORDS: Final = 1 << 26
 """Sums of so many records in all silos fit 63 bits."""
 
 Measures = Sequence[tuple[str, float]]
@@ -29,19 +29,19 @@ Measures = Sequence[tuple[str, float]]
 
 def holdout_sums(x: Vector, holdout: SiloData | None, learner: Learner, measures: Measures) -> Integers:
     """One sum for each of the measures, and the number of records."""
-    if holdout is None or len(np.unique(holdout.users)) < LEAST_PEOPLE:
+    if holdout is None or len(np.unique(holdout.users)) < MIN_HOLDOUT_PEOPLE:
         return np.zeros(len(measures) + 1, dtype=np.int64)
     values = learner.measured(x, Records(holdout.features, holdout.labels))
     # A value that is not a number counts as the largest: an error would tell about one record.
-    values = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=LARGEST_VALUE, posinf=LARGEST_VALUE)
-    units = np.trunc(np.clip(values, 0.0, LARGEST_VALUE) * UNITS).astype(np.int64)
+    values = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=MAX_VALUE, posinf=MAX_VALUE)
+    units = np.trunc(np.clip(values, 0.0, MAX_VALUE) * UNITS).astype(np.int64)
     return np.append(units.sum(axis=0), len(units)).astype(np.int64)
 
 
 def holdout_means(total: Integers, measures: Measures) -> dict[str, float] | None:
     """The metrics; empty without records, None for a total that cannot be one (masks that do not cancel)."""
     *sums, records = (int(value) for value in total)
-    if not 0 <= records <= MOST_RECORDS or not all(0 <= value <= records * UNITS * LARGEST_VALUE for value in sums):
+    if not 0 <= records <= MAX_RECORDS or not all(0 <= value <= records * UNITS * MAX_VALUE for value in sums):
         return None
     if not records:
         return {}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from uldp._version import __version__
+from uldp.aggregation import AGGREGATIONS
 from uldp.aggregation.base import Aggregation, AggregationContext
 from uldp.errors import ConfigError
 from uldp.methods.base import Method
@@ -36,11 +37,11 @@ class Plan(AggregationContext):
             raise ConfigError(
                 f"the facts count {self.facts.rounding} units of rounding, {self.aggregation.name} rounds by "
                 f"{self.aggregation.rounding}",
-                place="aggregation.name",
+                location="aggregation.name",
             )
         if len(self.silos) != self.facts.silos:
             raise ConfigError(
-                f"the release is made for {self.facts.silos} silos, there are {len(self.silos)}", place="method"
+                f"the release is made for {self.facts.silos} silos, there are {len(self.silos)}", location="method"
             )
         self.release.check()
         self.aggregation.check(self.release, self.rounds)
@@ -49,7 +50,7 @@ class Plan(AggregationContext):
             raise ConfigError(
                 "this method's clients trust nobody, and sums without noise would tell the server about a client; "
                 "leave it out",
-                place="run.evaluate_silos",
+                location="run.evaluate_silos",
             )
 
     def _check_min_silos(self) -> None:
@@ -57,13 +58,13 @@ class Plan(AggregationContext):
         if self.min_silos and not self.aggregation.repeatable and self.min_silos != silos:
             raise ConfigError(
                 f"{self.aggregation.name} cannot go on without a silo; leave it out",
-                place="aggregation.min_silos",
+                location="aggregation.min_silos",
                 value=self.min_silos,
             )
         if self.min_silos and not least <= self.min_silos <= silos:
             raise ConfigError(
                 f"from {least} to the number of silos ({silos}), not {self.min_silos}",
-                place="aggregation.min_silos",
+                location="aggregation.min_silos",
                 value=self.min_silos,
             )
 
@@ -72,7 +73,7 @@ class Plan(AggregationContext):
         """With how few silos a round may do: by default all but those whose noise is compensated for."""
         if not self.aggregation.repeatable:
             return self.facts.silos
-        return self.min_silos or max(min(2, self.facts.silos), self.facts.silos - self.method.dropout_tolerance)
+        return self.min_silos or max(min(2, self.facts.silos), self.facts.silos - self.release.dropout_tolerance)
 
     @property
     def may_repeat(self) -> bool:
@@ -98,7 +99,7 @@ class Plan(AggregationContext):
         """What the aggregation shows to whom, for the privacy statement."""
         aggregation = self.aggregation
         return Disclosure(
-            name=aggregation.name,
+            name=_shown_name(aggregation),
             server_sees_each_silo=aggregation.server_sees_each_silo,
             shows_counts=self.shows_counts,
             silos_know_sample=not (aggregation.hides_sample and aggregation.secure),
@@ -143,3 +144,9 @@ class Plan(AggregationContext):
         facts = self.facts
         item, user = self.aggregation.item_bytes(), self.aggregation.user_bytes(self.release)
         return m.size_limit(facts.users, facts.dimension, silos=facts.silos, item=item, user=user)
+
+
+def _shown_name(aggregation: Aggregation) -> str:
+    """What a statement calls the aggregation: one that is not ours by its class, whatever name it has inherited."""
+    kind = type(aggregation)
+    return aggregation.name if kind in AGGREGATIONS.values() else f"{kind.__module__}:{kind.__qualname__}"

@@ -58,7 +58,7 @@ def _decoded(state: bytes) -> _Saved:
     try:
         return msgspec.msgpack.decode(state, type=_Saved)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"the server's saved state is unreadable: {error}", place="checkpoint") from error
+        raise RunError(f"the server's saved state is unreadable: {error}", location="checkpoint") from error
 
 
 def is_closed(state: bytes) -> bool:
@@ -200,18 +200,20 @@ class ServerSession:
         in_round = self.stage is Stage.ROUND
         if not in_round or not self._plan.aggregation.repeatable:
             when = f"under {self._plan.aggregation.name}" if in_round else "before the first round"
-            raise RunError(f"no answer from {missing}, and {when} the run cannot go on without a silo", place="server")
+            raise RunError(
+                f"no answer from {missing}, and {when} the run cannot go on without a silo", location="server"
+            )
         if len(left) < least:
             raise RunError(
                 f"no answer from {missing}; {len(left)} silos are left, and a round needs {least} "
                 "(aggregation.min_silos)",
-                place="server",
+                location="server",
                 value=len(left),
             )
         if not self.ledger.affords(self._plan.release.event(len(left)), self._round + 1):
             raise BudgetExhausted(
                 f"round {self._round + 1} without {missing} and their noise would pass the budget; it was not made",
-                place="privacy.epsilon",
+                location="privacy.epsilon",
                 value=self.ledger.budget,
             )
         self._absent.update(names)
@@ -220,16 +222,16 @@ class ServerSession:
     def receive(self, name: str, reply: bytes) -> None:
         """Take one silo's answer. A refused answer changes nothing."""
         if name not in self._plan.silos:
-            raise MessageRefused(f"there is no silo {name!r} in this experiment", place="server", value=name)
+            raise MessageRefused(f"there is no silo {name!r} in this experiment", location="server", value=name)
         if self._turn is None or name in self._answers or name in self._absent:
-            raise MessageRefused("answered without being asked", place=f"silo {name}")
+            raise MessageRefused("answered without being asked", location=f"silo {name}")
         plan = self._plan
         limit, hello = plan.message_limit, plan.hello
         body = m.decode(reply, experiment=plan.digest, silo=name, limit=limit, greeting=hello)
         if not isinstance(body, self._turn.answer):
             raise MessageRefused(
                 f"answered {type(body).__name__}, {self._turn.answer.__name__} is expected",
-                place=f"silo {name}",
+                location=f"silo {name}",
             )
         self._check_answer(name, body)
         self._answers[name] = body
@@ -297,13 +299,13 @@ class ServerSession:
         if self._sum is None:
             return
         if not self._charged:
-            raise RunError("a round was not charged before the model changed", place="ledger")
+            raise RunError("a round was not charged before the model changed", location="ledger")
         total = self._plan.release.encoding.decode(from_words(self._sum))
         state = self._plan.method.server(self._state, total, self._plan.facts)
         if not np.isfinite(state.x).all():
             raise ModelError(
                 f"the model is no longer finite after round {self._round + 1}; lower method.global_lr",
-                place="method.global_lr",
+                location="method.global_lr",
             )
         self._state, self._round, self._sum, self._charged = state, self._round + 1, None, False
         self._absent.clear()
@@ -406,33 +408,33 @@ class ServerSession:
                         raise MessageRefused(
                             f"has another roster (or key for hashing ids) than silo {other}; the same person would be "
                             "two users. Compare the files",
-                            place=f"silo {name}",
+                            location=f"silo {name}",
                         )
             case m.Counts(counts):
                 m.unpack_counts(counts, facts.users, MAX_COUNT, f"silo {name}")
             case m.Choices(round_, points):
                 if round_ != self._round + 1:
-                    raise MessageRefused(f"chose for round {round_}, not {self._round + 1}", place=f"silo {name}")
+                    raise MessageRefused(f"chose for round {round_}, not {self._round + 1}", location=f"silo {name}")
                 for other, answer in self._answers.items():
                     if isinstance(answer, m.Choices) and answer.points != points:
-                        raise MessageRefused(f"chose other slots than silo {other}", place=f"silo {name}")
+                        raise MessageRefused(f"chose other slots than silo {other}", location=f"silo {name}")
                 if not self._answers:
                     self._side.check_choices(name, points)
             case m.Update(round_, vector, saturated):
                 if round_ != self._round + 1:
-                    raise MessageRefused(f"answered for round {round_}, not {self._round + 1}", place=f"silo {name}")
+                    raise MessageRefused(f"answered for round {round_}, not {self._round + 1}", location=f"silo {name}")
                 if body.present != self._present():
-                    raise MessageRefused("answered for an attempt with other silos", place=f"silo {name}")
+                    raise MessageRefused("answered for an attempt with other silos", location=f"silo {name}")
                 self._side.check_vector(name, vector)
                 if not 0 <= saturated <= self._max_saturated:
                     raise MessageRefused(
                         f"saturated lies between 0 and {self._max_saturated}, not {saturated}",
-                        place=f"silo {name}",
+                        location=f"silo {name}",
                         value=saturated,
                     )
             case m.Metrics(round_, sums):
                 if round_ != self._round:
-                    raise MessageRefused(f"measured after round {round_}, not {self._round}", place=f"silo {name}")
+                    raise MessageRefused(f"measured after round {round_}, not {self._round}", location=f"silo {name}")
                 m.unpack_words(sums, len(self._plan.measures) + 1, f"silo {name}")
             case _:
                 self._side.check(name, body)
@@ -440,7 +442,7 @@ class ServerSession:
     def _all_answered(self) -> None:
         missing = [name for name in self._audience if name not in self._answers]
         if self._turn is None or missing:
-            raise RunError(f"no answer yet from {', '.join(missing) or 'anybody'}", place="server")
+            raise RunError(f"no answer yet from {', '.join(missing) or 'anybody'}", location="server")
 
     def save(self) -> bytes:
         """The session's state between two exchanges, or with a collected total that was not used yet.
@@ -448,7 +450,7 @@ class ServerSession:
         With goodbyes under way it is that of before: they are asked for again.
         """
         if self._turn is not None and self.stage is not Stage.CLOSING:
-            raise RunError("a session is saved between exchanges, not within one", place="server")
+            raise RunError("a session is saved between exchanges, not within one", location="server")
         memory = {name: m.pack(vector) for name, vector in self._state.memory.items()}
         told = None if self._told is None else m.pack(self._told)
         collected = None if self._sum is None else m.pack(self._sum)
@@ -479,7 +481,7 @@ class ServerSession:
             if phase is not Phase.CLOSED:
                 self._restore_setup(saved.setup)
         except (ValueError, MessageRefused) as error:
-            raise RunError(f"the server's saved state is unreadable: {error}", place="checkpoint") from error
+            raise RunError(f"the server's saved state is unreadable: {error}", location="checkpoint") from error
         self._state = State(x, memory)
         if saved.told is not None:
             flat = m.unpack_counts(saved.told, facts.silos * facts.users, MAX_COUNT * facts.silos, "checkpoint")

@@ -46,7 +46,7 @@ class Shuffler:
         self, digest: str, silos: Sequence[str], dimension: int, secrets: Secrets, spread: float = 1.0
     ) -> None:
         if not spread > 0:
-            raise ConfigError(f"a positive time, not {spread}", place="shuffler.spread", value=spread)
+            raise ConfigError(f"a positive time, not {spread}", location="shuffler.spread", value=spread)
         self._digest = digest
         self._silos = tuple(silos)
         self._dimension = dimension
@@ -76,7 +76,7 @@ class Shuffler:
     def _vector(self, round_: int, name: str, message: bytes, limit: int) -> Words:
         body = m.decode(message, experiment=self._digest, silo=name, limit=limit)
         if not isinstance(body, m.Update) or body.round != round_:
-            raise MessageRefused(f"sent no update of round {round_}", place=f"silo {name}")
+            raise MessageRefused(f"sent no update of round {round_}", location=f"silo {name}")
         return m.unpack_words(body.vector, self._dimension, f"silo {name}")
 
     def _ordered(self, vectors: npt.NDArray[np.uint64], stream: SecretStream) -> npt.NDArray[np.uint64]:

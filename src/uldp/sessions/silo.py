@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -50,7 +51,16 @@ def _decoded(state: bytes, whose: str) -> _Saved:
     try:
         return msgspec.msgpack.decode(state, type=_Saved)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"the saved state of {whose} is unreadable: {error}", place="checkpoint") from error
+        raise RunError(f"the saved state of {whose} is unreadable: {error}", location="checkpoint") from error
+
+
+def _peeked(state: bytes) -> dict[str, Any]:
+    """The fields of a saved state, also of another version's: what was answered then was released then."""
+    try:
+        found = msgspec.msgpack.decode(state)
+        return {**found, "phase": str(found["phase"]), "round": int(found["round"])}
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"the saved state of silo is unreadable: {error}", location="checkpoint") from error
 
 
 def _joined(*digests: str) -> str:
@@ -63,7 +73,7 @@ def checked_counts(data: SiloData, users: int) -> IntArray:
     if counts.max(initial=0) > MAX_COUNT:
         raise DataError(
             f"a user has more than {MAX_COUNT} records in this silo; merge or leave out some of them",
-            place=f"silo {data.name}",
+            location=f"silo {data.name}",
         )
     return counts
 
@@ -73,7 +83,7 @@ def signing_key(secrets: Secrets, index: int) -> SigningKey:
     return SigningKey(secrets.child("identity", index))
 
 
-class Watch:
+class ReleaseGuard:
     """Is told what a silo is about to release, and raises to refuse it. By itself it lets everything pass."""
 
     def begins(self, round_: int, question: str) -> None:
@@ -96,7 +106,7 @@ class SiloSession:
         *,
         identity: SigningKey | None = None,
         roster: str = "",
-        watch: Watch | None = None,
+        watch: ReleaseGuard | None = None,
         holdout: SiloData | None = None,
         allow_metrics: bool = True,
     ) -> None:
@@ -113,7 +123,7 @@ class SiloSession:
         self._all_digest = self._data_digest if holdout is None else _joined(self._data_digest, holdout.digest())
         self._counts = checked_counts(data, plan.facts.users)
         self._roster = roster
-        self._watch = watch or Watch()
+        self._watch = watch or ReleaseGuard()
         self._side = plan.aggregation.silo(
             plan,
             self._index,
@@ -156,18 +166,17 @@ class SiloSession:
     @staticmethod
     def is_closed(state: bytes) -> bool:
         """Whether :meth:`save` gave ``state`` after the silo had said goodbye."""
-        return _decoded(state, "silo").phase == Phase.CLOSED.value
+        return bool(_peeked(state)["phase"] == Phase.CLOSED.value)
 
     @staticmethod
     def last_round(state: bytes) -> int:
         """The last round that a silo had answered when :meth:`save` gave ``state``."""
-        return _decoded(state, "silo").round
+        return int(_peeked(state)["round"])
 
     @staticmethod
     def ended(state: bytes) -> bytes:
         """``state`` after a goodbye that nobody asked for."""
-        saved = _decoded(state, "silo")
-        return encode(msgspec.structs.replace(saved, phase=Phase.CLOSED.value, answered=None))
+        return encode({**_peeked(state), "phase": Phase.CLOSED.value, "answered": None})
 
     def reply(self, request: bytes) -> bytes:
         """The answer to ``request``. A refused request changes nothing.
@@ -184,7 +193,7 @@ class SiloSession:
             raise MessageRefused(
                 f"Hello is out of turn: this experiment was begun here, and round {self._round} was the last; resume "
                 "its run, or start another one with another run.seed",
-                place=self.name,
+                location=self.name,
                 value=self._phase.value,
             )
         _, after = turn(self._plan.turns, self._phase, body, self.name)
@@ -232,7 +241,7 @@ class SiloSession:
         round_, model, sample = body.round, body.model, body.sample
         self._check_round(round_)
         if (sample == b"") == plan.asks_with_sample:
-            raise MessageRefused("the sample does not fit method.sample_rate", place=self.name)
+            raise MessageRefused("the sample does not fit method.sample_rate", location=self.name)
         asked = RoundQuestion(round_, self._common_digest(body), body.weights, self._offer, self._present(body))
         self._side.check_question(asked)
         x = m.unpack_floats(model, plan.facts.dimension, self.name)
@@ -280,12 +289,12 @@ class SiloSession:
         assert before is not None
         if self._asked_digest(body) != before.asked:
             raise MessageRefused(
-                f"round {body.round} was answered already, and for another model or sample", place=self.name
+                f"round {body.round} was answered already, and for another model or sample", location=self.name
             )
         present, earlier = self._present(body), self._bits(before.present)
         now = np.ones(len(self._plan.silos), dtype=np.bool_) if present is None else present
         if earlier is not None and (now & ~earlier).any():
-            raise MessageRefused("a silo that was left out of a round does not come back within it", place=self.name)
+            raise MessageRefused("a silo that was left out of a round does not come back within it", location=self.name)
         asked = RoundQuestion(body.round, self._common_digest(body), body.weights, self._offer, present)
         vector = self._side.again(before.noised, asked)
         self._answered = msgspec.structs.replace(before, present=body.present)
@@ -297,14 +306,14 @@ class SiloSession:
         if not self._allow_metrics:
             raise MessageRefused(
                 "its owner does not allow metrics of hold-out people, which carry no noise (policy.allow_metrics)",
-                place=self.name,
+                location=self.name,
             )
         # Whoever was left out of the last rounds has not seen their numbers. Where nobody may be, there is one number.
         skipped = plan.may_repeat and body.round > self._round
         if self._round == 0 or not (body.round == self._round or skipped) or body.round > plan.rounds:
             raise MessageRefused(
                 f"metrics after round {body.round} of {plan.rounds}, here {self._round} was the last",
-                place=self.name,
+                location=self.name,
                 value=body.round,
             )
         x = m.unpack_floats(body.model, plan.facts.dimension, self.name)
@@ -318,12 +327,12 @@ class SiloSession:
         if present is None:
             return None
         if not present[self._index]:
-            raise MessageRefused("is asked for a round that it is left out of", place=self.name)
+            raise MessageRefused("is asked for a round that it is left out of", location=self.name)
         least = self._plan.least_silos
         if present.sum() < least or present.all():
             raise MessageRefused(
                 f"a round without some silos needs {least} of them (aggregation.min_silos), not {int(present.sum())}",
-                place=self.name,
+                location=self.name,
                 value=int(present.sum()),
             )
         return present
@@ -344,7 +353,7 @@ class SiloSession:
         sampled = m.unpack_bits(sample[split:], users, self.name)
         agreed = self._plan.release.silo_sampling.per_round(self._plan.facts.silos)
         if silos and int(picked.sum()) != agreed:
-            raise MessageRefused(f"{int(picked.sum())} silos were picked, {agreed} were agreed on", place=self.name)
+            raise MessageRefused(f"{int(picked.sum())} silos were picked, {agreed} were agreed on", location=self.name)
         return picked if silos else None, sampled if users else None
 
     def _common_digest(self, body: m.AskUpdate | m.AskMetrics) -> str:
@@ -362,12 +371,12 @@ class SiloSession:
         rounds = self._plan.rounds
         if not 0 < round_ <= rounds:
             raise MessageRefused(
-                f"round {round_} lies outside the agreed {rounds} rounds", place=self.name, value=round_
+                f"round {round_} lies outside the agreed {rounds} rounds", location=self.name, value=round_
             )
         # Whoever was left out of rounds comes back in a later one; a round before that is never answered again.
         if round_ <= self._round or not (self._plan.may_repeat or round_ == self._round + 1):
             raise MessageRefused(
-                f"round {round_} is not the next one ({self._round + 1})", place=self.name, value=round_
+                f"round {round_} is not the next one ({self._round + 1})", location=self.name, value=round_
             )
 
     def _round_secrets(self, purpose: str, round_: int, covered: tuple[str, ...]) -> Secrets:
@@ -397,13 +406,15 @@ class SiloSession:
         try:
             phase = Phase(saved.phase)
             if saved.data != self._all_digest:
-                raise RunError("its records are not those it began with; start a new run", place=f"silo {self.name}")
+                raise RunError("its records are not those it began with; start a new run", location=f"silo {self.name}")
             if phase is not Phase.CLOSED:  # who has said goodbye is asked nothing more, and its secrets may be gone
                 for question in saved.setup:
                     self._side.answer(m.decode_body(question))
             told = None if saved.told is None else self._checked(saved.told)
         except (ValueError, MessageRefused) as error:
-            raise RunError(f"the saved state of silo {self.name} is unreadable: {error}", place="checkpoint") from error
+            raise RunError(
+                f"the saved state of silo {self.name} is unreadable: {error}", location="checkpoint"
+            ) from error
         self._setup, self._told, self._offer = saved.setup, told, saved.offer
         self._phase, self._round, self._answered = phase, saved.round, saved.answered
         self._question, self._answer = saved.question, saved.answer

@@ -28,7 +28,7 @@ from uldp.learners.kernels.program import compile_program, validate
 from uldp.learners.kernels.runner import Groups, Runner, Table, _compiled
 from uldp.learners.losses import choose_loss
 from uldp.learners.models import build_model
-from uldp.learners.noise import Noise
+from uldp.learners.randomness import Noise
 from uldp.learners.torch import TorchLearner
 from uldp.rng import Streams
 

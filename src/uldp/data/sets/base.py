@@ -200,7 +200,7 @@ class SiloedDataset:
         if silos != self.info.silos:
             raise ConfigError(
                 f"{self.info.name} has {self.info.silos} silos of its own, not {silos}; leave data.silos out",
-                place="data.silos",
+                location="data.silos",
                 value=silos,
             )
         centres = self.read(locate(self.files, data_dir))
@@ -238,7 +238,7 @@ def check_fraction(fraction: float) -> None:
     """Refuse a test fraction that leaves nothing to train on or nothing to test with."""
     if not 0 < fraction < 1:
         raise ConfigError(
-            f"a number between 0 and 1, not {fraction!r}", place="data.options.test_fraction", value=fraction
+            f"a number between 0 and 1, not {fraction!r}", location="data.options.test_fraction", value=fraction
         )
 
 

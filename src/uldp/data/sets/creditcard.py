@@ -36,7 +36,7 @@ DEVIATIONS: Final = (
 )  # fmt: skip
 FARTHEST: Final = 10.0  # deviations; what lies beyond is cut
 LAST_SECOND: Final = 172_800.0  # the payments of two days: [0, two days] becomes [-1, 1]
-LARGEST_AMOUNT: Final = 30_000.0  # log(1 + amount) of [0, this] becomes [-1, 1]
+MAX_AMOUNT: Final = 30_000.0  # log(1 + amount) of [0, this] becomes [-1, 1]
 
 COMPONENTS: Final = tuple(f"V{number}" for number in range(1, 29))
 COLUMNS: Final = ("Time", *COMPONENTS, "Amount", "Class")
@@ -87,7 +87,7 @@ def _features(path: Path, frame: pd.DataFrame) -> FloatArray:
     time, amount = values[:, :1], values[:, -1:]
     components = np.clip(values[:, 1:-1] / np.array(DEVIATIONS), -FARTHEST, FARTHEST)
     scaled_time = 2 * np.clip(time / LAST_SECOND, 0, 1) - 1
-    scaled_amount = 2 * log1p(np.clip(amount, 0, LARGEST_AMOUNT)) / log1p(LARGEST_AMOUNT) - 1
+    scaled_amount = 2 * log1p(np.clip(amount, 0, MAX_AMOUNT)) / log1p(MAX_AMOUNT) - 1
     return np.concatenate([scaled_time, components, scaled_amount], axis=1).astype(np.float32)
 
 
@@ -104,11 +104,11 @@ def _extra_file(found: Located, canonical: bool) -> Path:
     if canonical:
         raise DataError(
             f"the canonical {CANONICAL} holds these rows already; leave extra out",
-            place="data.options.extra",
+            location="data.options.extra",
             value=True,
         )
     if EXTRA not in found:
-        raise DataError(f"no {EXTRA} in {found[SUBSET].parent}", place="data.options.extra", value=True)
+        raise DataError(f"no {EXTRA} in {found[SUBSET].parent}", location="data.options.extra", value=True)
     return found[EXTRA]
 
 

@@ -29,7 +29,7 @@ COLUMNS: Final = (
     "num",
 )  # fmt: skip
 LEFT_OUT: Final = ("slope", "ca", "thal")
-MOST_ROWS: Final = 100_000
+MAX_ROWS: Final = 100_000
 SPLIT_FILE: Final = "flamby_train_test_split.csv"
 
 # (lowest, highest, centre, scale): values are cut to the range, then (value - centre) / scale. Round numbers of general
@@ -131,7 +131,7 @@ def _number(path: Path, column: pd.Series, name: str) -> npt.NDArray[np.float64]
 def _split_table(path: Path) -> dict[tuple[str, int], bool]:
     frame = read_csv(path, usecols=["centre", "row", "set"])
     centres = words(path, frame["centre"], CENTRES)
-    rows = integers(path, frame["row"], 0, MOST_ROWS)
+    rows = integers(path, frame["row"], 0, MAX_ROWS)
     parts = words(path, frame["set"], ("train", "test"))
     split: dict[tuple[str, int], bool] = {}
     for centre, row, part in zip(centres, rows.tolist(), parts, strict=True):

@@ -52,14 +52,14 @@ def _check_options(options: Options, subset: bool) -> None:
     per_class, fraction = options["per_class"], options["test_fraction"]
     if isinstance(per_class, bool) or not isinstance(per_class, int) or per_class < 2:
         raise ConfigError(
-            f"a whole number from 2 up, not {per_class!r}", place="data.options.per_class", value=per_class
+            f"a whole number from 2 up, not {per_class!r}", location="data.options.per_class", value=per_class
         )
     check_fraction(fraction)
     for key, default in OPTIONS.items():
         if subset and options[key] != default:
             raise ConfigError(
                 f"is for the folders of jpeg files; {SUBSET} has a division of its own, leave {key} out",
-                place=f"data.options.{key}",
+                location=f"data.options.{key}",
                 value=options[key],
             )
 

@@ -17,5 +17,5 @@ def load_numbers(name: str, skip: int = 0) -> npt.NDArray[np.float64]:
     places = spec.submodule_search_locations if spec is not None else None
     path = Path(next(iter(places or [""]))) / "datasets" / "data" / name
     if not path.is_file():
-        raise DataError(f"scikit-learn's file {name} is not there; install scikit-learn again", place=name)
+        raise DataError(f"scikit-learn's file {name} is not there; install scikit-learn again", location=name)
     return np.loadtxt(path, delimiter=",", skiprows=skip)

@@ -16,17 +16,17 @@ from uldp.rng import Streams
 
 OPTIONS: Final = {"records": 5000, "features": 20, "classes": 2}
 
-MOST_VALUES: Final = 100_000_000
+MAX_VALUES: Final = 100_000_000
 _SHARPNESS: Final = 6.0  # how clearly the rule decides: a perfect model reaches about 90 % in two classes
 _NOISE: Final = 0.1
 
 
 def _read(streams: Streams, options: Options) -> Pool:
     records, width, classes = (_whole(options, name) for name in OPTIONS)
-    if (records + classes) * (width + classes) > MOST_VALUES:
+    if (records + classes) * (width + classes) > MAX_VALUES:
         raise ConfigError(
-            f"{records} records of {width} features in {classes} classes are more than {MOST_VALUES} numbers",
-            place="data.options.records",
+            f"{records} records of {width} features in {classes} classes are more than {MAX_VALUES} numbers",
+            location="data.options.records",
             value=records,
         )
     streams = streams.child("synthetic")
@@ -77,7 +77,7 @@ def _whole(options: Options, name: str) -> int:
     least = {"records": 10, "features": 1, "classes": 0}[name]
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (name, value) == ("classes", 1):
         what = "0 (a numeric label) or from 2 up" if name == "classes" else f"from {least} up"
-        raise ConfigError(f"a whole number {what}, not {shown(value)}", place=f"data.options.{name}", value=value)
+        raise ConfigError(f"a whole number {what}, not {shown(value)}", location=f"data.options.{name}", value=value)
     return value
 
 

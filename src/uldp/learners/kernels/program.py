@@ -113,10 +113,10 @@ def validate(program: Program) -> None:
         parts += _extents(row, tile)
         for offset, numbers in zip((row[at.W], row[at.B]), _parameters(row), strict=True):
             if offset >= 0 and offset + numbers > block:
-                raise ModelError("a program's parameters lie outside of their block", place="model")
+                raise ModelError("a program's parameters lie outside of their block", location="model")
     for offset, numbers in parts:
         if offset < 0 or offset + ceiling(numbers) + LANES > head[at.WORKSPACE]:
-            raise ModelError("a program reaches outside of its workspace", place="model")
+            raise ModelError("a program reaches outside of its workspace", location="model")
 
 
 def _extents(row: list[int], tile: int) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Order of records and dropout: the hashes of ``uldp.learners.noise``, one user at a time.
+"""Order of records and dropout: the hashes of ``uldp.learners.randomness``, one user at a time.
 
 The same words come out as there, bit by bit (the tests compare them): a dropout decision belongs to (user, step,
 layer, position of the record in its batch, unit), an order of records to (user, epoch).

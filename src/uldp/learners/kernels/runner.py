@@ -111,7 +111,7 @@ class Runner:
     def clipped_sum(self, x: Vector, table: Table, records: IntArray, keys: Words, step: int, clip: float) -> Vector:
         """The sum of the records' clipped gradients; blocks of records have a fixed size, and are added in order."""
         if self.program.header[at.LOSS] == objectives.COX:
-            raise ModelError("this loss compares records: a single one has no gradient", place="model")
+            raise ModelError("this loss compares records: a single one has no gradient", location="model")
         start = self._start(x)
 
         def block(begin: int) -> Vector:
@@ -247,4 +247,4 @@ def _check(program: Program, table: Table, users: Groups, what: int) -> None:
         and counts.min(initial=1) >= 1
         and (starts + counts).max(initial=0) <= len(records)
     ):
-        raise ModelError("records and program do not fit together", place="model")
+        raise ModelError("records and program do not fit together", location="model")

@@ -73,6 +73,8 @@ class Release(ABC):
     facts: PublicFacts
     user_sampling: UserSampling = field(default_factory=UserSampling)
     silo_sampling: SiloSampling = field(default_factory=SiloSampling)
+    dropout_tolerance: int = 0
+    """How many shares of the noise may be missing or known without a larger epsilon."""
 
     shared_noise: ClassVar[bool] = False
     """Whether the noise of the total is the sum of the silos' shares, which may be missing or known to some."""

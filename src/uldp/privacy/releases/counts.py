@@ -40,7 +40,7 @@ class RecordTotals(CountExchange):
     def check(self, counts: IntArray, told: IntArray) -> None:
         if (told < counts).any():
             # Such totals would give weights above 1, and with them a larger sensitivity than the noise is made for.
-            raise MessageRefused("a total is smaller than this silo's own count", place="method")
+            raise MessageRefused("a total is smaller than this silo's own count", location="method")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class RecordLimits(CountExchange):
     def check(self, counts: IntArray, told: IntArray) -> None:
         if (told > np.minimum(counts, self.size)).any():
             raise MessageRefused(
-                "told to keep more records of a user than group_size or than there are", place="method"
+                "told to keep more records of a user than group_size or than there are", location="method"
             )
 
 
@@ -79,8 +79,8 @@ def keep_counts(counts: IntArray, size: int) -> IntArray:
     order = (np.arange(silos)[:, None] + np.flatnonzero(over)[None, :]) % silos
     # Rank the remainders within each user, largest first.
     rank = np.lexsort((order, -rest.astype(np.float64)), axis=0)
-    place = np.empty_like(rank)
-    np.put_along_axis(place, rank, np.arange(silos)[:, None].repeat(rank.shape[1], 1), axis=0)
+    location = np.empty_like(rank)
+    np.put_along_axis(location, rank, np.arange(silos)[:, None].repeat(rank.shape[1], 1), axis=0)
     missing = size - base.sum(axis=0)
-    keep[:, over] = (base + (place < missing)).astype(np.int64)
+    keep[:, over] = (base + (location < missing)).astype(np.int64)
     return keep

@@ -52,7 +52,6 @@ class GaussianSum(Release):
     clip: float
     noise_multiplier: float
     weighting: str = "uniform"
-    dropout_tolerance: int = 0
     max_silos: int = 0
 
     shared_noise: ClassVar[bool] = True
@@ -134,11 +133,11 @@ class GaussianSum(Release):
         """Users and one row for each; refused if they are anything else."""
         users, rows = np.asarray(given), cast("Rows", np.asarray(made))
         if given is None or users.ndim != 1 or users.dtype.kind not in "iu" or rows.ndim != 2:
-            raise ModelError("one row for each of some users, (users, rows), is expected", place="method.silo")
+            raise ModelError("one row for each of some users, (users, rows), is expected", location="method.silo")
         if len(users) != len(rows):
-            raise ModelError(f"{len(rows)} rows for {len(users)} users", place="method.silo")
+            raise ModelError(f"{len(rows)} rows for {len(users)} users", location="method.silo")
         if len(users) and not 0 <= users.min() <= users.max() < self.facts.users:
-            raise ModelError(f"a user beyond the {self.facts.users} users that there are", place="method.silo")
+            raise ModelError(f"a user beyond the {self.facts.users} users that there are", location="method.silo")
         return users.astype(np.int64, copy=False), rows
 
     def event(self, silos_heard: int) -> Event:
@@ -204,7 +203,7 @@ def check_span(max_silos: int, counts: IntArray) -> None:
     if max_silos and int((counts > 0).sum(axis=0).max(initial=0)) > max_silos:
         raise ConfigError(
             f"somebody has records in more than {max_silos} silos; raise it, or leave it out (no limit)",
-            place="method.max_silos",
+            location="method.max_silos",
             value=max_silos,
         )
 

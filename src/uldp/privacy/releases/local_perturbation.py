@@ -17,7 +17,7 @@ import numpy as np
 from uldp.data.federation import SiloData
 from uldp.errors import require
 from uldp.learners.base import Learner
-from uldp.mechanisms.local import LocalMechanism
+from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS
 from uldp.privacy.events import Event, LocalReports
 from uldp.privacy.releases.base import Adversary, Release, SiloPart

@@ -34,11 +34,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from uldp.caveats import Caveat
+from uldp.caveats import Caveat, Severity
 from uldp.data.federation import IntArray, SiloData
 from uldp.errors import require
 from uldp.learners.base import Learner
-from uldp.learners.noise import order_keys
+from uldp.learners.randomness import order_keys
 from uldp.limits import MAX_ITEMS, MAX_LOCAL_STEPS, MAX_SILOS, check_whole
 from uldp.mechanisms.gaussian import sample_gaussian
 from uldp.privacy.events import Event, Group, NonPrivate, Repeated, sampled_gaussian
@@ -221,8 +221,15 @@ class NoisedModel(Release):
 
     def caveats(self) -> tuple[Caveat, ...]:
         spanned = span_caveats(self.max_silos, self.facts) if self.sampling != "records" else ()
+        limits = Caveat(
+            "limits-by-server",
+            f"The server decides how many records of a user take part in each silo. A silo refuses more than "
+            f"{self.group_size} (method.group_size); a server that lies could let that many in from every silo.",
+            Severity.LIMITS,
+        )
         return (
             *spanned,
+            *(() if self.group_size is None else (limits,)),
             Caveat("float-noise", "The noise of DP-SGD is floating point: it follows the theory up to rounding."),
             Caveat(
                 "value-range",

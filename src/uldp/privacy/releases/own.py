@@ -46,7 +46,7 @@ def _plain(name: str, value: Any) -> Any:
         case None | bool():
             return value
         case str():
-            return str(value)
+            return "".join(value)  # a subclass may write itself otherwise
         case Integral():
             return int(value)
         case Real():
@@ -55,4 +55,4 @@ def _plain(name: str, value: Any) -> Any:
             return tuple(_plain(name, one) for one in value)
     if type(value) in _PARTS:
         return _made_again(value)
-    raise ConfigError(f"{name} of its release is a {type(value).__name__}, not one of ours", place="method")
+    raise ConfigError(f"{name} of its release is a {type(value).__name__}, not one of ours", location="method")

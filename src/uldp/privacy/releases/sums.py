@@ -12,7 +12,7 @@ from uldp.data.federation import IntArray
 from uldp.errors import ConfigError, ModelError, require
 from uldp.mechanisms.discrete_gaussian import MAX_SCALE, sample_discrete_gaussian
 from uldp.rng import SecretStream
-from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, FixedPoint, Integers, Rows, Vector
+from uldp.vectors import MAX_LIMIT, MIN_LIMIT, FixedPoint, Integers, Rows, Vector
 
 Contribution = tuple[IntArray | None, Rows]
 """Users and one row for each; ``None`` for a row that belongs to the silo as a whole."""
@@ -43,7 +43,7 @@ class IntegerSum:
         users, finite, missing = finite_rows(users, rows, self._dimension)
         if missing and not self._private:
             raise ModelError(
-                "local training diverged (NaN or infinity); lower the learning rate", place="method.local_lr"
+                "local training diverged (NaN or infinity); lower the learning rate", location="method.local_lr"
             )
         weights = None if self._weights is None or users is None else self._weights[users]
         part, cut = self._encoding.encode_sum(finite, weights)
@@ -64,7 +64,7 @@ def finite_rows(users: IntArray | None, rows: Rows, dimension: int) -> tuple[Int
 def finite_rows(users: IntArray | None, rows: Rows, dimension: int) -> tuple[IntArray | None, Vector, int]:
     """The rows that are finite, whose they are, and how many are not."""
     if rows.ndim != 2 or rows.shape[1] != dimension:
-        raise ModelError(f"rows of shape {rows.shape}, the model has {dimension} parameters", place="method.silo")
+        raise ModelError(f"rows of shape {rows.shape}, the model has {dimension} parameters", location="method.silo")
     rows = np.asarray(rows, dtype=np.float64)
     finite = np.isfinite(rows).all(axis=1)
     if finite.all():
@@ -78,15 +78,15 @@ def single_row(contributions: Iterable[Contribution], dimension: int) -> Rows:
     if len(parts) != 1 or parts[0][0] is not None or parts[0][1].shape != (1, dimension):
         raise ModelError(
             f"one vector of {dimension} numbers for the silo, (None, rows of shape (1, {dimension})), is expected",
-            place="method.silo",
+            location="method.silo",
         )
     return parts[0][1]
 
 
-def require_limit(place: str, value: float) -> None:
+def require_limit(location: str, value: float) -> None:
     """Refuse a clip or a range whose squares would vanish or overflow."""
-    wanted = f"a number from {SMALLEST_LIMIT:g} to {LARGEST_LIMIT:g}"
-    require(SMALLEST_LIMIT <= value <= LARGEST_LIMIT, place, value, wanted)
+    wanted = f"a number from {MIN_LIMIT:g} to {MAX_LIMIT:g}"
+    require(MIN_LIMIT <= value <= MAX_LIMIT, location, value, wanted)
 
 
 def add_noise(total: Integers, scale: float, stream: SecretStream) -> Integers:
@@ -102,14 +102,14 @@ def check_share(scale: float) -> None:
         raise ConfigError(
             f"a silo's share of the noise would have a deviation of {scale:.3g} units, at most {float(MAX_SCALE):.3g} "
             "can be drawn; use less noise",
-            place="privacy.noise_multiplier",
+            location="privacy.noise_multiplier",
             value=scale,
         )
     if 0 < scale < MIN_SHARE:
         raise ConfigError(
             f"a silo's share of the noise would have a deviation of {scale:.3g} units; the sum of discrete shares "
             f"counts as one Gaussian from {MIN_SHARE:g} units up; use more noise (or 0 for none)",
-            place="privacy.noise_multiplier",
+            location="privacy.noise_multiplier",
             value=scale,
         )
 

@@ -116,7 +116,7 @@ class CodeGate:
             return
         self.findings = [self._finding(tree)]
         if not self.findings[0].well:
-            raise ForeignCodeRefused(self.findings[0].said, place="code")
+            raise ForeignCodeRefused(self.findings[0].said, location="code")
 
     def _finding(self, tree: Any) -> Finding:
         code = foreign_code(tree)
@@ -247,8 +247,8 @@ def _signed(own: x509.Certificate, chain: Sequence[x509.Certificate], roots: Seq
     if any(_issued(own, root) for root in roots):
         return True
     return any(
-        _issued(own, link) and _signed(link, [*chain[:place], *chain[place + 1 :]], roots)
-        for place, link in enumerate(chain)
+        _issued(own, link) and _signed(link, [*chain[:location], *chain[location + 1 :]], roots)
+        for location, link in enumerate(chain)
     )
 
 

@@ -66,7 +66,7 @@ def make_silo_keys(silo: str, folder: Path) -> PublicKeys:
     Keys that are there are never overwritten. Of a process that was killed in between one is left, and is used.
     """
     if not silo or not silo.isprintable() or len(silo) > MAX_NAME:
-        raise ConfigError("a silo's name, as in the experiment", place="NAME", value=silo)
+        raise ConfigError("a silo's name, as in the experiment", location="NAME", value=silo)
     files = [folder / name for name in (IDENTITY, NODE_KEY, NODE_PUBLIC)]
     with reported(folder):
         left = [file for file in files if file.exists()]
@@ -100,7 +100,7 @@ def identity_of(folder: Path) -> SigningKey:
     file = folder / IDENTITY
     secret = _own(file)
     if len(secret) != 32:
-        raise RunError("is not a key of 32 bytes; make keys with `uldp keys silo`", place=str(file))
+        raise RunError("is not a key of 32 bytes; make keys with `uldp keys silo`", location=str(file))
     return SigningKey(Secrets.from_key(secret))
 
 
@@ -109,11 +109,13 @@ def _own(file: Path) -> bytes:
     try:
         secret, mode = file.read_bytes(), stat.S_IMODE(file.stat().st_mode)
     except FileNotFoundError:
-        raise ConfigError("is not there; `uldp keys silo` makes it", place=str(file), value=str(file)) from None
+        raise ConfigError("is not there; `uldp keys silo` makes it", location=str(file), value=str(file)) from None
     except OSError as error:
-        raise RunError(f"{error.strerror}", place=str(file), value=str(file)) from error
+        raise RunError(f"{error.strerror}", location=str(file), value=str(file)) from error
     if mode & 0o077:
-        raise ConfigError(f"others may read it (mode {mode:o}); chmod 600 {file}", place=str(file), value=f"{mode:o}")
+        raise ConfigError(
+            f"others may read it (mode {mode:o}); chmod 600 {file}", location=str(file), value=f"{mode:o}"
+        )
     return secret
 
 
@@ -137,7 +139,7 @@ def check_tie(keys: Path, state: Path) -> bool:
         raise ConfigError(
             f"these keys have answered from another folder, whose ledger and noise are not here; give that one, or "
             f"make new keys ({file} says which folder it is)",
-            place="--state",
+            location="--state",
             value=str(state),
         )
     return bool(known)
@@ -148,9 +150,11 @@ def _node_key(file: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_ssh_private_key(secret, password=None)
     except (ValueError, TypeError) as error:
-        raise RunError(f"is not a private key ({error}); make keys with `uldp keys silo`", place=str(file)) from error
+        raise RunError(
+            f"is not a private key ({error}); make keys with `uldp keys silo`", location=str(file)
+        ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise RunError("is not an ECDSA key; make keys with `uldp keys silo`", place=str(file))
+        raise RunError("is not an ECDSA key; make keys with `uldp keys silo`", location=str(file))
     return key
 
 
@@ -168,7 +172,7 @@ def node_line_of(pem: bytes) -> str:
 def make_certificates(folder: Path, hosts: Sequence[str], days: int) -> None:
     """A private authority (``ca.crt``) and a certificate of the server for ``hosts``, valid for ``days``."""
     if not 1 <= days <= MAX_DAYS:
-        raise ConfigError(f"1 to {MAX_DAYS} days, not {days}", place="--days", value=days)
+        raise ConfigError(f"1 to {MAX_DAYS} days, not {days}", location="--days", value=days)
     names = [_general_name(host) for host in hosts]
     _refuse_existing(folder, (CA, CA_KEY, SERVER, SERVER_KEY))
     private_folder(folder)
@@ -233,7 +237,7 @@ def _general_name(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not host or len(host) > MAX_NAME or not host.isascii() or any(sign in host for sign in " :/"):
-        raise ConfigError(f"a host name or an IP address, not {shown(host)}", place="--host", value=host)
+        raise ConfigError(f"a host name or an IP address, not {shown(host)}", location="--host", value=host)
     return x509.DNSName(host)
 
 
@@ -245,6 +249,6 @@ def _refuse_existing(folder: Path, names: Sequence[str]) -> None:
             raise RunError(
                 "is there already and is never overwritten; choose another folder (`uldp keys show` prints the public "
                 "lines of keys that are there)",
-                place=str(folder / name),
+                location=str(folder / name),
                 value=name,
             )

@@ -62,7 +62,7 @@ class Where:
     def __post_init__(self) -> None:
         if self.security is None and not self.address.loopback:
             raise ConfigError(
-                "without certificates only loopback is allowed; give --certificates", place="--insecure", value=self
+                "without certificates only loopback is allowed; give --certificates", location="--insecure", value=self
             )
         if self.security is not None:
             self.security.check()
@@ -73,7 +73,7 @@ def check_rehearsal(experiment: Experiment, address: Address, option: str) -> No
     if experiment.run.secrets == "simulated" and not address.loopback:
         raise ConfigError(
             "a rehearsal (run.secrets = 'simulated') stays on this machine; take 127.0.0.1, or run.secrets = 'os'",
-            place=option,
+            location=option,
             value=str(address),
         )
 
@@ -86,7 +86,7 @@ def node_keys(prepared: Prepared, security: Security | None) -> dict[str, str]:
     for silo in prepared.plan.silos:
         if silo not in given:
             raise ConfigError(
-                "the silo's node key is missing; `uldp keys silo` makes it", place=f"deployment.nodes.{silo}"
+                "the silo's node key is missing; `uldp keys silo` makes it", location=f"deployment.nodes.{silo}"
             )
     return {silo: str(given[silo]) for silo in prepared.plan.silos}
 
@@ -243,11 +243,11 @@ class Joining:
 
     def __post_init__(self) -> None:
         if self.ca is None and not self.superlink.loopback:
-            raise ConfigError("without an authority only loopback is allowed; give --ca", place="--insecure")
+            raise ConfigError("without an authority only loopback is allowed; give --ca", location="--insecure")
         if self.ca is not None and not self.ca.is_file():
             raise ConfigError(
                 "there is no certificate of the authority; ask the server's people for ca.crt",
-                place=str(self.ca),
+                location=str(self.ca),
                 value=str(self.ca),
             )
 
@@ -259,7 +259,7 @@ def join(prepared: Prepared, joining: Joining, say: Say) -> None:
     experiment, keys = prepared.experiment, joining.keys
     identity = credentials.identity_of(keys) if keys is not None and experiment.aggregation.identities else None
     if joining.ca is not None and keys is None:
-        raise ConfigError("are needed over TLS; `uldp keys silo` makes them", place="--keys")
+        raise ConfigError("are needed over TLS; `uldp keys silo` makes them", location="--keys")
     if joining.ca is not None and keys is not None:
         _check_node_key(experiment, prepared.silo, keys)
     with ExitStack() as until:
@@ -289,7 +289,7 @@ def _check_node_key(experiment: Experiment, silo: str, keys: Path) -> None:
     if told and told.split()[:2] != credentials.public_keys(silo, keys).node.split()[:2]:
         raise ConfigError(
             f"the node key in there is another than deployment.nodes.{silo}; compare the files",
-            place="--keys",
+            location="--keys",
             value=str(keys),
         )
 
@@ -333,7 +333,7 @@ class Node(_Supervisor):
         try:
             self._keep_running()
         except Exception as error:  # whatever it is: a silo without a node answers nobody, and must not look alive
-            self.trouble = RunError(f"Flower's node cannot be kept running: {first_line(error)}", place="join")
+            self.trouble = RunError(f"Flower's node cannot be kept running: {first_line(error)}", location="join")
         finally:
             self._silo.stop()
 
@@ -354,7 +354,7 @@ class Node(_Supervisor):
                     why = str(error)
                 if time.monotonic() - well > ADMISSION_SECONDS:
                     self.trouble = RunError(
-                        f"Flower's node does not stay up: {why}", place=str(self._joining.superlink)
+                        f"Flower's node does not stay up: {why}", location=str(self._joining.superlink)
                     )
                     return
                 if why != said:

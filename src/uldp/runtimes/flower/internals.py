@@ -94,10 +94,10 @@ def check_installed() -> None:
     try:
         flower = distribution("flwr")
     except PackageNotFoundError:
-        raise ConfigError(f"Flower is not installed; {INSTALL}", place="flwr") from None
+        raise ConfigError(f"Flower is not installed; {INSTALL}", location="flwr") from None
     if not flower.version.startswith(f"{VERSION}."):
         raise ConfigError(
-            f"version {flower.version}, {VERSION} is needed; {INSTALL}", place="flwr", value=flower.version
+            f"version {flower.version}, {VERSION} is needed; {INSTALL}", location="flwr", value=flower.version
         )
     programs = {entry.name for entry in flower.entry_points}
     missing = [name for name in PROGRAMS if name not in programs]
@@ -105,7 +105,7 @@ def check_installed() -> None:
     try:
         missing += run_for_json(command, "flwr", environment())["missing"]
     except RunError as error:
-        raise ConfigError(f"cannot be loaded ({error.message}); {INSTALL}", place="flwr", value=VERSION) from error
+        raise ConfigError(f"cannot be loaded ({error.message}); {INSTALL}", location="flwr", value=VERSION) from error
     if missing:
         raise _incomplete(missing)
 
@@ -137,7 +137,7 @@ def _incomplete(missing: list[str]) -> ConfigError:
     found = distribution("flwr").version
     return ConfigError(
         f"version {found} has no {', '.join(missing)}; uldp works with {VERSION}.0; {INSTALL}",
-        place="flwr",
+        location="flwr",
         value=found,
     )
 
@@ -177,14 +177,16 @@ def runtime_options(address: object, secret: Path) -> list[str]:
     return ["--runtime-api-address", str(address), "--superexec-auth-secret-file", str(secret)]
 
 
-def run_for_json(command: list[str], place: str, env: Mapping[str, str], folder: Path | None = None) -> dict[str, Any]:
+def run_for_json(
+    command: list[str], location: str, env: Mapping[str, str], folder: Path | None = None
+) -> dict[str, Any]:
     """Run a command that prints JSON as ``flwr --format json`` does; that it failed is a ``RunError``."""
     try:
         done = subprocess.run(
             command, env=env, cwd=folder, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        raise RunError(f"no answer after {COMMAND_SECONDS:g} s", place=place) from None
+        raise RunError(f"no answer after {COMMAND_SECONDS:g} s", location=location) from None
     start = done.stdout.find("{")
     try:
         tree = json.loads(done.stdout[start:]) if start >= 0 else {}
@@ -192,7 +194,7 @@ def run_for_json(command: list[str], place: str, env: Mapping[str, str], folder:
         tree = {}
     if done.returncode != 0 or not tree.get("success"):
         said = tree.get("error-message") or (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-        raise RunError(f"Flower says: {' '.join(str(said).split())}", place=place, value=done.returncode)
+        raise RunError(f"Flower says: {' '.join(str(said).split())}", location=location, value=done.returncode)
     return dict(tree)
 
 

@@ -45,7 +45,7 @@ class Address:
     port: int
 
     @classmethod
-    def parsed(cls, text: str, place: str) -> Address:
+    def parsed(cls, text: str, location: str) -> Address:
         """From ``HOST:PORT``.
 
         >>> Address.parsed("127.0.0.1:8000", "--address").port
@@ -58,7 +58,7 @@ class Address:
         except UnicodeError:
             good = False
         if not good:
-            raise ConfigError(f"HOST:PORT, for instance 127.0.0.1:8000, not {text!r}", place=place, value=text)
+            raise ConfigError(f"HOST:PORT, for instance 127.0.0.1:8000, not {text!r}", location=location, value=text)
         return cls(host.strip("[]"), int(port))
 
     @property
@@ -122,8 +122,8 @@ class Home:
 
     def run(self, *arguments: str) -> dict[str, Any]:
         """A command of ``flwr`` and the JSON that it prints."""
-        command, place = [_program("flwr"), *arguments, "--format", "json"], "flwr " + " ".join(arguments[:2])
-        return internals.run_for_json(command, place, self.environment(), self.folder)
+        command, location = [_program("flwr"), *arguments, "--format", "json"], "flwr " + " ".join(arguments[:2])
+        return internals.run_for_json(command, location, self.environment(), self.folder)
 
     def nodes(self) -> dict[str, int]:
         """Every node key that the SuperLink knows, and its node id."""
@@ -180,7 +180,7 @@ class Security:
                 there = (self.folder / name).is_file()
             if not there:
                 raise ConfigError(
-                    "is missing; `uldp keys certificates` makes one for trials", place=str(self.folder / name)
+                    "is missing; `uldp keys certificates` makes one for trials", location=str(self.folder / name)
                 )
 
 
@@ -341,10 +341,12 @@ class SuperLink:
         """Start both programs, and wait until they answer; one that runs already is used as it is."""
         if self._theirs:
             if not reachable(self._address):
-                raise RunError("no SuperLink answers there", place=str(self._address))
+                raise RunError("no SuperLink answers there", location=str(self._address))
             return
         if reachable(self._address):
-            raise RunError("another program listens there; stop it, or choose another port", place=str(self._address))
+            raise RunError(
+                "another program listens there; stop it, or choose another port", location=str(self._address)
+            )
         check_installed()
         extra, ca = {ADDRESS_VARIABLE: self._transport}, self._security.ca if self._security else None
         for name, command in (
@@ -362,9 +364,9 @@ class SuperLink:
     def _wait(self, child: Child) -> None:
         answers = wait_until(lambda: reachable(self._address) or child.ended is not None, START_SECONDS, 0.2)
         if not answers:
-            raise RunError(f"the SuperLink does not answer after {START_SECONDS:g} s", place=str(child.log))
+            raise RunError(f"the SuperLink does not answer after {START_SECONDS:g} s", location=str(child.log))
         if child.ended is not None:
-            raise RunError(f"the SuperLink ended at once: {child.last_words()}", place=str(child.log))
+            raise RunError(f"the SuperLink ended at once: {child.last_words()}", location=str(child.log))
 
     @property
     def running(self) -> bool:

@@ -29,8 +29,8 @@ from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.child import Child
 from uldp.runtimes.flower.internals import check_installed
 from uldp.runtimes.flower.processes import Address, free_port
-from uldp.runtimes.local import run as run_local
 from uldp.runtimes.recording import Result
+from uldp.runtimes.simulation import run as run_local
 from uldp.vectors import Vector
 
 Say = Callable[[str], None]
@@ -218,13 +218,13 @@ def _wait(parties: Mapping[str, Child], say: Say, timeout: float) -> None:
     while server.ended is None:
         for name, party in parties.items():
             if party.ended not in (None, 0):
-                raise RunError(f"{name} ended with code {party.ended}: {party.last_words()}", place=str(party.log))
+                raise RunError(f"{name} ended with code {party.ended}: {party.last_words()}", location=str(party.log))
         if time.monotonic() > end:
-            raise RunError(f"no end after {timeout:g} s", place=str(server.log))
+            raise RunError(f"no end after {timeout:g} s", location=str(server.log))
         lines = [line for line in server.log.read_text(errors="replace").splitlines() if line.startswith("round ")]
         for line in lines[shown:]:
             say(line)
         shown = len(lines)
         time.sleep(0.5)
     if server.ended != 0:
-        raise RunError(f"the server ended with code {server.ended}: {server.last_words()}", place=str(server.log))
+        raise RunError(f"the server ended with code {server.ended}: {server.last_words()}", location=str(server.log))

@@ -77,7 +77,7 @@ class Relay:
             self.heard.put(error)
         except (KeyError, TypeError, ValueError) as error:
             self.heard.put(
-                RunError(f"a request of the transport cannot be read ({first_line(error)})", place="transport")
+                RunError(f"a request of the transport cannot be read ({first_line(error)})", location="transport")
             )
 
     def _take(self) -> bool:
@@ -188,7 +188,7 @@ def relay(grid: Any, address: str, token: str, on_gone: Callable[[], None] = lam
     """Connect to the transport at ``address`` and relay its messages over ``grid``."""
     ours = os.environ.get(ADDRESS_VARIABLE)
     if ours is not None and address not in ("", ours):
-        raise RunError("this run belongs to another server than this SuperLink's", place="hub", value=address)
+        raise RunError("this run belongs to another server than this SuperLink's", location="hub", value=address)
     with frames.connect_within(ours or address, 10.0) as sock:
         frames.send(sock, {"kind": "carrier", "token": token}, b"")
         Relay(grid, sock, on_gone).run()

@@ -36,8 +36,8 @@ from uldp.runtimes.flower.child import Child, wait_until
 from uldp.runtimes.flower.internals import check_installed
 from uldp.runtimes.flower.processes import Home
 from uldp.runtimes.flower.transport import Transport
-from uldp.runtimes.local import Silos
 from uldp.runtimes.serving import Failed
+from uldp.runtimes.simulation import Silos
 from uldp.runtimes.temporary import TemporaryFolder
 from uldp.sessions.plan import Plan
 
@@ -89,13 +89,13 @@ def check_simulation(experiment: Experiment) -> None:
     if find_spec("ray") is None:
         raise ConfigError(
             "flower-sim needs Ray; in uldp's checkout: pip install -c constraints.txt '.[flower-sim]'",
-            place="--runtime",
+            location="--runtime",
             value="flower-sim",
         )
     if experiment.run.secrets != "simulated":
         raise ConfigError(
             "secrets of a real run do not travel to Ray's workers; leave --runtime out, or deploy with `uldp serve`",
-            place="run.secrets",
+            location="run.secrets",
             value=experiment.run.secrets,
         )
 
@@ -172,9 +172,9 @@ class SilosOnRay(Silos):
                 elif not body.late:
                     tries[name] = self._one_less(name, tries[name], body)
             if asked and engine.ended is not None:
-                raise RunError(f"Flower's engine has ended: {engine.last_words()}", place=str(self._log))
+                raise RunError(f"Flower's engine has ended: {engine.last_words()}", location=str(self._log))
             if asked and not self._transport.connected and time.monotonic() - began > START_SECONDS:
-                raise RunError(f"Flower's engine is not there after {START_SECONDS:g} s", place=str(self._log))
+                raise RunError(f"Flower's engine is not there after {START_SECONDS:g} s", location=str(self._log))
 
     def _taken(self, name: str, body: bytes) -> bytes:
         response = msgspec.msgpack.decode(body, type=SiloResponse)
@@ -184,7 +184,7 @@ class SilosOnRay(Silos):
 
     def _one_less(self, name: str, left: int, failed: Failed) -> int:
         if failed.refused or left <= 1:
-            raise RunError(f"{failed.reason}; nothing is lost, the run can be resumed", place=f"silo {name}")
+            raise RunError(f"{failed.reason}; nothing is lost, the run can be resumed", location=f"silo {name}")
         return left - 1
 
     def states(self) -> dict[str, bytes]:

@@ -21,8 +21,8 @@ from uldp.rng import Secrets
 from uldp.runtimes.flower import internals, messages, server_app
 from uldp.runtimes.flower.messages import from_record, to_record
 from uldp.runtimes.flower.simulation import Engine, SiloRequest, SiloResponse
-from uldp.runtimes.local import silo_session, simulated_plan
 from uldp.runtimes.recording import torch_threads
+from uldp.runtimes.simulation import silo_session, simulated_plan
 from uldp.sessions.plan import Plan
 from uldp.sessions.silo import SiloSession
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from uldp.privacy.composition import LEAST_GAIN, MOST_RELEASES, advanced_composition
+from uldp.privacy.composition import MAX_RELEASES, MIN_GAIN, advanced_composition
 from uldp.privacy.events import Composition, Event, LocalReports, flattened
 
 
@@ -16,11 +16,11 @@ def composed(epsilon: float, count: int, delta: float) -> float:
     (50.0, 17.79)
     """
     total = count * epsilon
-    if count > MOST_RELEASES:
+    if count > MAX_RELEASES:
         return total
     less = advanced_composition(epsilon, count, delta)
     # A delta always buys a little, of a single report too. What is less than a thousandth is not worth a failure.
-    return less if less < (1 - LEAST_GAIN) * total else total
+    return less if less < (1 - MIN_GAIN) * total else total
 
 
 class LocalAccountant:

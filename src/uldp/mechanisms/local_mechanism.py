@@ -20,10 +20,10 @@ import numpy as np
 
 from uldp.errors import ConfigError, ModelError
 from uldp.rng import SecretStream
-from uldp.vectors import LARGEST_LIMIT, SMALLEST_LIMIT, Vector
+from uldp.vectors import MAX_LIMIT, MIN_LIMIT, Vector
 
-SMALLEST_EPSILON: Final = 1e-6
-LARGEST_EPSILON: Final = 20.0
+MIN_EPSILON: Final = 1e-6
+MAX_EPSILON: Final = 20.0
 
 _BLOCK: Final = 1 << 15  # weights at once: the arrays of a step stay in the cache, and calls cost little beside them
 
@@ -44,25 +44,25 @@ class LocalMechanism(ABC):
         _check_number("method.epsilon_weight", self.epsilon)
         _check_number("method.center", self.center)
         _check_number("method.radius", self.radius)
-        if not SMALLEST_EPSILON <= self.epsilon <= LARGEST_EPSILON:
+        if not MIN_EPSILON <= self.epsilon <= MAX_EPSILON:
             raise ConfigError(
-                f"from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, not {self.epsilon!r}: the epsilon of one weight, "
+                f"from {MIN_EPSILON:g} to {MAX_EPSILON:g}, not {self.epsilon!r}: the epsilon of one weight, "
                 "whose probabilities are whole multiples of 2^-53",
-                place="method.epsilon_weight",
+                location="method.epsilon_weight",
                 value=self.epsilon,
             )
-        if not SMALLEST_LIMIT <= self.radius <= LARGEST_LIMIT:
+        if not MIN_LIMIT <= self.radius <= MAX_LIMIT:
             raise ConfigError(
-                f"from {SMALLEST_LIMIT:g} to {LARGEST_LIMIT:g}, not {self.radius!r}: half the width of the range of "
+                f"from {MIN_LIMIT:g} to {MAX_LIMIT:g}, not {self.radius!r}: half the width of the range of "
                 "weights, such as 0.075",
-                place="method.radius",
+                location="method.radius",
                 value=self.radius,
             )
-        if abs(self.center) > LARGEST_LIMIT:
+        if abs(self.center) > MAX_LIMIT:
             raise ConfigError(
-                f"from {-LARGEST_LIMIT:g} to {LARGEST_LIMIT:g}, not {self.center!r}: the middle of the range of "
+                f"from {-MAX_LIMIT:g} to {MAX_LIMIT:g}, not {self.center!r}: the middle of the range of "
                 "weights, such as 0",
-                place="method.center",
+                location="method.center",
                 value=self.center,
             )
 
@@ -123,15 +123,15 @@ class LocalMechanism(ABC):
         return np.clip(weights, self.low, self.high)
 
 
-def _check_number(place: str, value: object) -> None:
+def _check_number(location: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"a finite number, not {value!r}", place=place, value=value)
+        raise ConfigError(f"a finite number, not {value!r}", location=location, value=value)
 
 
-def check_whole(place: str, value: object, smallest: int, what: str) -> None:
+def check_whole(location: str, value: object, smallest: int, what: str) -> None:
     """Refuse what is not a whole number from ``smallest`` up."""
     if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-        raise ConfigError(f"{what}, a whole number from {smallest} up, not {value!r}", place=place, value=value)
+        raise ConfigError(f"{what}, a whole number from {smallest} up, not {value!r}", location=location, value=value)
 
 
 def _check_weights(weights: Vector) -> None:
@@ -140,6 +140,6 @@ def _check_weights(weights: Vector) -> None:
         bad = int(finite.size - np.count_nonzero(finite))
         raise ModelError(
             f"{bad} of {finite.size} weights are not finite, so they cannot be perturbed; lower the learning rate",
-            place="weights",
+            location="weights",
             value=float(weights[~finite][0]),
         )

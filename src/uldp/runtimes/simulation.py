@@ -123,10 +123,10 @@ def run(
         raise ConfigError(
             f"an Experiment, not a {type(experiment).__name__}; Experiment.from_file(path) reads one, "
             "Experiment.from_tree(settings) makes one",
-            place="experiment",
+            location="experiment",
         )
     if not isinstance(directory, RunDirectory | Path | str | None):
-        raise ConfigError(f"the path of a folder, not a {type(directory).__name__}", place="directory")
+        raise ConfigError(f"the path of a folder, not a {type(directory).__name__}", location="directory")
     prepared = experiment if isinstance(experiment, Prepared) else prepare(experiment)
     if isinstance(directory, Path | str):
         directory = RunDirectory.create(directory, prepared.experiment)
@@ -194,7 +194,7 @@ class _LocalRun(RecordedRun):
 
     def _restore_silos(self, states: Mapping[str, bytes]) -> None:
         if set(states) != set(self._prepared.plan.silos):
-            raise RunError("the checkpoint has other silos; restore them, or start a new run", place="checkpoint")
+            raise RunError("the checkpoint has other silos; restore them, or start a new run", location="checkpoint")
         self._silos.restore(states)
 
     def _left_out_now(self) -> int:

@@ -93,19 +93,19 @@ class Noise:
         return np.stack([self._dropout, self._order], axis=1)
 
     def dropout(
-        self, rate: float, place: Place, shape: tuple[int, int, int], dtype: Any = np.float32
+        self, rate: float, location: Place, shape: tuple[int, int, int], dtype: Any = np.float32
     ) -> npt.NDArray[Any]:
         """Factors 0 or 1/(1-rate): (steps, users, records, units), for ``shape`` = (users, records, units).
 
         The users are the first ``shape[0]`` ones. One 32-bit hash decides two neighbouring units, 16 bits each.
         """
         users, records, units = shape
-        steps = len(place.steps)
+        steps = len(location.steps)
         if rate >= 1.0:
             return np.zeros((steps, *shape), dtype)
         lanes = (units + 1) // 2
-        rows = mix(self._dropout[None, :users] + place.words()[:, None])
-        rows = mix(rows[:, :, None] + _counters(place.first, records))
+        rows = mix(self._dropout[None, :users] + location.words()[:, None])
+        rows = mix(rows[:, :, None] + _counters(location.first, records))
         low = rows.astype(np.uint32)[..., None]
         high = (rows >> np.uint64(32)).astype(np.uint32)[..., None]
         bits = low + _counters(0, lanes).astype(np.uint32)
@@ -124,8 +124,8 @@ class Noise:
 
     def orders(self, users: IntArray, epochs: IntArray, counts: IntArray) -> IntArray:
         """For each of ``users`` (places in this object) a random order of 0..count-1, followed by the other places."""
-        place = mix(_counters(0, int(epochs.max(initial=0)) + 1))[epochs]
-        keys = mix(mix(self._order[users] + place)[:, None] + _counters(0, int(counts.max(initial=0)))[None, :])
+        location = mix(_counters(0, int(epochs.max(initial=0)) + 1))[epochs]
+        keys = mix(mix(self._order[users] + location)[:, None] + _counters(0, int(counts.max(initial=0)))[None, :])
         keys[np.arange(keys.shape[1])[None, :] >= counts[:, None]] = np.uint64(_MASK)
         return np.argsort(keys, axis=1, kind="stable").astype(np.int64)
 
