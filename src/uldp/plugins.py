@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from uldp.errors import ConfigError, own_code
+from uldp.errors import ConfigError, did_you_mean, own_code
 
 
 def import_own(module: str) -> ModuleType:
@@ -29,10 +31,25 @@ def named_object(name: str, location: str) -> Any:
     True
     """
     module, _, attribute = name.partition(":")
-    with own_code(
-        ConfigError, f"cannot import {name!r}; its folder must be the current one or on PYTHONPATH", location
-    ):
-        return getattr(import_own(module), attribute)
+    first = Path(module.partition(".")[0])
+    there = first.with_suffix(".py").is_file() or first.is_dir() or _on_path(str(first))
+    why = "failed while it was imported" if there else "is neither in the current folder nor on PYTHONPATH"
+    with own_code(ConfigError, f"cannot import {name!r}: {module} {why}", location):
+        imported = import_own(module)
+    if not hasattr(imported, attribute):
+        raise ConfigError(
+            f"cannot import {name!r}: {module} has no {attribute!r}{did_you_mean(attribute, dir(imported))}",
+            location=location,
+            value=name,
+        )
+    return getattr(imported, attribute)
+
+
+def _on_path(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def named_class(name: str, base: type, location: str) -> Any:

@@ -48,7 +48,7 @@ def rounding_margin(dimension: int) -> float:
 def clip_rows(rows: Rows, clip: float) -> Vector:
     """Every row scaled down to L2 norm at most ``clip``, in float64 and from the safe side of rounding.
 
-    A row that is not finite stays so; the sum leaves such rows out (``uldp.methods.release``).
+    A row that is not finite stays so; the sum leaves such rows out (``uldp.privacy.releases.sums``).
 
     >>> clip_rows(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0).round(6)
     array([[0.6, 0.8],

@@ -173,3 +173,64 @@ def test_a_silo_s_state_of_another_version_still_says_which_round_was_answered()
     state = msgspec.msgpack.encode({"phase": "ready", "round": 7, "answered": {"remark": 0}, "new": 1})
     assert SiloSession.last_round(state) == 7 and not SiloSession.is_closed(state)
     assert SiloSession.is_closed(SiloSession.ended(state))
+
+
+METHOD = """
+from dataclasses import dataclass
+from uldp import UserSum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(UserSum):
+    mu: float = 0.1
+    summary = "mine"
+
+    def silo(self, x, data, learner, streams):
+        for users, rows in learner.user_gradients(x, data, streams):
+            yield users, -rows
+
+
+class Undecorated(UserSum):
+    mu: float = 0.1
+    summary = "mine"
+
+
+class Stateless(Mine):
+    def server(self, state, total, facts):
+        return state.x
+"""
+
+
+def test_a_run_does_not_go_on_with_changed_code(foreign):
+    import subprocess
+    import sys
+
+    (foreign / "own_method.py").write_text(METHOD)
+    base = ["--dataset", "breast-cancer", "--method", "own_method:Mine", "--rounds", "2", "--out", "r"]
+    assert runner.invoke(app, ["run", *base]).exit_code == 0
+    (foreign / "own_method.py").write_text(METHOD.replace("-rows", "0 * rows"))
+    done = subprocess.run([sys.executable, "-m", "uldp", "resume", "r"], capture_output=True, text=True)
+    assert done.returncode == 2 and "code that they name" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("own_second:Undecorated", "put @dataclass(frozen=True, kw_only=True)"),
+        ("own_second:Stateless", "must return a uldp.State, not a ndarray"),
+        ("own_second:Mines", "Did you mean 'Mine'?"),
+        ("nowhere_at_all:Mine", "is neither in the current folder nor on PYTHONPATH"),
+    ],
+)
+def test_mistakes_of_a_first_method_get_one_sentence(foreign, name, said):
+    (foreign / "own_second.py").write_text(METHOD)
+    result = runner.invoke(app, ["run", "--dataset", "breast-cancer", "--method", name, "--rounds", "1", "--out", "r"])
+    assert result.exit_code == 2 and said in result.output, result.output
+
+
+def test_an_event_that_no_accountant_knows_is_refused_before_anything_is_trained():
+    from uldp.experiment.build import check_event
+
+    check_event(Gaussian(5.0), int)
+    with pytest.raises(ConfigError, match="return one of"):
+        check_event(0.5, int)

@@ -878,7 +878,7 @@ def test_a_class_under_a_name_of_ours_is_named_as_the_experiment_names_it():
 
 def test_reassuring_words_come_after_the_name():
     lines = reports.summary(small(Reassuring).planned_statement())
-    assert "proven by uldp" in lines[0] and "not proven" in lines[0]
+    assert "NOT PROVEN BY uldp" in lines[0]
     assert all("All of this" not in line for line in lines[:1])
 
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import hashlib
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import numpy as np
 
 from uldp.aggregation import AGGREGATIONS
 from uldp.caveats import Caveat, Severity
 from uldp.data.federation import Federation, IntArray, Records, SiloData, Task
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, shown
 from uldp.experiment.config import Experiment
-from uldp.experiment.foreign import authors
+from uldp.experiment.foreign import authors, code_digests
 from uldp.experiment.loading import load_federation
 from uldp.experiment.noise import noised_method
 from uldp.learners.base import Learner
 from uldp.limits import MAX_PAIRED_SILOS, MAX_UPDATES
 from uldp.methods.registry import is_own
+from uldp.privacy.events import Event
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.releases import OWN_RELEASES, PublicFacts, sealed
 from uldp.privacy.statement import Background, Statement, compose
@@ -82,7 +83,7 @@ class Prepared:
         plan, federation = self.plan, self.federation
         return Background(
             caveats=(*federation.caveats, *plan.method.caveats(plan.facts)),
-            corrections=plan.method.corrections(),
+            corrections=plan.method.corrections() if is_own(plan.method) else (),
             no_guarantee=federation.no_guarantee,
             hashed_ids=federation.hashed_ids,
             asserted_by=asserted_by(self.experiment, plan),
@@ -185,11 +186,17 @@ def agreed_plan(experiment: Experiment, learner: TorchLearner, federation: Feder
             "the loss of survival times couples records, so sums of silos are no metric of all; leave it out",
             location="run.evaluate_silos",
         )
+    release.check()
+    check_event(release.event(facts.silos), type(release))
+    foreign = [name.partition(":")[0] for name in (*authors([experiment]), experiment.model.name) if ":" in name]
+    foreign += [type(release).__module__, type(method).__module__]
     return Plan(
         # The calibrated noise is part of what is agreed on: another version of an accountant may find another one. And
-        # so are the model's tensors: somebody's own model may be another one elsewhere. And an aggregation's defaults.
+        # so are the model's tensors: somebody's own model may be another one elsewhere. And an aggregation's defaults,
+        # and the text of code that is not ours.
         digest=hashlib.sha256(
-            f"{experiment.digest()} {method!r} {release!r} {aggregation!r} {learner.layer_sizes}".encode()
+            f"{experiment.digest()} {method!r} {release!r} {aggregation!r} {learner.layer_sizes} "
+            f"{code_digests(foreign)}".encode()
         ).hexdigest(),
         release=release,
         rounds=method.rounds,
@@ -202,6 +209,17 @@ def agreed_plan(experiment: Experiment, learner: TorchLearner, federation: Feder
         outputs=first_outputs(learner, federation.feature_shape, Streams.from_seed(experiment.run.seed)),
         measures=learner.measures if experiment.run.evaluate_silos else (),
     )
+
+
+def check_event(event: object, kind: type) -> None:
+    """Refuse what a release states, if no accountant could interpret it."""
+    if not isinstance(event, Event):
+        known = ", ".join(one.__name__ for one in get_args(Event))
+        raise ConfigError(
+            f"event of {kind.__module__}:{kind.__qualname__} is {shown(event)}; return one of {known} "
+            "(uldp.privacy.events)",
+            location="method",
+        )
 
 
 def _check_products(facts: PublicFacts, *, paired: bool) -> None:

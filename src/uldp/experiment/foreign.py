@@ -6,8 +6,11 @@ is known from its tree, before anything is imported.
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uldp.methods.registry import is_own
@@ -46,6 +49,16 @@ def authors(experiments: Iterable[Experiment]) -> tuple[str, ...]:
         names = (one.method_name, one.aggregation.name, one.data.dataset or "")
         found |= {name: None for name in names if ":" in name}
     return tuple(found)
+
+
+def code_digests(modules: Iterable[str]) -> list[str]:
+    """Fingerprints of the files of these modules, without ours: a run goes on with the code that it was begun with."""
+    found = []
+    for name in sorted({name for name in modules if name.partition(".")[0] != "uldp"}):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        text = Path(file).read_bytes() if file and Path(file).is_file() else b""
+        found.append(f"{name} {hashlib.sha256(text).hexdigest()}")
+    return found
 
 
 def foreign_code(tree: Any) -> tuple[ForeignCode, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from uldp.errors import ConfigError, did_you_mean, own_code, shown
@@ -105,4 +105,14 @@ def lookup(name: str) -> Named:
             location="method.name",
             value=name,
         )
-    return Named(named_class(name, Method, "method.name"))
+    found = named_class(name, Method, "method.name")
+    known = {item.name for item in fields(found)}
+    hints = vars(found).get("__annotations__", {})
+    if odd := [key for key, hint in hints.items() if key not in known and "ClassVar" not in str(hint)]:
+        raise ConfigError(
+            f"{name!r} has {odd[0]} as an annotation and not as a setting; put @dataclass(frozen=True, kw_only=True) "
+            "above the class",
+            location="method.name",
+            value=name,
+        )
+    return Named(found)

@@ -15,7 +15,7 @@ from typing import Any
 from uldp.caveats import Caveat, Severity
 from uldp.privacy import sentences
 from uldp.privacy.accountants import Composition, Epsilon, account, account_replaced
-from uldp.privacy.events import Event, LocalReports
+from uldp.privacy.events import Event, LocalReports, flattened
 from uldp.privacy.ledger import Ledger
 from uldp.privacy.releases import Adversary, LocalPerturbation, Release, views
 from uldp.privacy.sentences import finite_or_none, noise_kind
@@ -215,10 +215,17 @@ def exposures_of(
         else:
             seen = _seen(release, adversary, releases, missing)
         found = account(seen, ledger.delta).value
-        replaced = found if release.replace_one else account_replaced(seen, ledger.delta).value
+        replaced = found if release.replace_one else _replaced(seen, ledger.delta)
         counts = disclosure.shows_counts and adversary.who != "public"
         rows.append(Exposure(who, sees, found, replaced, counts))
     return tuple(rows)
+
+
+def _replaced(seen: Composition, delta: float) -> float:
+    """Epsilon under replace-one adjacency, of a release whose event is about records that are removed."""
+    if any(isinstance(event, LocalReports) for event in flattened(seen)):
+        return math.inf  # local reports are about replaced data only where every client perturbs by itself
+    return account_replaced(seen, delta).value
 
 
 def _adversaries(release: Release, shown: Disclosure, *, any_missing: bool) -> list[tuple[str, str, Adversary]]:

@@ -16,7 +16,7 @@ def summary(statement: Statement) -> list[str]:
     """Three lines: who is protected against whom, epsilon at delta, the single most important caveat."""
     lines = []
     if statement.asserted_by:
-        lines.append(f"Asserted by {', '.join(statement.asserted_by)}, not proven by uldp:")
+        lines.append(asserted(statement.asserted_by))
     if not statement.holds:
         lines.append(statement.headline())
     else:
@@ -50,7 +50,7 @@ def text(statement: Statement) -> list[str]:
     """The whole statement, line by line."""
     whose, headline = asserted(statement.asserted_by), statement.headline()
     lines = [whose] if headline.startswith(whose) else []  # a line of its own, however long the names are
-    lines += textwrap.wrap(headline.removeprefix(whose), WIDTH)
+    lines += textwrap.wrap(headline.removeprefix(whose).strip(), WIDTH)
     for caveat in statement.weakening():
         lines += ["", *textwrap.wrap(caveat.text, WIDTH)]
     table = rows(statement) if statement.holds else []

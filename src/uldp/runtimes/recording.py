@@ -292,7 +292,7 @@ class RecordedRun(ABC):
         wrong = ""
         released = {(entry.round, entry.content) for entry in self._server.ledger.entries}
         if checkpoint.digest != self._prepared.plan.digest:
-            wrong = "the settings in experiment.json are not those the run began with"
+            wrong = "the settings in experiment.json, or the code that they name, are not those the run began with"
         elif checkpoint.data != self._data:
             wrong = "the data are not those the run began with"
         elif not released.issuperset(checkpoint.released):

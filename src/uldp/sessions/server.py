@@ -302,6 +302,8 @@ class ServerSession:
             raise RunError("a round was not charged before the model changed", location="ledger")
         total = self._plan.release.encoding.decode(from_words(self._sum))
         state = self._plan.method.server(self._state, total, self._plan.facts)
+        if not isinstance(state, State):
+            raise ModelError(f"must return a uldp.State, not a {type(state).__name__}", location="method.server")
         if not np.isfinite(state.x).all():
             raise ModelError(
                 f"the model is no longer finite after round {self._round + 1}; lower method.global_lr",

@@ -118,6 +118,7 @@ class Runner:
             sums = np.zeros(self.program.parameters)
             part = slice(begin, begin + _CLIPPED_RECORDS)
             users = Groups(_NONE, _NONE, _NONE, records[part], keys[part])
+            _check(self.program, table, users, at.CLIP)
             self._call(at.CLIP, start, table, users, (clip, 0.0, 0.0), (step, 0, 0), self._rows(0), sums)
             return sums
 
@@ -137,6 +138,7 @@ class Runner:
             records = np.arange(begin, min(begin + _BLOCK_RECORDS, len(table.labels)), dtype=np.int64)
             rows = np.zeros((len(records), self.program.outputs), dtype=self.dtype)
             users = Groups(_NONE, _NONE, _NONE, records, np.zeros((0, 2), dtype=np.uint64))
+            _check(self.program, table, users, at.PREDICT)
             self._call(at.PREDICT, start, table, users, _NO_SETTINGS, (0, 0, 0), rows, np.zeros(0))
             return rows.astype(np.float64)
 
@@ -155,6 +157,7 @@ class Runner:
         options: tuple[int, int, int],
     ) -> Iterator[tuple[IntArray, Rows]]:
         start = self._start(x)
+        _check(self.program, table, groups, what)
         work = int(groups.counts.sum()) * max(1, options[0]) * self.program.products
         most = len(groups.users) if work < _LITTLE_WORK else _BLOCK_USERS
         size = max(1, min(most, _BLOCK_BYTES // (self.program.parameters * self.dtype.itemsize)))
@@ -204,7 +207,6 @@ class Runner:
     ) -> None:
         program, head = self.program, self.program.header
         most = int(users.counts.max(initial=1))
-        _check(program, table, users, what)
         given = (
             program.table, program.reals, head, np.array(settings, dtype=np.float64),
             np.array(options, dtype=np.int64), start, program.places, table.features, table.labels,
@@ -234,7 +236,7 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _check(program: Program, table: Table, users: Groups, what: int) -> None:
-    """Kernels do not look where they read: everything is looked at here."""
+    """Kernels do not look where they read: everything is looked at here, once for all blocks of users."""
     starts, counts, records = users.starts, users.counts, users.records
     keys = 0 if what == at.PREDICT else len(records) if what == at.CLIP else len(starts)
     if not (
