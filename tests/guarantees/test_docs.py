@@ -240,3 +240,14 @@ def test_the_glossary_names_files_that_exist():
     rows = re.findall(r"^\| .* \| `([a-z_/.]+)` \|$", words, flags=re.M)
     assert len(rows) > 50
     assert [file for file in rows if not (ROOT / "src" / "uldp" / file).exists()] == []
+
+
+def test_the_example_release_trains_and_is_named(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.chdir(tmp_path)
+    arguments = ["run", "--dataset", "breast-cancer", "--method", "own_release:NoisyGradients", "--rounds", "3"]
+    result = runner.invoke(app, [*arguments, "--out", "r"])
+    assert result.exit_code == 0, result.output
+    said = "ASSERTED BY own_release:NoisySiloSum, own_release:NoisyGradients, NOT PROVEN BY uldp"
+    assert said in result.stdout
+    assert (tmp_path / "r" / "statement.txt").read_text().startswith(said)
