@@ -11,8 +11,8 @@ import typer
 
 from uldp.cli.output import Json, print_json, reporting
 
-PLACES = 10
-"""Places for each person that ids are hashed into: about a tenth of the people then share one."""
+BUCKETS = 10
+"""Buckets for each person that ids are hashed into: about a tenth of the people then share one."""
 
 _METHOD = """\
 [model]
@@ -36,7 +36,7 @@ name = "masked"                # the server sees the total only; "paillier" also
 
 [run]
 seed = 0
-secrets = "simulated"          # "os" before a model of real data leaves the house: noise that nobody can repeat
+secrets = "simulated"          # "os" before a model trained on real data is released: noise that nobody can repeat
 """
 
 _BUILTIN = """\
@@ -85,7 +85,7 @@ def new(
         data = _BUILTIN.format(name=info.name, users=info.users, silos=info.silos, allocation=info.allocation)
     # A squared loss has steeper slopes than a logistic one: smaller steps and a smaller clip, or training runs away.
     steps = (0.05, 0.1) if silo and '[data.schema.label]\nkind = "number"' in data else (0.5, 1.0)
-    settings = {"local_lr": steps[0], "clip": steps[1], "global_lr": 4.0 * PLACES * len(silo) if silo else 10.0}
+    settings = {"local_lr": steps[0], "clip": steps[1], "global_lr": 4.0 * BUCKETS * len(silo) if silo else 10.0}
     method = _METHOD.format(**settings)
     file = target.name if target.name.isprintable() else "FILE"
     head = f"# An experiment of uldp. Show what it costs: uldp plan {quote(file)}. Train: uldp run {quote(file)}"
@@ -125,7 +125,7 @@ def _tables(
             raise ConfigError("is needed with --silo", location=option)
     if user == label:
         raise ConfigError(f"{label!r} is the user column and cannot be predicted", location="--label", value=label)
-    check_whole(people, 2, MAX_USERS // PLACES, "--people")
+    check_whole(people, 2, MAX_USERS // BUCKETS, "--people")
     draft = draft_silos(
         {str(path): read_table(path, "--silo") for path in silos},
         str(user),
@@ -144,9 +144,9 @@ def _tables(
             f"silos = {toml_value([relative(path) for path in silos])}",
             f"user = {toml_value(user)}",
             f"label = {toml_value(label)}",
-            f"# Ids are hashed into so many places: {PLACES} for each of {people} people, so that few share one.",
+            f"# Ids are hashed into buckets: {BUCKETS} for each of {people} people, so that few share one.",
             '# Or give roster = "ids.txt" instead, a list of all ids.',
-            f"users = {PLACES * int(people or 0)}",
+            f"users = {BUCKETS * int(people or 0)}",
             f"test = {toml_value(relative(test))}" if test else "test_fraction = 0.2   # of the users",
             "",
             "# Public constants. Ranges and categories are agreed on by the parties, never computed from the data:",

@@ -45,6 +45,7 @@ class _Run:
     of_client: Counter[Event]
     void: bool
     unit: str | None
+    asserted_by: tuple[str, ...] = ()
 
     @property
     def experiment(self) -> Experiment:
@@ -55,14 +56,13 @@ class _Run:
         return self.experiment.run.secrets == "simulated"
 
     def to_json(self) -> dict[str, Any]:
-        from uldp.experiment.foreign import authors
         from uldp.privacy.accountants import account
         from uldp.privacy.sentences import guarantee
 
         unit, delta = self.unit, self.experiment.privacy.delta
         epsilon = account(self.of_client or self.spent, delta).value
         why_not = "a person faces a loss without bound in this run" if self.void or unit == "record" else ""
-        by = authors([self.experiment])
+        by = self.asserted_by
         words = guarantee(unit, epsilon, delta, simulated=self.simulated, no_guarantee=why_not, asserted_by=by)
         about = {"run": self.people.run, "method": self.experiment.method_name, "unit": unit, "rounds": self.rounds}
         return {**about, **_privacy(words, epsilon, delta, simulated=self.simulated)}
@@ -110,7 +110,6 @@ def _privacy(words: str, epsilon: float, delta: float, *, simulated: bool) -> di
 
 def _summed(runs: list[_Run], released: list[Counter[Event]], delta: float, unit: str, whom: str) -> dict[str, Any]:
     """What these releases cost together."""
-    from uldp.experiment.foreign import authors
     from uldp.privacy.accountants import account
     from uldp.privacy.sentences import guarantee
 
@@ -118,7 +117,7 @@ def _summed(runs: list[_Run], released: list[Counter[Event]], delta: float, unit
     simulated = any(run.simulated for run in runs)
     epsilon = account(sum(released, Counter()), at).value
     why_not = "" if math.isfinite(epsilon) else "one of these runs bounds nobody's loss"
-    by = authors(run.experiment for run in runs) if not why_not else ()
+    by = () if why_not else tuple(dict.fromkeys(name for run in runs for name in run.asserted_by))
     words = guarantee(unit, epsilon, at, simulated=simulated, no_guarantee=why_not, scope=whom, asserted_by=by)
     return {**_privacy(words, epsilon, at, simulated=simulated), "asserted_by": list(by)}
 
@@ -271,7 +270,8 @@ def _read(path: Path) -> _Run:
     released = unbounded if void else released
     spent = released if unit == "user" else unbounded
     of_client: Counter[Event] = released if unit == "client" else Counter()
-    return _Run(Population.of(directory, experiment), rounds, spent, of_client, void, unit)
+    by = _asserted_by(directory, experiment)
+    return _Run(Population.of(directory, experiment), rounds, spent, of_client, void, unit, by)
 
 
 def _check_whole(directory: RunDirectory, rounds: int) -> None:
@@ -287,6 +287,15 @@ def _check_whole(directory: RunDirectory, rounds: int) -> None:
             f"holds {rounds} of {trained} rounds; restore it: without it nobody knows what was spent",
             location=str(directory.path / "ledger.jsonl"),
         )
+
+
+def _asserted_by(directory: RunDirectory, experiment: Experiment) -> tuple[str, ...]:
+    """Code that is not ours and on which the run's epsilon rests: as its statement says, and as its settings say."""
+    from uldp.experiment.foreign import authors
+
+    stated = directory.read_json("statement.json").get("asserted_by") if directory.has("statement.json") else None
+    named = [str(name) for name in stated] if isinstance(stated, list) else []
+    return tuple(dict.fromkeys([*named, *authors([experiment])]))
 
 
 def _unit(directory: RunDirectory, experiment: Experiment) -> str | None:

@@ -192,7 +192,7 @@ def _collisions(ids: frozenset[str], index: UserIndex) -> tuple[str, ...]:
     if units == len(ids):
         return ()
     return (
-        f"data.users: {len(ids)} user ids fall on {units} places by hashing; whoever shares a place has the larger"
+        f"data.users: {len(ids)} user ids fall on {units} buckets by hashing; whoever shares a bucket has the larger"
         " epsilon that the statement names (a larger data.users makes this rarer, a roster avoids it)",
     )
 
