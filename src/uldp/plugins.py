@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from uldp.errors import ConfigError, did_you_mean, own_code
+from uldp.errors import ConfigError, did_you_mean, own_code, shown
 
 
 def import_own(module: str) -> ModuleType:
@@ -31,8 +31,9 @@ def named_object(name: str, location: str) -> Any:
     True
     """
     module, _, attribute = name.partition(":")
-    first = Path(module.partition(".")[0])
-    there = first.with_suffix(".py").is_file() or first.is_dir() or _on_path(str(first))
+    if not module or not attribute:
+        raise ConfigError(f"write package.module:Name, not {shown(name)}", location=location, value=name)
+    there = _findable(module.partition(".")[0])
     why = "failed while it was imported" if there else "is neither in the current folder nor on PYTHONPATH"
     with own_code(ConfigError, f"cannot import {name!r}: {module} {why}", location):
         imported = import_own(module)
@@ -45,10 +46,10 @@ def named_object(name: str, location: str) -> Any:
     return getattr(imported, attribute)
 
 
-def _on_path(module: str) -> bool:
+def _findable(module: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
+        return Path(f"{module}.py").is_file() or Path(module).is_dir() or importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError, OSError):
         return False
 
 

@@ -234,3 +234,10 @@ def test_an_event_that_no_accountant_knows_is_refused_before_anything_is_trained
     check_event(Gaussian(5.0), int)
     with pytest.raises(ConfigError, match="return one of"):
         check_event(0.5, int)
+
+
+@pytest.mark.parametrize("name", [":x", "x:", "a..b:C", "a\x01:b", "..:x"])
+@pytest.mark.parametrize("setting", ["method.name", "aggregation.name", "data.dataset"])
+def test_a_name_that_cannot_be_one_gets_one_sentence(setting, name):
+    result = runner.invoke(app, ["run", toml("e.toml"), "--set", f"{setting}={name}", "--out", "r"])
+    assert result.exit_code == 2 and result.output.count("error:") == 1
