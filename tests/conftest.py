@@ -1,6 +1,8 @@
 """Settings for all tests: hypothesis without a clock, so that a slow machine fails nothing; no file of the user's."""
 
 import signal
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,3 +23,10 @@ def state(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ULDP_STATE", str(folder))
         yield folder
+
+
+@pytest.fixture
+def short_path():
+    """A folder for sockets, whose paths must be short: pytest's own folders are too deep."""
+    with tempfile.TemporaryDirectory(prefix="uldp-") as folder:
+        yield Path(folder)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import fields, replace
+from types import MappingProxyType
 
+import msgspec
 import numpy as np
 
 from uldp._version import __version__
 from uldp.aggregation import lookup_aggregation
+from uldp.aggregation.key_agreement import KeyRequest, SealedSeeds, SiloKey, SiloKeys
+from uldp.aggregation.paillier_messages import BlindedShares, EncryptedWeights, SealedSeed
 from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.methods.base import Method
 from uldp.methods.registry import lookup
@@ -18,9 +23,16 @@ from uldp.privacy.releases.sums import IntegerSum
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
-from uldp.sessions.server import ServerSession
+from uldp.sessions.server import ServerSession, Stage
 from uldp.sessions.silo import SiloSession, signing_key
-from uldp.vectors import clip_rows
+from uldp.vectors import clip_rows, from_residues
+
+KINDS = (*m.CORE, KeyRequest, SiloKey, SiloKeys, SealedSeeds, SealedSeed, BlindedShares, EncryptedWeights)
+
+
+def decode(data: bytes, **about) -> m.Message:
+    """The body of any message of ours."""
+    return m.decode(data, kinds=KINDS, **about)
 
 
 class TinyLearner:
@@ -92,6 +104,7 @@ def small_federation(users=6, silos=3, dimension=4, records=30, seed=0, scale=1.
     return Federation("small", tuple(parts), users, Task(0), Records(*draw(20)))
 
 
+NO_OWNERS = MappingProxyType({})
 MODEL = {"release": __version__, "layers": "", "outputs": b""}
 """What greetings say of the model where a plan says nothing."""
 SMALL_KEY = 512
@@ -116,8 +129,8 @@ def with_paillier_weights(method: Method, paillier) -> Method:
         def __init__(self, ratios):
             self.ratios = ratios
 
-        def tell(self, counts):
-            return super().tell(self.ratios.capped(counts))
+        def totals(self, counts):
+            return super().totals(self.ratios.capped(counts))
 
         def check(self, counts, told):
             """Totals of capped counts may be smaller than a silo's own count."""
@@ -171,10 +184,11 @@ def make_sessions(
     secrets=None,
     aggregation="plain",
     min_silos=0,
+    owners=NO_OWNERS,
 ):
     """A server and its silos, ready for the first message. The silos' signing keys come from the secrets.
 
-    Where the federation holds people out, silos measure at the end.
+    Where the federation holds people out, silos measure at the end. ``owners`` are those of some silos, by name.
     """
     learner = learner or TinyLearner(federation.feature_shape[0])
     plan = make_plan(method, federation, learner.dimension, aggregation)
@@ -186,15 +200,49 @@ def make_sessions(
     server = ServerSession(plan, learner.initial(streams), Ledger(delta, budget), secrets)
     holdout = federation.holdout or [None] * len(federation.silos)
     silos = {
-        silo.name: SiloSession(plan, silo, learner, streams, secrets, holdout=held)
+        silo.name: SiloSession(plan, silo, learner, streams, secrets, holdout=held, owner=owners.get(silo.name))
         for silo, held in zip(federation, holdout, strict=True)
     }
     return server, silos
 
 
 def hello(silos=3, users=6, dimension=4, **other) -> m.Hello:
-    """The greeting of the small federation, or one with other contents."""
+    """The handshake of the small federation, or one with other contents."""
     return m.Hello(**{"silos": silos, "users": users, "dimension": dimension, **MODEL, **other})
+
+
+def awaited(server) -> type[m.Message]:
+    """The type of the request that the server waits for responses to, and that the silos get next."""
+    name, request = next(iter(server.requests().items()))
+    return type(decode(request, experiment=server.plan.digest, silo=name, limit=server.plan.message_limit))
+
+
+def step_until(request, server, silos) -> None:
+    """Exchanges up to the one in which the server sends such a request."""
+    while awaited(server) is not request:
+        step(server, silos)
+
+
+def collect_round(server, silos):
+    """Exchanges up to a round's total, which is charged and not used yet: the total in units."""
+    while True:
+        requests, in_round = server.requests(), server.stage is Stage.ROUND
+        replies = {name: silos[name].reply(request) for name, request in requests.items()}
+        for name, reply in replies.items():
+            server.receive(name, reply)
+        server.collect()
+        if in_round:
+            about = {"experiment": server.plan.digest, "limit": server.plan.message_limit}
+            bodies = {name: decode(reply, silo=name, **about) for name, reply in replies.items()}
+            total = server.side.total({name: body.vector for name, body in bodies.items()})
+            # The session goes on with this very total, for it is what it charges.
+            assert server.charge().content == hashlib.sha256(m.pack(total)).hexdigest()
+            return from_residues(total)
+
+
+def set_model(server, x) -> None:
+    """Let a session go on from another model, as if it had been saved with it."""
+    server.restore(msgspec.msgpack.encode({**msgspec.msgpack.decode(server.save()), "x": m.pack(x)}))
 
 
 def step(server, silos) -> bool:
@@ -249,7 +297,7 @@ def noiseless_total(method, federation, learner, x, sample=None) -> list[int]:
     release = method.release(PublicFacts(federation.users, len(federation.silos), len(x)))
     streams = Streams.from_seed(0)
     counts = federation.counts()
-    told = None if release.exchange is None else release.exchange.tell(counts)
+    told = None if release.exchange is None else release.exchange.totals(counts)
     total = [0] * len(x)
     for index, silo in enumerate(federation):
         mine = None if told is None else told[index]

@@ -12,6 +12,7 @@ from uldp._version import __version__
 
 if TYPE_CHECKING:
     from uldp.data.federation import Federation, Records, SiloData, Task
+    from uldp.data.schema import Schema
     from uldp.errors import (
         BudgetExhausted,
         ConfigError,
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     )
     from uldp.experiment.build import Prepared, prepare
     from uldp.experiment.config import Experiment
+    from uldp.library.training import plan, train
     from uldp.methods.base import Method, State
+    from uldp.methods.uldp_avg import UldpAvg
     from uldp.methods.user_sum import UserSum
     from uldp.privacy.releases import Adversary, GaussianSum, PublicFacts, Release
     from uldp.privacy.statement import Statement
@@ -33,32 +36,36 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Adversary": "uldp.privacy.releases",
-    "GaussianSum": "uldp.privacy.releases",
-    "PublicFacts": "uldp.privacy.releases",
-    "Release": "uldp.privacy.releases",
     "BudgetExhausted": "uldp.errors",
     "ConfigError": "uldp.errors",
     "DataError": "uldp.errors",
     "Experiment": "uldp.experiment.config",
     "Federation": "uldp.data.federation",
+    "GaussianSum": "uldp.privacy.releases",
     "InputError": "uldp.errors",
     "MessageRefused": "uldp.errors",
     "Method": "uldp.methods.base",
     "ModelError": "uldp.errors",
     "Prepared": "uldp.experiment.build",
+    "PublicFacts": "uldp.privacy.releases",
     "Records": "uldp.data.federation",
+    "Release": "uldp.privacy.releases",
     "Result": "uldp.runtimes.recording",
     "RoundReport": "uldp.runtimes.recording",
     "RunError": "uldp.errors",
+    "Schema": "uldp.data.schema",
     "SiloData": "uldp.data.federation",
     "State": "uldp.methods.base",
     "Statement": "uldp.privacy.statement",
     "Task": "uldp.data.federation",
+    "UldpAvg": "uldp.methods.uldp_avg",
     "UldpError": "uldp.errors",
     "UserSum": "uldp.methods.user_sum",
+    "plan": "uldp.library.training",
     "prepare": "uldp.experiment.build",
     "resume": "uldp.runtimes.simulation",
     "run": "uldp.runtimes.simulation",
+    "train": "uldp.library.training",
 }
 
 __all__ = [
@@ -80,16 +87,20 @@ __all__ = [
     "Result",
     "RoundReport",
     "RunError",
+    "Schema",
     "SiloData",
     "State",
     "Statement",
     "Task",
+    "UldpAvg",
     "UldpError",
     "UserSum",
     "__version__",
+    "plan",
     "prepare",
     "resume",
     "run",
+    "train",
 ]
 
 

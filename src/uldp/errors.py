@@ -117,7 +117,20 @@ def _shown_entry(value: object) -> str:
 
 
 class UldpError(Exception):
-    """Base class of all errors raised on purpose by this package."""
+    """Base class of all errors raised on purpose by this package.
+
+    Args:
+        message: One sentence: what is wrong with which value, and the remedy.
+        location: The setting, file or party that it concerns.
+        value: What was found there.
+
+    Example:
+        >>> error = ConfigError("a positive number, not -1", location="method.clip", value=-1)
+        >>> str(error), error.exit_code
+        ('method.clip: a positive number, not -1', 2)
+        >>> error.to_json()["error"]["location"]
+        'method.clip'
+    """
 
     exit_code = 1
 
@@ -150,32 +163,86 @@ def require(holds: bool, location: str, value: Any, wanted: str) -> None:
         raise ConfigError(f"{wanted}, not {shown(value)}", location=location, value=value)
 
 
+def check_keys(tree: Any, known: Iterable[str], location: str, owner: str = "") -> None:
+    """Refuse anything but a table with only ``known`` keys; ``owner`` is whose keys they are.
+
+    >>> check_keys({"epsillon": 2.0}, ("delta", "epsilon"), "privacy")
+    Traceback (most recent call last):
+    uldp.errors.ConfigError: privacy: unknown key 'epsillon'. Known keys: delta, epsilon. Did you mean 'epsilon'?
+    """
+    known = list(known)
+    require(isinstance(tree, Mapping), location, tree, f"a table with the keys {', '.join(known)}")
+    for key in tree:
+        if key not in known:
+            what = f"unknown key {shown(key)} for {owner}" if owner else f"unknown key {shown(key)}"
+            hint = f"Known keys: {', '.join(known)}{did_you_mean(str(key), known)}"
+            raise ConfigError(f"{what}. {hint}", location=location, value=key)
+
+
 class InputError(UldpError):
-    """Something that the caller gave us is wrong."""
+    """Something that the caller passed is wrong: the base class of such errors, with exit code 2.
+
+    Example:
+        >>> issubclass(DataError, InputError), InputError.exit_code
+        (True, 2)
+    """
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """An experiment file, an option or an argument is wrong."""
+    """An experiment file, an option or an argument is wrong.
+
+    Example:
+        >>> from uldp import Experiment
+        >>> Experiment.from_tree({"data": {"dataset": "synthetic"}, "method": {"name": "uldp-afg"}})
+        Traceback (most recent call last):
+        uldp.errors.ConfigError: method.name: unknown method 'uldp-afg'...Did you mean 'uldp-avg'?
+    """
 
 
 class DataError(InputError):
-    """A table, a schema or a roster is wrong."""
+    """A table, a schema or a roster is wrong. Its text never quotes a record.
+
+    Example:
+        >>> import numpy as np
+        >>> from uldp import Records
+        >>> Records(np.zeros((3, 2), np.float32), np.zeros(2, np.int64))
+        Traceback (most recent call last):
+        uldp.errors.DataError: 3 rows of features but 2 labels
+    """
 
 
 class ModelError(InputError):
-    """A model cannot be trained here, or returned something that is not a number."""
+    """A model cannot be trained here, or returned something that is not a number.
+
+    Example:
+        >>> raise ModelError("BatchNorm mixes records", location="model.name")
+        Traceback (most recent call last):
+        uldp.errors.ModelError: model.name: BatchNorm mixes records
+    """
 
 
 class RunError(InputError):
-    """A run directory or a checkpoint cannot be used."""
+    """A run directory or a checkpoint cannot be used.
+
+    Example:
+        >>> import uldp
+        >>> uldp.resume("no-such-run")
+        Traceback (most recent call last):
+        uldp.errors.RunError: no-such-run: ...
+    """
 
 
 class MessageRefused(UldpError):
     """Another party's message was malformed, out of turn or foreign; nothing was changed by it.
 
     Its text may quote that message, so it is made fit for logs.
+
+    Example:
+        >>> raise MessageRefused("no\\nmore", location="silo north")
+        Traceback (most recent call last):
+        uldp.errors.MessageRefused: silo north: no?more
     """
 
     def __init__(self, message: str, *, location: str = "", value: Any = None) -> None:
@@ -183,7 +250,15 @@ class MessageRefused(UldpError):
 
 
 class BudgetExhausted(UldpError):
-    """The next release would exceed the privacy budget; it was not made."""
+    """The next release would exceed the privacy budget; it was not made.
+
+    Example:
+        >>> from uldp.privacy.events import Gaussian
+        >>> from uldp.privacy.ledger import Entry, Ledger
+        >>> Ledger(delta=1e-5, budget=1.0).charge(Entry(1, Gaussian(0.5), "digest"))
+        Traceback (most recent call last):
+        uldp.errors.BudgetExhausted: privacy.epsilon: ...
+    """
 
 
 @contextmanager
@@ -220,6 +295,32 @@ def stopping_clearly(location: str) -> Iterator[None]:
         raise RunError(
             f"stopped by an error that nobody foresaw ({located(error)}); please report it", location=location
         ) from error
+
+
+@contextmanager
+def code_of(*authors: object, location: str) -> Iterator[None]:
+    """An exception in a class that is not part of uldp becomes one sentence with its type and line.
+
+    Not its text: that may quote records. The exception itself is the cause of ours, for whoever debugs it in Python.
+
+    >>> Theirs = type("Theirs", (), {"__module__": "theirs"})
+    >>> with code_of(Theirs(), location="method.silo"):
+    ...     raise KeyError("patient 17")
+    Traceback (most recent call last):
+    uldp.errors.ModelError: method.silo: theirs:Theirs raised KeyError (<doctest uldp.errors.code_of[1]>, line 2)
+    """
+    try:
+        yield
+    except UldpError:
+        raise
+    except Exception as error:
+        foreign = [type(one) for one in authors if type(one).__module__.partition(".")[0] != "uldp"]
+        if not foreign:
+            raise
+        names = " or ".join(f"{kind.__module__}:{kind.__qualname__}" for kind in foreign)
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(line.filename).name}, line {line.lineno}"
+        raise ModelError(f"{names} raised {type(error).__name__} ({where})", location=location) from error
 
 
 @contextmanager

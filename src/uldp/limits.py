@@ -41,20 +41,20 @@ MAX_MEMORY_MB: Final = 2**24
 MAX_REPEATS: Final = 1_000
 """Of ``uldp compare``."""
 MAX_EXCHANGES: Final = 1_000
-"""Of ``uldp bench carrier``."""
+"""Of ``uldp bench transport``."""
 MAX_CURVE: Final = 1_000
 """Epsilons of ``uldp attack``."""
 
 
-def check_whole(value: object, least: int, most: int, location: str) -> int:
-    """``value`` if it is a whole number from ``least`` to ``most``.
+def check_whole(value: object, least: int, most: int | None, location: str, what: str = "") -> int:
+    """``value`` if it is a whole number from ``least`` to ``most``, or up where that is None; ``what`` it counts.
 
     >>> check_whole(10**9, 1, MAX_ROUNDS, "method.rounds")
     Traceback (most recent call last):
     uldp.errors.ConfigError: method.rounds: a whole number from 1 to 100,000, not 1000000000
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigError(
-            f"a whole number from {least} to {most:,}, not {shown(value)}", location=location, value=value
-        )
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        numbers = f"a whole number from {least} {'up' if most is None else f'to {most:,}'}"
+        wanted = f"{what}, {numbers}" if what else numbers
+        raise ConfigError(f"{wanted}, not {shown(value)}", location=location, value=value)
     return value

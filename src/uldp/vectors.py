@@ -21,7 +21,8 @@ from uldp.errors import ConfigError
 Vector = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.float64] | npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
+Residues = npt.NDArray[np.uint64]
+"""Integers modulo 2^64."""
 
 FRACTION_BITS: Final = 24
 """The clip is 2^24 units: truncation costs a user at most 2^-24 of the clip in each coordinate."""
@@ -106,15 +107,15 @@ class FixedPoint:
         """The limit in units."""
         return 1 << self.bits
 
-    def check_range(self, terms: float, noise_scale: float = 0.0) -> None:
-        """Refuse a sum of ``terms`` rows with noise of standard deviation ``noise_scale`` units that could overflow."""
-        largest = terms * self.units + NOISE_DEVIATIONS * noise_scale
+    def check_range(self, terms: float, noise_std: float = 0.0) -> None:
+        """Refuse a sum of ``terms`` rows with noise of standard deviation ``noise_std`` units that could overflow."""
+        largest = terms * self.units + NOISE_DEVIATIONS * noise_std
         if not largest < 2.0**63:
             raise ConfigError(
-                f"a sum of {terms:.0f} terms with noise of {noise_scale:.3g} units needs "
+                f"a sum of {terms:.0f} terms with noise of {noise_std:.3g} units needs "
                 f"{math.log2(largest):.1f} bits, 63 are there; use less noise or fewer users",
                 location="privacy.noise_multiplier",
-                value=noise_scale,
+                value=noise_std,
             )
 
     def encode_sum(self, rows: Vector, weights: Vector | None = None) -> tuple[Integers, int]:
@@ -174,11 +175,11 @@ class FixedPoint:
         return {"limit": self.limit, "bits": self.bits, "saturate": self.saturate}
 
 
-def to_words(total: Integers) -> Words:
+def to_residues(total: Integers) -> Residues:
     """Signed integers as residues modulo 2^64."""
     return total.view(np.uint64)
 
 
-def from_words(words: Words) -> Integers:
+def from_residues(residues: Residues) -> Integers:
     """Residues modulo 2^64 as signed integers, right for every total within the checked range."""
-    return words.view(np.int64)
+    return residues.view(np.int64)

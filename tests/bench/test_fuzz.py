@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from uldp.aggregation.key_agreement import SiloKey
 from uldp.bench import fuzz
 from uldp.bench.mutations import MUTATIONS
 from uldp.cli.app import app
@@ -53,7 +54,7 @@ def planted(monkeypatch, owner, name, error=None):
     [
         (SiloSession, "_check_round", None, "refused, and the state is another"),
         (SiloSession, "_check_round", IndexError("of no message"), "IndexError in uldp/"),
-        (ServerSession, "_check_answer", OverflowError(), "OverflowError in uldp/"),
+        (ServerSession, "_check_response", OverflowError(), "OverflowError in uldp/"),
         (ServerSession, "charge", KeyError("x"), "taken, then KeyError in uldp/"),
     ],
 )
@@ -74,7 +75,7 @@ def test_what_a_series_leaves_behind_is_found(monkeypatch):
     receive = ServerSession.receive
 
     def forgetful(self, name, reply):
-        if len(reply) == 7:  # an answer of random bytes: something hidden changes
+        if len(reply) == 7:  # a response of random bytes: something hidden changes
             self._heard.append(0)
         receive(self, name, reply)
 
@@ -87,7 +88,9 @@ def test_what_a_series_leaves_behind_is_found(monkeypatch):
 def test_every_mutation_is_made_and_the_same_for_a_seed():
     import random
 
-    messages = [m.encode("d" * 64, "silo-1", body) for body in (m.Key(b"k" * 32, b"s" * 64), m.AskCounts(), m.Finish())]
+    messages = [
+        m.encode("d" * 64, "silo-1", body) for body in (SiloKey(b"k" * 32, b"s" * 64), m.CountsRequest(), m.Close())
+    ]
     for mutation in set(MUTATIONS):
         made = [mutation(random.Random(seed), messages) for seed in range(30)]
         assert made == [mutation(random.Random(seed), messages) for seed in range(30)]
@@ -98,10 +101,10 @@ def test_the_command_prints_counts_and_ends_with_1_when_it_finds_something(monke
     arguments = ["bench", "fuzz", "--messages", "60", "--case", "plain, no guarantee"]
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 0 and json.loads(done.stdout)["messages"] == 60
-    planted(monkeypatch, ServerSession, "_check_answer", ZeroDivisionError())
+    planted(monkeypatch, ServerSession, "_check_response", ZeroDivisionError())
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1 and "60 messages at" in done.stdout and "ZeroDivisionError" in done.stderr
     with pytest.raises(ConfigError, match="--messages: at least 1, not 0"):
         fuzz.run_fuzz(0)
-    with pytest.raises(ConfigError, match="--case: one of"):
+    with pytest.raises(ConfigError, match="--case: unknown case"):
         fuzz.run_fuzz(1, cases=["unknown"])

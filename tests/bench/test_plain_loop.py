@@ -13,7 +13,7 @@ from uldp.learners.base import LocalTraining
 
 
 def small(work: Workload) -> Workload:
-    return replace(work, records=60, users=20, silos=2, local=replace(work.local, epochs=2), check_memory=False)
+    return replace(work, records=60, users=20, silos=2, epochs=2, check_memory=False)
 
 
 @pytest.mark.parametrize("work", WORKLOADS, ids=lambda work: work.name)

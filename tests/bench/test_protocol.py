@@ -12,21 +12,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from uldp.aggregation.paillier_silo import _residue_table
 from uldp.aggregation.ratios import weights_in_the_clear
 from uldp.bench.protocol import (
-    AT_SERVER,
-    AT_SILO,
-    CHECKS,
     COMPARISONS,
-    ENCRYPTION,
     PACKED,
     ROUND,
     SETUP,
     SHAPES,
-    TABLE,
     TRANSFERS,
     Bench,
+    Phase,
     Run,
     Shape,
     run_cases,
@@ -36,7 +31,7 @@ from uldp.cli.app import app
 from uldp.crypto.randomisers import ResidueTable
 from uldp.errors import ConfigError
 from uldp.protocol import messages as m
-from uldp.vectors import from_words
+from uldp.vectors import from_residues
 
 TINY = replace(Shape(dimension=5, users=4).with_small_key(), noise_multiplier=0.0)
 CONTRACT = {"name", "ours", "baseline", "ratio", "unit", "target", "met", "note", "slots"}
@@ -63,8 +58,8 @@ def test_simple_code_gives_the_exact_weighted_sum():
 def test_ours_gives_the_weighted_sum():
     run = Run(TINY)
     run.setup()
-    asked = m.AskUpdate(1, m.pack(np.zeros(TINY.dimension)), b"")
-    total = from_words(run.server.total({name: run.release(s, asked) for s, name in enumerate(run.plan.silos)}))
+    asked = m.UpdateRequest(1, m.pack(np.zeros(TINY.dimension)), b"")
+    total = from_residues(run.server.total({name: run.release(s, asked) for s, name in enumerate(run.plan.silos)}))
     weights = weights_in_the_clear(run.plan.aggregation.ratios(run.plan.release), run.counts)
     expected = sum(w @ rows for w, rows in zip(weights, run.integers, strict=True))
     assert np.abs(total - expected).max() <= 1.5  # the dither rounds up or down
@@ -108,29 +103,30 @@ def test_the_tables_show_what_is_extrapolated():
 
 
 def test_the_table_of_randomisers_is_measured_apart_and_made_before_the_round(monkeypatch):
-    build = ResidueTable.build
+    build, builds = ResidueTable.build, []
 
     def slowly(*arguments):
+        builds.append(arguments)
         time.sleep(0.5)
         return build(*arguments)
 
     monkeypatch.setattr(ResidueTable, "build", slowly)
-    _residue_table.cache_clear()  # other tests have the same key
+    Bench()  # forgets the table of other tests, which have the same key
     run, second = (Run(replace(TINY, rounds=1000)) for _ in range(2))
     first = run.setup()
-    assert run.uses_table and first[TABLE] > 0.45 and 0 < first["histogram"] < 0.45
-    assert second.setup()[TABLE] < 0.45  # it is there
+    assert run.uses_table and first[Phase.TABLE] > 0.45 and 0 < first["histogram"] < 0.45
+    assert second.setup()[Phase.TABLE] < 0.45  # it is there
     run.round(1)
-    assert _residue_table.cache_info().misses == 1
+    assert len(builds) == 1
     without = Run(replace(TINY, rounds=1))
-    assert without.setup()[TABLE] == 0 and not without.uses_table
+    assert without.setup()[Phase.TABLE] == 0 and not without.uses_table
 
 
 def test_every_case_counts_the_table_for_each_silo():
     bench = Bench(quick=True)
-    first, second = (_setup_phases(bench.round_case(Shape(5, users, rounds=1000)))[TABLE] for users in (2, 3))
+    first, second = (_setup_phases(bench.round_case(Shape(5, users, rounds=1000)))[Phase.TABLE] for users in (2, 3))
     assert bench.table > 0 and first == second == 3 * bench.table
-    assert _setup_phases(bench.round_case(Shape(5, 2, rounds=1)))[TABLE] == 0
+    assert _setup_phases(bench.round_case(Shape(5, 2, rounds=1)))[Phase.TABLE] == 0
 
 
 def _setup_phases(case):
@@ -164,8 +160,10 @@ def test_packed_and_single_ciphertexts_give_the_same_weighted_sum():
     for slots in (None, 1):
         run = Run(replace(TINY, pseudo_count=1, slots=slots))
         run.setup()
-        asked = m.AskUpdate(1, m.pack(np.zeros(TINY.dimension)), b"")
-        totals.append(from_words(run.server.total({name: run.release(s, asked) for s, name in enumerate(run.silos)})))
+        asked = m.UpdateRequest(1, m.pack(np.zeros(TINY.dimension)), b"")
+        totals.append(
+            from_residues(run.server.total({name: run.release(s, asked) for s, name in enumerate(run.silos)}))
+        )
         assert (run.slots > 1) == (slots is None)
     assert np.abs(totals[0] - totals[1]).max() <= 3  # dithers
 
@@ -174,7 +172,7 @@ def test_a_transfer_is_measured_without_its_encryptions():
     run = Run(replace(Shape(5, 4, choices=3), rounds=1).with_small_key())
     run.setup()
     times = run.transfer(1)
-    assert times.keys() == {AT_SERVER, AT_SILO, CHECKS, ENCRYPTION} and min(times.values()) > 0
+    assert times.keys() == {Phase.AT_SERVER, Phase.AT_SILO, Phase.CHECKS, Phase.ENCRYPTION} and min(times.values()) > 0
     case = Bench(quick=True).transfer(Shape(5, 4, rounds=1, choices=3))
     assert case.keys() >= CONTRACT and case["name"] == "oblivious transfer, P=3 U=4" and case["unit"] == "ms per user"
     assert case["ratio"] == pytest.approx(case["baseline"] / case["ours"])

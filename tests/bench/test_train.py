@@ -32,17 +32,17 @@ def relative(a, b):
 def test_opacus_and_we_take_the_same_step(mode):
     """Without noise and dropout, with all records in the batch and a clip that binds."""
     pytest.importorskip("opacus")
-    problem = dp_sgd_epoch.Problem.of(EPOCH)
+    problem = dp_sgd_epoch.make_problem(EPOCH)
     ours, theirs = dp_sgd_epoch.run_ours(problem), dp_sgd_epoch.Opacus(problem, mode).run(1)
     assert relative(ours, theirs) < 1e-4
-    unclipped = dp_sgd_epoch.run_ours(dp_sgd_epoch.Problem.of(replace(EPOCH, clip=1e3)))
+    unclipped = dp_sgd_epoch.run_ours(dp_sgd_epoch.make_problem(replace(EPOCH, clip=1e3)))
     assert relative(unclipped, theirs) > 0.1
 
 
 def test_both_sides_of_dp_sgd_sample_and_add_noise_alike():
     pytest.importorskip("opacus")
     epoch = replace(EPOCH, records=100, batch=20, noise_multiplier=50.0)
-    problem = dp_sgd_epoch.Problem.of(epoch)
+    problem = dp_sgd_epoch.make_problem(epoch)
     # Noise of 5 steps outweighs gradients: each coordinate has deviation lr / B sigma C sqrt(5), known to 0.5 %.
     wanted = 0.05 / 20 * 50.0 * 0.5 * np.sqrt(5)
     for change in (dp_sgd_epoch.run_ours(problem), dp_sgd_epoch.Opacus(problem, "hooks").run(epoch.steps)):
@@ -53,7 +53,7 @@ def test_the_epoch_is_that_of_the_cnn():
     epoch = dp_sgd_epoch.Epoch()
     assert (epoch.records, epoch.steps, epoch.method.batch_size) == (12_000, 47, 255)
     assert epoch.method.noise_multiplier > 0 and epoch.method.clip == 1
-    assert dp_sgd_epoch.Problem.of(EPOCH).learner.dimension == 21_840
+    assert dp_sgd_epoch.make_problem(EPOCH).learner.dimension == 21_840
 
 
 def test_without_opacus_ours_is_measured_and_the_note_says_how_to_install_it(monkeypatch):
@@ -71,18 +71,18 @@ def test_without_opacus_ours_is_measured_and_the_note_says_how_to_install_it(mon
 @pytest.mark.parametrize("workers", [1, 2])
 def test_pfl_and_we_take_the_same_step(workers):
     """Without noise, with a clip that binds, and users whose records are one batch: their order does not matter."""
-    problem = user_round.Problem.of(ROUND)
+    problem = user_round.make_problem(ROUND)
     ours = user_round.run_ours(problem) - problem.x
     _, model = user_round.run_pfl(problem, ROUND.users, workers=workers)
     assert relative(ours, model - problem.x) < 1e-3
-    unclipped = user_round.Problem.of(replace(ROUND, clip=1e3))
+    unclipped = user_round.make_problem(replace(ROUND, clip=1e3))
     assert relative(user_round.run_ours(unclipped) - problem.x, model - problem.x) > 0.1
 
 
 def test_the_round_is_that_of_the_mlp():
     work = user_round.Round()
     assert work.users * work.records_per_user == 22_000 and work.epochs == 30 and work.noise_multiplier > 0
-    assert user_round.Problem.of(ROUND).learner.dimension == 5012
+    assert user_round.make_problem(ROUND).learner.dimension == 5012
 
 
 def test_without_pfl_ours_is_measured_and_the_note_says_how_to_install_it(monkeypatch, tmp_path):
@@ -100,7 +100,7 @@ def test_a_pfl_that_fails_gives_one_sentence(monkeypatch, tmp_path):
     with pytest.raises(
         RunError, match=r"a process failed \(ModuleNotFoundError: pfl\); remove .venv-pfl and install .* make bench-pfl"
     ):
-        user_round.run_pfl(user_round.Problem.of(ROUND), 2)
+        user_round.run_pfl(user_round.make_problem(ROUND), 2)
 
 
 def test_the_environment_of_pfl_has_our_versions_but_for_what_pfl_forbids():
@@ -190,7 +190,7 @@ def test_scaling_changes_one_setting_at_a_time_and_counts_steps():
 
 
 def test_all_cases_are_known_by_name():
-    names = "creditcard-like, heart-like, mnist-like, dp-sgd-epoch, user-round, start, scaling"
+    names = "creditcard-like; heart-like; mnist-like; dp-sgd-epoch; user-round; start; scaling"
     with pytest.raises(ConfigError, match=f"Known cases: {names}$"):
         train.run_cases(["imagenet"])
 

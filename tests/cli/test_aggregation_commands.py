@@ -42,15 +42,15 @@ def test_a_transcript_holds_every_message_that_a_party_received(folder):
     document("run", *SMALL, *SMALL_KEY, "--transcript", "--out", "r")
     server = lines(folder / "r" / "private" / "transcript-server.jsonl")
     silo = lines(folder / "r" / "private" / "transcript-of-silo-1.jsonl")
-    setup = ["Hello", "AskKey", "TellKeys", "TellSeed", "TellWeights"]
-    assert [line["type"] for line in silo] == [*setup, "AskUpdate", "AskUpdate", "Finish"]
-    answers = ["Welcome", "Key", "Paired", "Blinded", "Accepted", "Update", "Update", "Goodbye"]
+    setup = ["Hello", "KeyRequest", "SiloKeys", "SealedSeed", "EncryptedWeights"]
+    assert [line["type"] for line in silo] == [*setup, "UpdateRequest", "UpdateRequest", "Close"]
+    answers = ["Welcome", "SiloKey", "SealedSeeds", "BlindedShares", "Accepted", "Update", "Update", "Closed"]
     assert [line["type"] for line in server if line["from"] == server[0]["from"]] == answers
     model = base64.b64decode(silo[-2]["body"]["model"])
     assert np.frombuffer(model, dtype="<f8").shape == (31,)
     assert (folder / "r" / "private" / "transcript-server.jsonl").stat().st_mode & 0o077 == 0
     # nobody's counts are in it
-    assert not {line["type"] for line in (*server, *silo)} & {"Counts", "TellUsers", "AskCounts"}
+    assert not {line["type"] for line in (*server, *silo)} & {"Counts", "UserTotals", "CountsRequest"}
 
 
 def test_behind_a_shuffler_the_server_hears_from_nobody_by_name(folder):
@@ -111,7 +111,7 @@ def test_plan_says_what_is_sent_and_what_would_let_parameters_share_a_ciphertext
     assert found == {
         "name": "paillier",
         "update_bytes": 31 * 768,
-        "question_bytes": 31 * 8,
+        "request_bytes": 31 * 8,
         "setup_bytes": 10 * (768 + 384),
         "ciphertexts": 31,
         "slots": 1,
@@ -123,11 +123,11 @@ def test_plan_says_what_is_sent_and_what_would_let_parameters_share_a_ciphertext
     beyond = document("plan", *arguments, "--set", f"aggregation.max_records={advised + 5}")["aggregation"]
     assert beyond["slots"] == 1
     assert "aggregation.pseudo_count = 1 would let 4 parameters" in text
-    sizes = {"update_bytes": 31 * 8, "question_bytes": 31 * 8}
+    sizes = {"update_bytes": 31 * 8, "request_bytes": 31 * 8}
     assert document("plan", *SMALL)["aggregation"] == {"name": "masked", **sizes}
     sampled = [*arguments, "--set", "method.sample_rate=0.1", "--set", "method.sampling=private"]
     offered = 10 * (10 * 49 + 2 * (768 + 16))
-    assert document("plan", *sampled)["aggregation"]["question_bytes"] == 31 * 8 + offered
+    assert document("plan", *sampled)["aggregation"]["request_bytes"] == 31 * 8 + offered
 
 
 @pytest.mark.parametrize(

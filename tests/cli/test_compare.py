@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from uldp.errors import ConfigError
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian
 from uldp.runs.files import replace_file
-from uldp.runtimes.simulation import _LocalRun
 
 runner = CliRunner()
 SMALL = [
@@ -35,6 +35,25 @@ ONE = [*SMALL, "--repeats", "1"]
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@contextmanager
+def ctrl_c(monkeypatch, after=1):
+    """Ctrl-C at the end of a round, the ``after``-th of the command; yields which run each round belongs to."""
+    seen = []
+
+    @contextmanager
+    def progress(label, rounds):
+        def on_round(report):
+            seen.append(label)
+            if len(seen) == after:
+                raise KeyboardInterrupt
+
+        yield on_round
+
+    with monkeypatch.context() as patch:
+        patch.setattr("uldp.cli.compare.progress", progress)
+        yield seen
 
 
 def document(*arguments):
@@ -78,22 +97,14 @@ def test_methods_see_the_same_federations():
 
 def test_an_interrupted_comparison_goes_on_where_it_stopped(monkeypatch):
     whole = document(*SMALL, "--methods", "fedavg,uldp-avg", "--out", "whole")
-    original, calls = _LocalRun._report, []
-
-    def interrupted(self, seconds):
-        original(self, seconds)
-        calls.append(self._prepared.experiment.method_name)
-        if len(calls) == 8:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(_LocalRun, "_report", interrupted)
-    stopped = runner.invoke(app, [*SMALL, "--methods", "fedavg,uldp-avg", "--out", "c"])
-    assert stopped.exit_code == 130
-    assert "--out c" in stopped.stderr
-    resumed = document(*SMALL, "--methods", "fedavg,uldp-avg", "--out", "c")
+    with ctrl_c(monkeypatch, after=8) as rounds:
+        stopped = runner.invoke(app, [*SMALL, "--methods", "fedavg,uldp-avg", "--out", "c"])
+        assert stopped.exit_code == 130
+        assert "--out c" in stopped.stderr
+        resumed = document(*SMALL, "--methods", "fedavg,uldp-avg", "--out", "c")
     assert [r["metrics"] for r in resumed["results"]] == [r["metrics"] for r in whole["results"]]
-    # a finished run computes its last round once more, from the answers it has; nothing else is done again
-    assert calls.count("fedavg") <= 6 + 2
+    # a finished run computes its last round once more, from the responses it has; nothing else is done again
+    assert sum(run.startswith("fedavg") for run in rounds) <= 6 + 2
 
 
 @pytest.mark.parametrize(
@@ -152,14 +163,7 @@ def test_the_total_is_over_all_runs_of_the_folder(monkeypatch):
     shown = runner.invoke(app, [*SMALL, "--repeats", "1", "--methods", "uldp-sgd", "--out", "c"]).stdout
     assert "the 3 private runs in c would together cost epsilon" in " ".join(shown.split())
     # a run that was stopped has released something too
-    original = _LocalRun._report
-
-    def interrupted(self, seconds):
-        original(self, seconds)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_LocalRun, "_report", interrupted)
+    with ctrl_c(monkeypatch):
         arguments = [*SMALL, "--repeats", "1", "--methods", "uldp-avg-w", "--out", "c"]
         assert runner.invoke(app, arguments).exit_code == 130
     assert document(*SMALL, "--repeats", "1", "--methods", "uldp-sgd", "--out", "c")["total"]["epsilon"] == total(10)
@@ -315,14 +319,7 @@ def test_updates_that_were_left_out_are_told_also_after_a_resumption(monkeypatch
     wild = ["--methods", "uldp-avg", "--set", "method.local_lr=3e38", "--set", "method.local_epochs=20"]
     whole = runner.invoke(app, [*ONE, *wild, "--out", "whole"]).stderr
     told = next(line for line in whole.splitlines() if "user updates were not finite" in line)
-    original = _LocalRun._report
-
-    def interrupted(self, seconds):
-        original(self, seconds)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_LocalRun, "_report", interrupted)
+    with ctrl_c(monkeypatch):
         assert runner.invoke(app, [*ONE, *wild, "--out", "c"]).exit_code == 130
     assert told in runner.invoke(app, [*ONE, *wild, "--out", "c"]).stderr
     # it is an exact count that one user can change: in no file that may be shown

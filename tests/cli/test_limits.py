@@ -112,11 +112,11 @@ def test_code_that_leaves_while_it_trains_is_no_success(tmp_path, monkeypatch):
     def leave(*_, **__):
         raise SystemExit(0)
 
-    monkeypatch.setattr("uldp.runtimes.simulation.SilosHere.answers", leave)
+    monkeypatch.setattr("uldp.runtimes.simulation.SilosHere.responses", leave)
     assert "SystemExit" in refused("run", *SMALL)
 
 
-@pytest.mark.parametrize("when", ["start", "answers"])
+@pytest.mark.parametrize("when", ["start", "responses"])
 def test_without_memory_there_is_a_sentence_and_nothing_else(tmp_path, monkeypatch, when):
     monkeypatch.chdir(tmp_path)
 

@@ -11,6 +11,7 @@ from tests.guarantees.adversary import OwnCoordinates, federation_of
 from tests.support import (
     TinyLearner,
     build,
+    decode,
     drive,
     hello,
     make_plan,
@@ -27,7 +28,7 @@ from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian, Group, NonPrivate, PoissonSampled, Repeated
 from uldp.privacy.releases import Adversary, PublicFacts, views
 from uldp.privacy.releases.counts import keep_counts
-from uldp.privacy.releases.noised_model import kept_records
+from uldp.privacy.releases.noised_model import selected_records
 from uldp.rng import Secrets, Streams
 from uldp.sessions.silo import SiloSession
 
@@ -123,7 +124,7 @@ def test_group_removing_a_user_takes_away_at_most_k_records_and_nobody_elses(see
     release = build("uldp-group", group_size=size).release(PublicFacts(federation.users, 3, 4))
 
     def taking_part(fed):
-        told = release.exchange.tell(fed.counts())
+        told = release.exchange.totals(fed.counts())
         kept = [release.select(s, told[i], Streams.from_seed(3).child(i)) for i, s in enumerate(fed.silos)]
         return {(s.name, row.tobytes()): int(u) for s in kept for row, u in zip(s.features, s.users, strict=True)}
 
@@ -138,8 +139,8 @@ def test_group_flags_do_not_depend_on_where_other_records_stand():
     users = np.array([0, 1, 0, 2, 0, 1, 1, 1])
     told = np.array([2, 2, 1])
     streams = Streams.from_seed(0)
-    whole = kept_records(users, told, streams)
-    without = kept_records(users[users != 2], told, streams)
+    whole = selected_records(users, told, streams)
+    without = selected_records(users[users != 2], told, streams)
     assert (whole[users != 2] == without).all()
     assert [int(whole[users == u].sum()) for u in range(3)] == [2, 2, 1]
 
@@ -284,13 +285,13 @@ def test_noise_inside_a_silo_is_never_used_for_two_different_releases():
         told[0] -= kept_less
 
         def ask(body):
-            return m.decode(
+            return decode(
                 silo.reply(m.encode(plan.digest, data.name, body)), experiment=plan.digest, silo=data.name, limit=10**6
             )
 
-        for body in (hello(), m.AskCounts(), m.TellUsers(m.pack(told))):
+        for body in (hello(), m.CountsRequest(), m.UserTotals(m.pack(told))):
             ask(body)
-        return np.frombuffer(ask(m.AskUpdate(1, m.pack(np.ones(4)), b"")).vector, dtype="<i8").astype(float)
+        return np.frombuffer(ask(m.UpdateRequest(1, m.pack(np.ones(4)), b"")).vector, dtype="<i8").astype(float)
 
     unit = method.release(FACTS).encoding.units / method.value_range * method.local_lr / method.batch_size
     assert (sent(0) == sent(0)).all()
@@ -315,9 +316,9 @@ def test_batches_are_never_used_for_two_different_releases():
         told = (np.arange(users) < keep).astype(np.int64)
         for body in (
             hello(1, users),
-            m.AskCounts(),
-            m.TellUsers(m.pack(told)),
-            m.AskUpdate(1, m.pack(np.full(4, x)), b""),
+            m.CountsRequest(),
+            m.UserTotals(m.pack(told)),
+            m.UpdateRequest(1, m.pack(np.full(4, x)), b""),
         ):
             silo.reply(m.encode(plan.digest, data.name, body))
         return np.isin(np.arange(100), learner.batches[data.name][0])

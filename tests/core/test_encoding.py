@@ -6,7 +6,7 @@ import sys
 import msgspec
 import pytest
 
-from uldp.encoding import _size, encode
+from uldp.encoding import encode, size_bound
 
 
 class State(msgspec.Struct):
@@ -20,7 +20,7 @@ class State(msgspec.Struct):
 )
 def test_the_bytes_are_those_of_msgspec_and_room_for_them_is_known(state):
     assert encode(state) == msgspec.msgpack.encode(state)
-    assert _size(state) >= len(encode(state))
+    assert size_bound(state) >= len(encode(state))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as on Linux")

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.support import TinyLearner, build, drive, drive_with_restarts, make_sessions, small_federation, step
+from tests.support import TinyLearner, build, decode, drive, drive_with_restarts, make_sessions, small_federation, step
 
 from uldp.data.federation import Records
 from uldp.data.holdout import held_out_places, with_holdout
@@ -14,7 +14,7 @@ from uldp.protocol import messages as m
 from uldp.rng import Secrets, Streams
 from uldp.sessions.holdout import MAX_VALUE, UNITS, holdout_means, holdout_sums
 from uldp.sessions.server import Stage
-from uldp.sessions.silo import SiloSession
+from uldp.sessions.silo import Owner
 
 DIGEST = "d" * 64
 METHOD = build("uldp-avg-w", rounds=2, noise_multiplier=5.0)
@@ -30,7 +30,7 @@ def sessions(aggregation="masked", data=None, **fields):
 
 
 def until_measured(server, silos):
-    """Everything up to the question for metrics."""
+    """Everything up to the request for metrics."""
     while True:
         requests = server.requests()
         if server.stage is Stage.METRICS:
@@ -43,7 +43,7 @@ def until_measured(server, silos):
 
 
 def body_of(message, name):
-    return m.decode(message, experiment=DIGEST, silo=name, limit=10**7)
+    return decode(message, experiment=DIGEST, silo=name, limit=10**7)
 
 
 # --- who is held out
@@ -94,20 +94,20 @@ def test_the_metrics_are_those_of_all_hold_out_records_together(aggregation):
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS[1:])
 def test_totals_under_masks_are_the_sums_that_plain_shows_exactly(aggregation):
-    """At the same model: the words of a silo say nothing, and those of all are the total, bit by bit."""
+    """At the same model: the residues of a silo say nothing, and those of all are the total, bit by bit."""
     data = federation()
-    words = {}
+    residues = {}
     for name in ("plain", aggregation):
         server, silos = sessions(name, data)
         until_measured(server, silos)
-        question = m.AskMetrics(2, m.pack(np.ones(4)))
-        answers = {s: body_of(silos[s].reply(m.encode(DIGEST, s, question)), s).sums for s in silos}
-        words[name] = np.stack([m.unpack_words(answer, 3, "x") for answer in answers.values()])
-    assert (words["plain"].sum(axis=0) == words[aggregation].sum(axis=0)).all()
-    assert (words["plain"] != words[aggregation]).all()
-    assert (words["plain"][:, 2] == [len(silo) for silo in data.holdout]).all()
-    # Each masked word is uniform modulo 2^64: of nine, some are far beyond any sum.
-    assert (words[aggregation] > 2**60).any()
+        request = m.MetricsRequest(2, m.pack(np.ones(4)))
+        answers = {s: body_of(silos[s].reply(m.encode(DIGEST, s, request)), s).sums for s in silos}
+        residues[name] = np.stack([m.unpack_residues(answer, 3, "x") for answer in answers.values()])
+    assert (residues["plain"].sum(axis=0) == residues[aggregation].sum(axis=0)).all()
+    assert (residues["plain"] != residues[aggregation]).all()
+    assert (residues["plain"][:, 2] == [len(silo) for silo in data.holdout]).all()
+    # Each masked residue is uniform modulo 2^64: of nine, some are far beyond any sum.
+    assert (residues[aggregation] > 2**60).any()
 
 
 def test_masks_of_metrics_are_bound_to_the_model_that_is_asked_about():
@@ -115,7 +115,9 @@ def test_masks_of_metrics_are_bound_to_the_model_that_is_asked_about():
     for x in (np.ones(4), np.zeros(4)):
         server, silos = sessions(data=federation(fraction=0.01))  # sums are zero: what is seen is the mask
         until_measured(server, silos)
-        answers.append(body_of(silos["silo-0"].reply(m.encode(DIGEST, "silo-0", m.AskMetrics(2, m.pack(x)))), "silo-0"))
+        answers.append(
+            body_of(silos["silo-0"].reply(m.encode(DIGEST, "silo-0", m.MetricsRequest(2, m.pack(x)))), "silo-0")
+        )
     assert answers[0].sums != answers[1].sums
 
 
@@ -210,9 +212,9 @@ def test_it_is_asked_once_at_the_end_and_no_round_comes_after():
     silo = silos["silo-0"]
     first = silo.reply(requests["silo-0"])
     assert silo.reply(requests["silo-0"]) == first
-    for question in (m.AskMetrics(2, m.pack(np.zeros(4))), m.AskUpdate(2, m.pack(np.zeros(4)), b"")):
-        with pytest.raises(MessageRefused, match="out of turn: a silo that is measured takes Finish"):
-            silo.reply(m.encode(DIGEST, "silo-0", question))
+    for request in (m.MetricsRequest(2, m.pack(np.zeros(4))), m.UpdateRequest(2, m.pack(np.zeros(4)), b"")):
+        with pytest.raises(MessageRefused, match="out of turn: a silo that is measured takes Close"):
+            silo.reply(m.encode(DIGEST, "silo-0", request))
 
 
 def test_it_is_not_asked_where_the_experiment_does_not_say_so():
@@ -220,7 +222,7 @@ def test_it_is_not_asked_where_the_experiment_does_not_say_so():
     while server.round < 2:
         step(server, silos)
     with pytest.raises(MessageRefused, match="out of turn"):
-        silos["silo-0"].reply(m.encode(DIGEST, "silo-0", m.AskMetrics(2, m.pack(np.zeros(4)))))
+        silos["silo-0"].reply(m.encode(DIGEST, "silo-0", m.MetricsRequest(2, m.pack(np.zeros(4)))))
 
 
 @pytest.mark.parametrize("round_", [0, 1, 3])
@@ -228,7 +230,7 @@ def test_another_round_is_refused(round_):
     server, silos = sessions()
     until_measured(server, silos)
     with pytest.raises(MessageRefused, match=f"metrics after round {round_} of 2, here 2 was the last"):
-        silos["silo-0"].reply(m.encode(DIGEST, "silo-0", m.AskMetrics(round_, m.pack(np.zeros(4)))))
+        silos["silo-0"].reply(m.encode(DIGEST, "silo-0", m.MetricsRequest(round_, m.pack(np.zeros(4)))))
 
 
 def test_it_is_not_answered_before_a_round_was():
@@ -240,7 +242,7 @@ def test_it_is_not_answered_before_a_round_was():
         if server.stage is not Stage.ROUND:
             server.collect()
     with pytest.raises(MessageRefused, match="metrics after round 1 of 2, here 0 was the last"):
-        silos["silo-0"].reply(m.encode(DIGEST, "silo-0", m.AskMetrics(1, m.pack(np.zeros(4)))))
+        silos["silo-0"].reply(m.encode(DIGEST, "silo-0", m.MetricsRequest(1, m.pack(np.zeros(4)))))
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
@@ -273,22 +275,13 @@ def test_without_one_silo_there_are_no_metrics_and_nobody_is_asked_again():
 def test_an_owner_may_forbid_it():
     server, silos = sessions()
     requests = until_measured(server, silos)
-    old = silos["silo-1"]
-    silo = SiloSession(
-        old._plan,
-        old._data,
-        old._learner,
-        Streams.from_seed(0),
-        Secrets.simulated_from_seed(0),
-        holdout=old._holdout,
-        allow_metrics=False,
-    )
-    silo.restore(old.save())
+    silo = sessions(owners={"silo-1": Owner(allow_metrics=False)})[1]["silo-1"]
+    silo.restore(silos["silo-1"].save())
     before = silo.save()
     with pytest.raises(MessageRefused, match=r"its owner does not allow metrics .* \(policy.allow_metrics\)"):
         silo.reply(requests["silo-1"])
     assert silo.save() == before
-    silo.reply(m.encode(DIGEST, "silo-1", m.Finish()))
+    silo.reply(m.encode(DIGEST, "silo-1", m.Close()))
     assert silo.closed
 
 
@@ -297,7 +290,7 @@ def test_an_owner_may_forbid_it():
     [
         (m.Metrics(1, bytes(24)), "after round 1, not 2"),
         (m.Metrics(2, bytes(16)), "24 are expected"),
-        (m.Goodbye(), "Metrics is expected"),
+        (m.Closed(), "Metrics is expected"),
     ],
 )
 def test_the_server_refuses_a_bad_answer(answer, reason):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from tests.core.test_sessions import DIGEST, ask, build
-from tests.support import TinyLearner, drive, make_plan, make_sessions, rows_of, small_federation, step
+from tests.support import TinyLearner, decode, drive, make_plan, make_sessions, rows_of, small_federation, step
 
 from uldp.errors import ConfigError, MessageRefused
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
@@ -18,7 +18,7 @@ from uldp.privacy.statement import Background, compose
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, Streams
 from uldp.sessions.shuffler import Shuffler
-from uldp.vectors import from_words
+from uldp.vectors import from_residues
 
 FACTS = PublicFacts(users=6, silos=3, dimension=4)
 DATA = small_federation().silos[0]
@@ -59,7 +59,7 @@ def test_two_clients_with_other_records_have_outputs_whose_laws_differ_by_at_mos
 
 
 def test_other_weights_meet_other_draws_even_in_the_same_round():
-    """Else two answers that differ in the last bit of training would show their difference without noise."""
+    """Else two responses that differ in the last bit of training would show their difference without noise."""
     method = build("ldp-fedavg", mechanism="srr", radius=0.5, sends="weights")
     used = mechanism_of(method)
     secrets = Secrets.from_key(b"k" * 32)
@@ -160,14 +160,14 @@ def test_a_fraction_of_the_clients_takes_part_and_the_others_send_zeros():
     step(server, silos)
     seen = set()
     while requests := server.requests():
-        body = m.decode(requests["silo-0"], experiment=DIGEST, silo="silo-0", limit=10**6)
-        if not isinstance(body, m.AskUpdate):
+        body = decode(requests["silo-0"], experiment=DIGEST, silo="silo-0", limit=10**6)
+        if not isinstance(body, m.UpdateRequest):
             break
         picked = m.unpack_bits(body.sample, 3, "x")
         assert picked.sum() == 1
         for index, name in enumerate(silos):
-            reply = m.decode(silos[name].reply(requests[name]), experiment=DIGEST, silo=name, limit=10**6)
-            assert from_words(m.unpack_words(reply.vector, 4, "x")).any() == picked[index]
+            reply = decode(silos[name].reply(requests[name]), experiment=DIGEST, silo=name, limit=10**6)
+            assert from_residues(m.unpack_residues(reply.vector, 4, "x")).any() == picked[index]
             server.receive(name, ask(reply, silo=name))
         seen.add(picked.tobytes())
         server.collect()
@@ -180,7 +180,7 @@ def test_a_client_refuses_a_question_that_does_not_say_who_takes_part():
     server, silos = make_sessions(build("ldp-fedavg", fraction=1 / 3), small_federation())
     step(server, silos)
     with pytest.raises(MessageRefused, match="sample"):
-        silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(np.zeros(4)), b"")))
+        silos["silo-0"].reply(ask(m.UpdateRequest(1, m.pack(np.zeros(4)), b"")))
 
 
 def test_the_event_is_all_weights_of_a_client_for_every_adversary():
@@ -246,7 +246,7 @@ def test_the_shuffler_forwards_every_value_at_its_position_and_nobodys_name():
     mixed = mixer.mixed(1, updates, 10**6)
     got = np.stack(
         [
-            m.unpack_words(m.decode(mixed[name], experiment=DIGEST, silo=name, limit=10**6).vector, 40, "x")
+            m.unpack_residues(decode(mixed[name], experiment=DIGEST, silo=name, limit=10**6).vector, 40, "x")
             for name in names
         ]
     )
@@ -267,8 +267,8 @@ def test_other_updates_and_other_rounds_are_mixed_otherwise():
     orders = []
     for round_, further in ((1, 0), (1, 0), (1, 2000), (2, 0)):
         mixed = mixer.mixed(round_, updates_of(round_, names, vectors + np.uint64(further)), 10**6)
-        bodies = [m.decode(mixed[name], experiment=DIGEST, silo=name, limit=10**6) for name in names]
-        orders.append(np.stack([m.unpack_words(body.vector, 400, "x") for body in bodies]) % 2000 // 400)
+        bodies = [decode(mixed[name], experiment=DIGEST, silo=name, limit=10**6) for name in names]
+        orders.append(np.stack([m.unpack_residues(body.vector, 400, "x") for body in bodies]) % 2000 // 400)
     assert (orders[0] == orders[1]).all()
     for other in orders[2:]:
         assert (orders[0] == other).mean() < 0.2 + 5 * 0.4 / np.sqrt(2000)  # a fifth by chance
@@ -276,9 +276,11 @@ def test_other_updates_and_other_rounds_are_mixed_otherwise():
 
 def test_all_orders_are_alike():
     """Three clients have six orders: 3000 positions, chi-square with five degrees of freedom at level 1e-4."""
-    mixer, _ = shuffler(3, 3000)
+    mixer, names = shuffler(3, 3000)
     vectors = np.repeat(np.arange(3, dtype=np.uint64)[:, None], 3000, axis=1)
-    ordered = mixer._ordered(vectors, mixer._stream(1, vectors)).astype(int)
+    mixed = mixer.mixed(1, updates_of(1, names, vectors), 10**6)
+    bodies = [decode(mixed[name], experiment=DIGEST, silo=name, limit=10**6) for name in names]
+    ordered = np.stack([m.unpack_residues(body.vector, 3000, "x") for body in bodies]).astype(int)
     codes, counts = np.unique(ordered[0] * 9 + ordered[1] * 3 + ordered[2], return_counts=True)
     assert len(codes) == 6
     assert ((counts - 500) ** 2 / 500).sum() < 25.7
@@ -301,7 +303,7 @@ def test_pairs_leave_after_the_slowest_client_within_the_spread_in_mixed_order()
 def test_the_shuffler_refuses_what_is_no_update_of_this_round():
     mixer, names = shuffler()
     good = {name: ask(m.Update(1, m.pack(np.zeros(4, np.uint64)), 0), silo=name) for name in names}
-    for bad in (m.Goodbye(), m.Update(2, m.pack(np.zeros(4, np.uint64)), 0), m.Update(1, b"short", 0)):
+    for bad in (m.Closed(), m.Update(2, m.pack(np.zeros(4, np.uint64)), 0), m.Update(1, b"short", 0)):
         with pytest.raises(MessageRefused, match="silo-1"):
             mixer.mixed(1, {**good, "silo-1": ask(bad, silo="silo-1")}, 10**6)
     with pytest.raises(ConfigError, match="positive time"):

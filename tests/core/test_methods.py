@@ -12,7 +12,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.guarantees.adversary import OwnCoordinates, federation_of
-from tests.support import TinyLearner, build, drive, make_plan, make_sessions, noiseless_total, small_federation, step
+from tests.support import (
+    TinyLearner,
+    build,
+    decode,
+    drive,
+    make_plan,
+    make_sessions,
+    noiseless_total,
+    small_federation,
+    step,
+    step_until,
+)
 
 from uldp.data.federation import SiloData
 from uldp.errors import ConfigError, DataError, MessageRefused
@@ -27,7 +38,8 @@ from uldp.privacy.releases.sums import continuous_multiplier
 from uldp.privacy.releases.weights import MAX_COUNT
 from uldp.protocol import messages as m
 from uldp.rng import Secrets
-from uldp.vectors import from_words
+from uldp.sessions.server import ServerSession
+from uldp.vectors import from_residues
 
 PRIVATE = [name for name, named in METHODS.items() if issubclass(named.method, UserSum)]
 FACTS = PublicFacts(users=100, silos=5, dimension=4)
@@ -90,14 +102,14 @@ def test_the_realised_noise_of_the_total_is_sigma_times_clip(name, rate):
     while requests := server.requests():
         for silo, request in requests.items():
             answer = silos[silo].reply(request)
-            body = m.decode(answer, experiment="d" * 64, silo=silo, limit=10**6)
+            body = decode(answer, experiment="d" * 64, silo=silo, limit=10**6)
             if isinstance(body, m.Update):
-                total += m.unpack_words(body.vector, dimension, silo)
+                total += m.unpack_residues(body.vector, dimension, silo)
             server.receive(silo, answer)
         server.collect()
         server.charge()
         server.advance()
-    noise = from_words(total) * (clip / units)  # zero features: zero gradients, only noise is left
+    noise = from_residues(total) * (clip / units)  # zero features: zero gradients, only noise is left
     expected = (sigma * clip) ** 2
     error = 5 * expected * math.sqrt(2 / dimension)  # five standard errors of a variance
     assert abs(noise.var() - expected) < error
@@ -157,7 +169,7 @@ def test_releases_of_one_round_share_its_sample_for_every_adversary():
     """Three releases of a round are not three rounds: whoever sees them gains more than from fresh samples."""
     release = build("uldp-avg", noise_multiplier=1.0, sample_rate=0.05).release(PublicFacts(100, 20, 4))
     public = account(Ledger(1e-5, None, repeated(release.event(20))).composition(), 1e-5).value
-    for adversary in (Adversary("silos", sample=False), Adversary(dropped=1)):
+    for adversary in (Adversary("silos", knows_sample=False), Adversary(dropped=1)):
         assert account(views(release, adversary, [3] * 10), 1e-5).value > public
     fresh = account(views(release, Adversary(dropped=1), [1] * 30), 1e-5).value
     assert fresh < public
@@ -292,18 +304,19 @@ def test_counts_and_totals_beyond_the_limit_are_refused_by_whoever_gets_them():
         server.receive("silo-0", many)
     for name, answer in answers.items():
         server.receive(name, answer)
-    totals = m.TellUsers(m.pack(np.array([100, 3 * MAX_COUNT + 1])))
+    totals = m.UserTotals(m.pack(np.array([100, 3 * MAX_COUNT + 1])))
     with pytest.raises(MessageRefused, match="a count lies outside 0"):
         silos["silo-0"].reply(m.encode("d" * 64, "silo-0", totals))
 
 
 def test_a_server_that_tells_each_silo_other_totals_gets_no_total_under_masks():
     """Each silo's own counts as the totals would make weights that sum to the number of silos."""
-    server, silos = make_sessions(build("uldp-avg-w"), small_federation(), aggregation="masked")
-    while type(server._next_question()) is not m.TellUsers:
-        step(server, silos)
-    server._told = np.stack([silo._counts for silo in silos.values()])
-    step(server, silos)
+    federation = small_federation()
+    server, silos = make_sessions(build("uldp-avg-w"), federation, aggregation="masked")
+    step_until(m.UserTotals, server, silos)
+    for (name, silo), own in zip(silos.items(), federation.counts(), strict=True):
+        server.receive(name, silo.reply(m.encode(server.plan.digest, name, m.UserTotals(m.pack(own)))))
+    server.collect()
     for name, request in server.requests().items():
         server.receive(name, silos[name].reply(request))
     with pytest.raises(MessageRefused, match="do not add up to a total in range"):
@@ -341,11 +354,11 @@ def test_users_outside_the_sample_contribute_nothing_and_come_back_later(name):
     while requests := server.requests():
         for silo, request in requests.items():
             reply = sessions[silo].reply(request)
-            question, answer = (m.decode(x, experiment="d" * 64, silo=silo, limit=10**6) for x in (request, reply))
-            if isinstance(question, m.AskUpdate):
-                asked.append(m.unpack_bits(question.sample, users, "test"))
+            request, answer = (decode(x, experiment="d" * 64, silo=silo, limit=10**6) for x in (request, reply))
+            if isinstance(request, m.UpdateRequest):
+                asked.append(m.unpack_bits(request.sample, users, "test"))
                 # every user pulls a coordinate of its own, and there is no noise
-                sent.append(from_words(m.unpack_words(answer.vector, users, "test")) != 0)
+                sent.append(from_residues(m.unpack_residues(answer.vector, users, "test")) != 0)
             server.receive(silo, reply)
         server.collect()
         server.charge()
@@ -366,6 +379,6 @@ def test_the_sample_depends_on_secrets_not_on_the_public_streams():
     federation = small_federation()
     method = build("uldp-avg", rounds=1, sample_rate=0.5)
     server, _ = make_sessions(method, federation, seed=0)
-    other, _ = make_sessions(method, federation, seed=0)
-    other._secrets = Secrets.from_key(b"z" * 32)
-    assert (server._sample(1) != other._sample(1)).any()
+    plan = server.plan
+    other = ServerSession(plan, np.zeros(plan.facts.dimension), Ledger(1e-5), Secrets.from_key(b"z" * 32))
+    assert (server.sampler.users(1) != other.sampler.users(1)).any()

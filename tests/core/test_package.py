@@ -2,7 +2,9 @@
 
 import doctest
 import importlib
+import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -29,24 +31,49 @@ PUBLIC = [
     "Result",
     "RoundReport",
     "RunError",
+    "Schema",
     "SiloData",
     "State",
     "Statement",
     "Task",
+    "UldpAvg",
     "UldpError",
     "UserSum",
     "__version__",
+    "plan",
     "prepare",
     "resume",
     "run",
+    "train",
 ]
 
 
 def test_the_public_surface_is_what_we_decided():
     assert uldp.__all__ == PUBLIC
-    assert all(getattr(uldp, name).__doc__ for name in PUBLIC if name != "__version__")
     with pytest.raises(AttributeError):
         _ = uldp.nothing
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name != "__version__"])
+def test_a_public_name_says_what_it_takes_gives_and_raises(name):
+    thing = getattr(uldp, name)
+    text = thing.__doc__
+    assert "Example:\n" in text and ">>>" in text
+    own = {} if issubclass_of(thing, uldp.UldpError) else inspect.signature(thing).parameters
+    section = text.partition("Args:")[2].partition("Example:")[0]
+    missing = [key for key in own if not re.search(rf"^\s+{key}: ", section, flags=re.M) and not inherits(thing, key)]
+    assert not missing, f"{name} does not describe {missing}"
+    assert inspect.isclass(thing) or ("Returns:" in text and "Raises:" in text)
+
+
+def issubclass_of(thing, kind):
+    return inspect.isclass(thing) and issubclass(thing, kind)
+
+
+def inherits(thing, key):
+    """Whether a field is described by a base class."""
+    bases = thing.__mro__[1:] if inspect.isclass(thing) else ()
+    return any(key in getattr(base, "__annotations__", {}) for base in bases)
 
 
 def modules():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.support import (
     TinyLearner,
+    decode,
     drive,
     drive_with_restarts,
     hello,
@@ -19,12 +20,15 @@ from tests.support import (
 )
 
 from uldp._version import __version__
+from uldp.aggregation.key_agreement import KeyRequest, SiloKeys
+from uldp.aggregation.paillier_messages import EncryptedWeights, SealedSeed
+from uldp.aggregation.routes import ROUTES
 from uldp.errors import MessageRefused, RunError
 from uldp.methods.registry import METHODS, lookup
 from uldp.methods.user_sum import UserSum
 from uldp.privacy.releases import PublicFacts
 from uldp.protocol import messages as m
-from uldp.protocol.turns import ANSWERS, ROUTES, Phase, diagram, sequence, turn, turns
+from uldp.protocol.turns import Phase, diagram, sequence, turn, turns
 from uldp.rng import Secrets
 
 DIGEST = "d" * 64
@@ -88,42 +92,42 @@ def test_saving_and_restoring_after_every_exchange_changes_nothing(name):
     assert server.model.tobytes() == expected
 
 
-QUESTIONS = [
+REQUESTS = [
     hello(1, 2, 3),
-    m.AskKey(b""),
-    m.TellKeys([], []),
-    m.TellSeed(b""),
-    m.TellWeights(b""),
-    m.AskCounts(),
-    m.TellUsers(b""),
-    m.AskChoices(1, b""),
-    m.AskUpdate(1, b"", b""),
-    m.AskMetrics(1, b""),
-    m.Finish(),
+    KeyRequest(b""),
+    SiloKeys([], []),
+    SealedSeed(b""),
+    EncryptedWeights(b""),
+    m.CountsRequest(),
+    m.UserTotals(b""),
+    m.ChoicesRequest(1, b""),
+    m.UpdateRequest(1, b"", b""),
+    m.MetricsRequest(1, b""),
+    m.Close(),
 ]
 
 
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("phase", Phase)
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: type(question).__name__)
-def test_only_the_table_decides_who_may_speak(route, phase, question):
+@pytest.mark.parametrize("phase", [*Phase, "introduced", "paired", "blinded"])
+@pytest.mark.parametrize("asked", REQUESTS, ids=lambda request: type(request).__name__)
+def test_only_the_table_decides_who_may_speak(route, phase, asked):
     table = turns(ROUTES[route])
-    if (phase, type(question)) in table:
-        assert turn(table, phase, question, "x")[0] is ANSWERS[type(question)][0]
+    if (phase, type(asked)) in table:
+        assert turn(table, phase, asked, "x").request is type(asked)
     else:
         with pytest.raises(MessageRefused, match="out of turn"):
-            turn(table, phase, question, "x")
+            turn(table, phase, asked, "x")
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_every_setup_is_one_path_from_new_to_ready(route):
     phase, asked = Phase.NEW, []
     table = turns(ROUTES[route])
-    while phase is not Phase.READY:
-        (question,) = [question for at, question in table if at is phase]
-        asked.append(question)
-        phase = table[phase, question][1]
-    assert asked == [m.Hello, *ROUTES[route].setup]
+    while phase != Phase.READY:
+        (request,) = [request for at, request in table if at == phase]
+        asked.append(request)
+        phase = table[phase, request].phase
+    assert asked == [m.Hello, *(exchange.request for exchange in ROUTES[route].setup)]
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
@@ -150,9 +154,9 @@ def test_every_plan_takes_one_of_the_routes_that_the_docs_draw(name, method, rat
         (ask(hello(release="0.0.9")), f"runs uldp 0.0.9, this one {__version__}; install"),
         (ask(hello(release="0.0.9"), digest="e" * 64), "runs uldp 0.0.9"),  # it tells more than two digests
         (ask(hello(layers="f" * 64)), "layers are others"),
-        (ask(hello(outputs=bytes(8))), "answers otherwise before training"),
-        (ask(m.Finish()), "out of turn"),
-        (ask(m.Goodbye()), "out of turn"),
+        (ask(hello(outputs=bytes(8))), "other outputs before training"),
+        (ask(m.Close()), "out of turn"),
+        (ask(m.Closed()), "out of turn"),
         (bytes(200_000), "at most"),
     ],
 )
@@ -195,7 +199,7 @@ def test_another_protocol_version_is_named_although_its_messages_have_other_fiel
         ({"release": "9.9"}, f"runs uldp 9.9, this one {__version__}"),
         ({"users": 7}, "users = 7, here it is 6"),
         ({"layers": "other"}, "layers are others"),
-        ({"outputs": b"12345678"}, "answers otherwise"),
+        ({"outputs": b"12345678"}, "other outputs"),
     ],
 )
 def test_the_server_refuses_a_silo_that_holds_something_else(change, reason):
@@ -213,83 +217,83 @@ def test_first_outputs_are_compared_up_to_rounding():
     ours = hello(outputs=m.pack(np.array([0.25, 0.75])))
     m.check_outputs(hello(outputs=m.pack(np.array([0.25 + 1e-6, 0.75 - 1e-6]))), ours, "silo a")
     for other in (np.array([0.26, 0.74]), np.array([np.nan, 0.75]), np.array([0.25])):
-        with pytest.raises(MessageRefused, match="answers otherwise"):
+        with pytest.raises(MessageRefused, match="other outputs"):
             m.check_outputs(hello(outputs=m.pack(other)), ours, "silo a")
 
 
 def test_totals_that_would_give_weights_above_one_are_refused():
     _, silos = greeted()
-    counts = m.decode(silos["silo-0"].reply(ask(m.AskCounts())), experiment=DIGEST, silo="silo-0", limit=10**6)
+    counts = decode(silos["silo-0"].reply(ask(m.CountsRequest())), experiment=DIGEST, silo="silo-0", limit=10**6)
     own = m.unpack_counts(counts.counts, 6, 10**6, "x")
     with pytest.raises(MessageRefused, match="smaller than this silo's own count"):
-        silos["silo-0"].reply(ask(m.TellUsers(m.pack(np.maximum(own - 1, 0)))))
+        silos["silo-0"].reply(ask(m.UserTotals(m.pack(np.maximum(own - 1, 0)))))
     with pytest.raises(MessageRefused, match="outside 0"):
-        silos["silo-0"].reply(ask(m.TellUsers(m.pack(own - 10**9))))
+        silos["silo-0"].reply(ask(m.UserTotals(m.pack(own - 10**9))))
 
 
 def test_counts_stay_in_the_silo_when_the_method_does_not_need_them():
     _, silos = greeted(build("uldp-avg"))
     with pytest.raises(MessageRefused, match="out of turn"):
-        silos["silo-0"].reply(ask(m.AskCounts()))
+        silos["silo-0"].reply(ask(m.CountsRequest()))
 
 
 def test_a_method_that_needs_counts_does_not_train_without_them():
     _, silos = greeted(build("uldp-avg-w"))
     with pytest.raises(MessageRefused, match="out of turn"):
-        silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(np.zeros(4)), b"")))
+        silos["silo-0"].reply(ask(m.UpdateRequest(1, m.pack(np.zeros(4)), b"")))
 
 
 @pytest.mark.parametrize(
-    ("question", "reason"),
+    ("asked", "reason"),
     [
-        (m.AskUpdate(2, m.pack(np.zeros(4)), b""), "not the next one"),
-        (m.AskUpdate(0, m.pack(np.zeros(4)), b""), "outside the agreed 3 rounds"),
-        (m.AskUpdate(4, m.pack(np.zeros(4)), b""), "outside the agreed 3 rounds"),
-        (m.AskUpdate(-(2**63), m.pack(np.zeros(4)), b""), "outside the agreed 3 rounds"),
-        (m.AskUpdate(1, m.pack(np.zeros(5)), b""), "32 are expected"),
-        (m.AskUpdate(1, m.pack(np.full(4, np.nan)), b""), "NaN"),
-        (m.AskUpdate(1, m.pack(np.zeros(4)), b"\xff"), "sample_rate"),
+        (m.UpdateRequest(2, m.pack(np.zeros(4)), b""), "not the next one"),
+        (m.UpdateRequest(0, m.pack(np.zeros(4)), b""), "outside the agreed 3 rounds"),
+        (m.UpdateRequest(4, m.pack(np.zeros(4)), b""), "outside the agreed 3 rounds"),
+        (m.UpdateRequest(-(2**63), m.pack(np.zeros(4)), b""), "outside the agreed 3 rounds"),
+        (m.UpdateRequest(1, m.pack(np.zeros(5)), b""), "32 are expected"),
+        (m.UpdateRequest(1, m.pack(np.full(4, np.nan)), b""), "NaN"),
+        (m.UpdateRequest(1, m.pack(np.zeros(4)), b"\xff"), "sample_rate"),
     ],
 )
-def test_a_silo_refuses_a_wrong_round_model_or_sample(question, reason):
+def test_a_silo_refuses_a_wrong_round_model_or_sample(asked, reason):
     _, silos = greeted(build("uldp-avg"))
     with pytest.raises(MessageRefused, match=reason):
-        silos["silo-0"].reply(ask(question))
+        silos["silo-0"].reply(ask(asked))
 
 
 def test_a_repeated_request_gets_the_same_bytes_and_a_changed_one_is_refused():
     _, silos = greeted(build("uldp-avg"))
-    first = silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(np.zeros(4)), b"")))
-    assert silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(np.zeros(4)), b""))) == first
+    first = silos["silo-0"].reply(ask(m.UpdateRequest(1, m.pack(np.zeros(4)), b"")))
+    assert silos["silo-0"].reply(ask(m.UpdateRequest(1, m.pack(np.zeros(4)), b""))) == first
     with pytest.raises(MessageRefused, match="not the next one"):
-        silos["silo-0"].reply(ask(m.AskUpdate(1, m.pack(np.ones(4)), b"")))
+        silos["silo-0"].reply(ask(m.UpdateRequest(1, m.pack(np.ones(4)), b"")))
 
 
-def noise_of(question, method=None, data=None):
-    """The noise in a silo's answer: with and without noise the sums are the same."""
+def noise_of(request, method=None, data=None):
+    """The noise in a silo's response: with and without noise the sums are the same."""
     answers = []
     for sigma in (5.0, 0.0):
         built = build("uldp-avg", noise_multiplier=sigma, **(method or {}))
         _, silos = make_sessions(built, data or small_federation(), secrets=Secrets.from_key(b"k" * 32))
         silos["silo-0"].reply(ask(hello()))
-        body = m.decode(silos["silo-0"].reply(ask(question)), experiment=DIGEST, silo="silo-0", limit=10**6)
+        body = decode(silos["silo-0"].reply(ask(request)), experiment=DIGEST, silo="silo-0", limit=10**6)
         answers.append(np.frombuffer(body.vector, dtype="<i8"))
     return answers[0] - answers[1]
 
 
 def test_only_a_repetition_of_the_same_release_carries_the_same_noise():
-    """Else equal bytes, or a difference of two answers, would tell about the records without any noise."""
-    question = m.AskUpdate(1, m.pack(np.zeros(4)), b"")
-    first = noise_of(question)
-    assert (noise_of(question) == first).all()
+    """Else equal bytes, or a difference of two responses, would tell about the records without any noise."""
+    request = m.UpdateRequest(1, m.pack(np.zeros(4)), b"")
+    first = noise_of(request)
+    assert (noise_of(request) == first).all()
     empty = dataclasses.replace(
         small_federation(), silos=tuple(s.take(np.zeros(len(s), bool)) for s in small_federation().silos)
     )
     others = {
-        "another model": noise_of(m.AskUpdate(1, m.pack(np.ones(4)), b"")),
-        "other records": noise_of(question, data=small_federation(seed=1)),
-        "another model, no records": noise_of(m.AskUpdate(1, m.pack(np.ones(4)), b""), data=empty),
-        "no records": noise_of(question, data=empty),
+        "another model": noise_of(m.UpdateRequest(1, m.pack(np.ones(4)), b"")),
+        "other records": noise_of(request, data=small_federation(seed=1)),
+        "another model, no records": noise_of(m.UpdateRequest(1, m.pack(np.ones(4)), b""), data=empty),
+        "no records": noise_of(request, data=empty),
     }
     vectors = [first, *others.values()]
     for i, one in enumerate(vectors):
@@ -308,7 +312,7 @@ class Rounded(TinyLearner):
 def test_a_sum_that_was_rounded_otherwise_or_another_scale_gets_noise_of_its_own():
     """The same noise on two sums would show their difference, the same draws at two scales both sums."""
     dimension = 2000
-    question = ask(m.AskUpdate(1, m.pack(np.zeros(dimension)), b""))
+    request = ask(m.UpdateRequest(1, m.pack(np.zeros(dimension)), b""))
 
     def sent(learner=TinyLearner, **settings):
         method = build("uldp-avg", **settings)
@@ -316,7 +320,7 @@ def test_a_sum_that_was_rounded_otherwise_or_another_scale_gets_noise_of_its_own
         secrets = Secrets.from_key(b"k" * 32)
         _, silos = make_sessions(method, federation, learner=learner(dimension), secrets=secrets)
         silos["silo-0"].reply(ask(hello(dimension=dimension)))
-        body = m.decode(silos["silo-0"].reply(question), experiment=DIGEST, silo="silo-0", limit=10**6)
+        body = decode(silos["silo-0"].reply(request), experiment=DIGEST, silo="silo-0", limit=10**6)
         return np.frombuffer(body.vector, dtype="<i8").astype(float)
 
     first = sent()
@@ -329,7 +333,7 @@ def test_a_sum_that_was_rounded_otherwise_or_another_scale_gets_noise_of_its_own
     ("reply", "reason"),
     [
         (b"junk", "not a message"),
-        (ask(m.Goodbye()), "Update is expected"),
+        (ask(m.Closed()), "Update is expected"),
         (ask(m.Update(2, m.pack(np.zeros(4, np.uint64)), 0)), "round 2"),
         (ask(m.Update(1, m.pack(np.zeros(3, np.uint64)), 0)), "32 are expected"),
         (ask(m.Update(1, m.pack(np.zeros(4, np.uint64)), -1)), "saturated lies between"),
@@ -396,7 +400,7 @@ def test_the_wire_shows_how_much_was_cut_off_of_the_method_without_privacy_only(
     while requests := server.requests():
         for silo, request in requests.items():
             reply = silos[silo].reply(request)
-            body = m.decode(reply, experiment=DIGEST, silo=silo, limit=10**6)
+            body = decode(reply, experiment=DIGEST, silo=silo, limit=10**6)
             told.append(getattr(body, "saturated", 0))
             server.receive(silo, reply)
         server.collect()
@@ -409,9 +413,9 @@ def test_the_sequence_in_the_docs_is_the_table():
     text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
     drawn = re.findall(r"```mermaid\n(.*?)\n```", text, flags=re.S)
     shown = ("paillier", "paillier, users sampled in private", "masked, measured by silos")
-    assert drawn == [sequence(route) for route in shown]
+    assert drawn == [sequence(ROUTES[route]) for route in shown]
 
 
 def test_the_diagram_in_the_docs_is_the_table():
     text = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
-    assert diagram() in re.findall(r"```mermaid\n(.*?)\n```", text, flags=re.S)
+    assert diagram(ROUTES.values()) in re.findall(r"```mermaid\n(.*?)\n```", text, flags=re.S)

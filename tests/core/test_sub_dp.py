@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import TinyLearner, build, drive, make_sessions, rows_of, small_federation, step
+from tests.support import TinyLearner, build, decode, drive, make_sessions, rows_of, small_federation, step
 
 from uldp.caveats import Severity
 from uldp.data.federation import Federation, SiloData
@@ -210,7 +210,7 @@ def test_silos_that_are_not_picked_send_zeros(name):
     while requests := server.requests():
         for silo, request in requests.items():
             answer = silos[silo].reply(request)
-            body = m.decode(answer, experiment="d" * 64, silo=silo, limit=10**6)
+            body = decode(answer, experiment="d" * 64, silo=silo, limit=10**6)
             if isinstance(body, m.Update):
                 sent.setdefault(body.round, []).append(bool(np.frombuffer(body.vector, np.int64).any()))
             server.receive(silo, answer)
@@ -222,8 +222,8 @@ def test_silos_that_are_not_picked_send_zeros(name):
 
 def test_a_silo_refuses_other_numbers_of_picked_silos_than_were_agreed_on():
     server, silos = make_sessions(build("local-sub-dp", rounds=2, fraction=0.34), small_federation())
-    step(server, silos)  # the greeting
-    ask = m.AskUpdate(1, m.pack(np.zeros(4)), m.pack_bits(np.ones(3, dtype=np.bool_)))
+    step(server, silos)  # the handshake
+    ask = m.UpdateRequest(1, m.pack(np.zeros(4)), m.pack_bits(np.ones(3, dtype=np.bool_)))
     before = silos["silo-0"].save()
     with pytest.raises(MessageRefused, match="3 silos were picked, 1 were agreed on"):
         silos["silo-0"].reply(m.encode("d" * 64, "silo-0", ask))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from uldp.errors import ConfigError, ModelError
 from uldp.privacy.releases.sums import IntegerSum
-from uldp.vectors import FixedPoint, clip_rows, from_words, to_words
+from uldp.vectors import FixedPoint, clip_rows, from_residues, to_residues
 
 finite = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 rows = st.lists(st.lists(finite, min_size=3, max_size=3), min_size=1, max_size=5).map(np.array)
@@ -124,7 +124,7 @@ def test_a_silo_row_that_is_not_finite_is_an_error():
 
 
 def test_an_overflow_is_refused_before_training():
-    FixedPoint(limit=1.0).check_range(terms=1e6, noise_scale=1e9)
+    FixedPoint(limit=1.0).check_range(terms=1e6, noise_std=1e9)
     with pytest.raises(ConfigError, match="63 are there"):
         FixedPoint(limit=1.0).check_range(terms=2**40)
 
@@ -132,4 +132,4 @@ def test_an_overflow_is_refused_before_training():
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5))
 def test_words_and_integers_are_the_same_residues(values):
     integers = np.array(values, dtype=np.int64)
-    assert (from_words(to_words(integers)) == integers).all()
+    assert (from_residues(to_residues(integers)) == integers).all()

@@ -43,7 +43,7 @@ def test_how_the_calls_are_cut_does_not_matter(bound, monkeypatch):
     assert (
         uniform_below(source, bound, 17) + uniform_below(source, bound, 0) + uniform_below(source, bound, 43) == whole
     )
-    monkeypatch.setattr(integers, "_BLOCK_WORDS", 7)
+    monkeypatch.setattr(integers, "BLOCK_WORDS", 7)
     assert uniform_below(stream(), bound, 60) == whole
 
 

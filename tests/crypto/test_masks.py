@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from uldp.crypto.masks import _BLOCK, add_masks
+from uldp.crypto.masks import BLOCK, add_masks
 from uldp.rng import SecretStream
 
 
@@ -11,7 +11,7 @@ def stream(letter=b"k"):
     return SecretStream(letter * 32, simulated=True)
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, _BLOCK - 1, _BLOCK, _BLOCK + 1, 3 * _BLOCK + 5])
+@pytest.mark.parametrize("length", [0, 1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
 def test_masks_are_the_keystream_and_cancel(length):
     start = np.arange(length, dtype=np.uint64)
     words = start.copy()

@@ -57,8 +57,8 @@ def test_products_are_those_of_the_naive_twin(case):
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 40), (7, 30), (40, 5), (23, 101)])
 def test_workers_and_blocks_do_not_matter(shape, workers, monkeypatch):
-    monkeypatch.setattr(multiexp, "_WORTH_A_FORK", 0.0)
-    monkeypatch.setattr(multiexp, "_BLOCK", 64)
+    monkeypatch.setattr(multiexp, "WORTH_A_FORK", 0.0)
+    monkeypatch.setattr(multiexp, "BLOCK", 64)
     bases, exponents = draw_bases(shape[0]), draw_exponents(*shape, 25)
     assert products(bases, exponents, 25, N2, workers) == naive(bases, exponents, N2)
 

@@ -52,7 +52,7 @@ def test_the_parent_does_the_first_part_and_children_the_others():
 
 
 def test_without_a_safe_fork_one_process_does_everything(monkeypatch):
-    monkeypatch.setattr(parallel, "_CAN_FORK", False)
+    monkeypatch.setattr(parallel, "CAN_FORK", False)
     assert spread(lambda part: [os.getpid() for _ in part], 4, 2, 4) == [os.getpid()] * 4
 
 
@@ -124,11 +124,11 @@ def test_ctrl_c_while_waiting_ends_the_children(monkeypatch):
             time.sleep(60)
         return squares(part)
 
-    def interrupted(child, length):  # the parent is about to wait for the first number
+    def interrupted(pipe, length):  # the parent is about to wait for the first number
         os.kill(parent, signal.SIGINT)
         time.sleep(60)
 
-    monkeypatch.setattr(parallel._Child, "_read", interrupted)
+    monkeypatch.setattr(os, "read", interrupted)
     with pytest.raises(KeyboardInterrupt):
         spread(work, 4, 2, 2)
 

@@ -128,7 +128,7 @@ def test_the_bound_is_the_sum_of_the_docstring(bits, bases):
 def test_the_probability_that_an_order_divides_a_difference(order):
     residues = np.bincount(np.arange(1 << DIGIT_BITS) % order)
     exact = np.log2(np.sum(residues**2)) - 2 * DIGIT_BITS
-    assert randomisers._small_orders()[1][order - 2] == pytest.approx(exact)
+    assert randomisers.small_orders()[1][order - 2] == pytest.approx(exact)
 
 
 @pytest.mark.parametrize("bits", [64, 256, 1024, 2048, 3072, 4096])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from uldp.crypto.transfer import POINT_BYTES, Chooser, Sender, check_point, seal, unseal
+from uldp.crypto.keys import seal, unseal
+from uldp.crypto.transfer import POINT_BYTES, Chooser, Sender, check_point
 from uldp.errors import ConfigError, MessageRefused
 from uldp.rng import Secrets
 
@@ -77,10 +78,10 @@ def test_a_choice_needs_two_slots(slots):
 
 def test_only_the_right_key_opens_and_changes_are_noticed():
     sealed = seal(b"k" * 32, b"message")
-    assert unseal(b"k" * 32, sealed, "server") == b"message"
+    assert unseal(b"k" * 32, sealed, "server", "does not open") == b"message"
     for key, text in ((b"x" * 32, sealed), (b"k" * 32, sealed[:-1] + b"x"), (b"k" * 32, b"")):
-        with pytest.raises(MessageRefused, match="server: what was offered"):
-            unseal(key, text, "server")
+        with pytest.raises(MessageRefused, match="server: does not open"):
+            unseal(key, text, "server", "does not open")
 
 
 def test_points_have_a_fixed_length_and_no_secret_shows():

@@ -107,7 +107,7 @@ def test_check_says_what_is_not_the_known_file(small):
 def test_fetch_and_check(tmp_path, monkeypatch):
     mnist = builtin.dataset("mnist")
     without = DataFiles("mnist", "mnist", ((DataFile("mnist.npz", "http://127.0.0.1:9/mnist.npz"),),))
-    monkeypatch.setattr(builtin, "_ALL", (replace(mnist, files=without),))
+    monkeypatch.setattr(builtin, "datasets", lambda: {"mnist": replace(mnist, files=without)})
     done = call("fetch", "mnist", "--data-dir", tmp_path, "--json")
     assert done.exit_code == 2
     assert "no download from http://127.0.0.1:9/mnist.npz" in json.loads(done.stdout)["error"]["message"]

@@ -6,17 +6,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from tests.data_sets.small_files import REAL
-from tests.support import step, with_paillier_weights
+from tests.support import collect_round, set_model, step, with_paillier_weights
 
 from uldp.experiment.build import prepare
 from uldp.experiment.config import Experiment
 from uldp.experiment.presets import preset
-from uldp.methods.base import State
 from uldp.privacy.releases.sums import IntegerSum
 from uldp.rng import Secrets
-from uldp.sessions.server import ServerSession, Stage
+from uldp.sessions.server import ServerSession
 from uldp.sessions.silo import SiloSession, signing_key
-from uldp.vectors import from_words
 
 LIMITS = {"name": "paillier", "key_bits": 640, "max_records": 60}
 pytestmark = pytest.mark.skipif(REAL is None, reason="the real files are not here")
@@ -45,16 +43,7 @@ def sessions(ready):
     return server, silos
 
 
-def collect_round(server, silos):
-    """Bring a session to where a round's total waits, and give the total in units."""
-    while server.stage is not Stage.COLLECTED:
-        for name, request in server.requests().items():
-            server.receive(name, silos[name].reply(request))
-        server.collect()
-    return from_words(server._sum)
-
-
-def exact_sum(ready, server, silos):
+def exact_sum(ready, server):
     """sum_s sum_u w_su clip(delta_su) in units, as fractions of the float64 rows."""
     release, facts = ready.plan.release, ready.plan.facts
     encoding = release.encoding
@@ -62,7 +51,7 @@ def exact_sum(ready, server, silos):
     totals, unit = counts.sum(axis=0), Fraction(encoding.limit) / encoding.units
     total = [Fraction(0)] * facts.dimension
     for index, silo in enumerate(ready.federation):
-        streams = silos[silo.name]._streams.child("round", server.round + 1)
+        streams = ready.streams.child("silo", index).child("round", server.round + 1)
         unused = Secrets.simulated_from_seed(1)
         for users, rows in release.rows(ready.plan.method, server.model, silo, ready.learner, streams, unused):
             for user, row in zip(users.tolist(), rows.tolist(), strict=True):
@@ -80,17 +69,16 @@ def compare(dataset, users, rounds):
     pairs = int((private.federation.counts() > 0).sum())
     worst = 0.0
     for _ in range(rounds):
-        plain._state = State(server.model)  # both from the same model: a difference is this round's alone
+        set_model(plain, server.model)  # both from the same model: a difference is this round's alone
         mine, theirs = collect_round(server, silos), collect_round(plain, others)
-        noise = [int(value) for value in theirs - _without_noise(clear, plain, others)]
-        exact = [value + z for value, z in zip(exact_sum(private, server, silos), noise, strict=True)]
+        noise = [int(value) for value in theirs - _without_noise(clear, plain)]
+        exact = [value + z for value, z in zip(exact_sum(private, server), noise, strict=True)]
         errors = [abs(Fraction(int(value)) - right) for value, right in zip(mine, exact, strict=True)]
         assert max(errors) <= facts.users + facts.silos
         assert max(abs(Fraction(int(v)) - right) for v, right in zip(theirs, exact, strict=True)) <= pairs
         assert np.abs(mine - theirs).max() <= facts.users + facts.silos
         worst = max(worst, float(max(errors)))
         for session in (server, plain):
-            session.charge()
             session.advance()
     assert server.round == rounds
     assert worst > 0
@@ -98,14 +86,14 @@ def compare(dataset, users, rounds):
     assert np.abs(server.model - plain.model).max() <= 2 * (facts.users + facts.silos) * scale / facts.users
 
 
-def _without_noise(ready, server, silos):
+def _without_noise(ready, server):
     """The silos' integer sums of this round, before noise: as ``plain`` makes them."""
     release, dimension = ready.plan.release, ready.plan.facts.dimension
-    total = np.zeros(dimension, dtype=np.int64)
-    for silo in ready.federation:
-        session = silos[silo.name]
-        streams = session._streams.child("round", server.round + 1)
-        part = IntegerSum(release.encoding, dimension, release.weights(session._counts, session._told))
+    total, counts = np.zeros(dimension, dtype=np.int64), ready.federation.counts()
+    user_totals = release.exchange.totals(counts)
+    for index, silo in enumerate(ready.federation):
+        streams = ready.streams.child("silo", index).child("round", server.round + 1)
+        part = IntegerSum(release.encoding, dimension, release.weights(counts[index], user_totals[index]))
         unused = Secrets.simulated_from_seed(1)
         for users, rows in release.rows(ready.plan.method, server.model, silo, ready.learner, streams, unused):
             part.add(users, rows)
@@ -132,7 +120,6 @@ def test_the_loop_above_is_the_sessions_own():
     other, again = sessions(ready)
     for _ in range(2):
         collect_round(server, silos)
-        server.charge()
         server.advance()
     while step(other, again):
         pass

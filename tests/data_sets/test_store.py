@@ -108,7 +108,7 @@ def test_fetch_and_check(server, tmp_path):
     assert store.fetch(wanted, tmp_path, said.append)[0].fetched
     assert [found.state for found in store.check(wanted, tmp_path)] == [store.OK]
     # what was there is never lost
-    assert said[-1] == f"the file that was there is kept as {report.path}.old"
+    assert said[-1] == f"the file that was there is now {report.path}.old"
     assert Path(f"{report.path}.old").read_bytes() == b"spoilt"
     report.path.write_bytes(b"spoilt again")
     store.fetch(wanted, tmp_path)
@@ -181,9 +181,9 @@ def test_fetch_into_the_place_that_is_looked_at_first(server, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("path", "checksum", "text"),
     [
-        ("/a.csv", "0" * 64, f"is not the known file (its sha256 is {SUM}); nothing was kept"),
-        ("/absent", SUM, "/absent answers 404 Not Found"),
-        ("/loop", SUM, "/loop answers 302 The HTTP server returned a redirect error"),
+        ("/a.csv", "0" * 64, f"is not the known file (its sha256 is {SUM}); it was discarded"),
+        ("/absent", SUM, "/absent responds 404 Not Found"),
+        ("/loop", SUM, "/loop responds 302 The HTTP server returned a redirect error"),
         ("/short", SUM, "the connection ended after 50 of 13000 bytes"),
     ],
 )

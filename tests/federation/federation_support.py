@@ -1,4 +1,4 @@
-"""A small federation of real parts: prepared parties, silo processes in this process, and a carrier with faults."""
+"""A small federation of real parts: prepared parties, silo processes in this process, and a transport with faults."""
 
 from __future__ import annotations
 
@@ -7,15 +7,31 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+import msgspec
+from tests.support import decode
+
+from uldp.crypto.keys import SigningKey
 from uldp.experiment.build import Prepared
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import prepare_server, prepare_silo
 from uldp.protocol import messages as m
+from uldp.rng import Secrets
 from uldp.runs.directory import RunDirectory
+from uldp.runs.files import stored_key
 from uldp.runtimes.serving import Clock, Failed, Patience, Serving
-from uldp.runtimes.silo_process import SiloProcess, signing_key_from
+from uldp.runtimes.silo_process import SiloProcess
 
 SILOS = ("silo-1", "silo-2", "silo-3")
+
+
+def signing_key_from(file: Path | str) -> SigningKey:
+    """A silo's long-term key, made in ``file`` once."""
+    return SigningKey(Secrets.from_key(stored_key(Path(file))))
+
+
+def saved_state(session) -> dict:
+    """All that a session saves."""
+    return msgspec.msgpack.decode(session.save())
 
 
 def experiment(**sections) -> Experiment:
@@ -56,7 +72,7 @@ def with_identities(folder: Path, **sections) -> Experiment:
 
 @dataclass
 class FakeTime:
-    """A clock that only the carrier and the pauses move."""
+    """A clock that only the transport and the pauses move."""
 
     time: float = 0.0
 
@@ -72,7 +88,7 @@ Fault = Callable[["World", str, bytes], "bytes | Failed"]
 
 @dataclass
 class World:
-    """All silos of an experiment in one process, each with its folder; and what the carrier brought.
+    """All silos of an experiment in one process, each with its folder; and what the transport brought.
 
     ``fault`` is asked for every message instead of the silo and may ask the silo itself. ``keys``: a folder with the
     silos' signing keys, where the experiment names them.
@@ -105,7 +121,7 @@ class World:
             self.running.pop(name).close()
 
     def ask(self, name: str, request: bytes) -> bytes | Failed:
-        header, body = self.silo(name).answer({"kind": "request"}, request)
+        header, body = self.silo(name).respond({"kind": "request"}, request)
         if header["kind"] == "refused":
             return Failed(body.decode(), refused=True)
         self.sent.append((name, request, body))
@@ -123,7 +139,7 @@ class World:
         path = self.folder / "run"
         directory = RunDirectory.open(path) if (path / "experiment.json").exists() else None
         directory = directory or RunDirectory.create(path, self.built)
-        patience = Patience(seconds=60, attempt=20, pause=1, on_missing=on_missing)
+        patience = further.pop("patience", Patience(seconds=60, attempt=20, pause=1, on_missing=on_missing))
         server = parties(self.built)[0]
         return Serving(server, directory, self, patience=patience, clock=self.time.clock(), **further)
 
@@ -133,12 +149,12 @@ class World:
 
 
 def away(gone, rounds, plan):
-    """Some silo does not answer in these rounds."""
+    """Some silo does not respond in these rounds."""
 
     def fault(made, name, request):
-        body = m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
-        if name == gone and isinstance(body, m.AskUpdate) and body.round in rounds:
-            return Failed("no answer")
+        body = decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
+        if name == gone and isinstance(body, m.UpdateRequest) and body.round in rounds:
+            return Failed("no response")
         return made.ask(name, request)
 
     return fault

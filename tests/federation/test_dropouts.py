@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 from tests.core.test_sessions import DIGEST, build
-from tests.support import drive, make_plan, make_sessions, small_federation, step
+from tests.federation.federation_support import saved_state
+from tests.support import decode, drive, make_plan, make_sessions, small_federation, step
 
 from uldp.errors import BudgetExhausted, ConfigError, MessageRefused, RunError
 from uldp.privacy.accountants import account
@@ -28,9 +29,8 @@ def sessions(aggregation="masked", silos=4, **options):
 def in_round(aggregation="masked", round_=1, **options):
     """Sessions that wait for the updates of a round."""
     server, silos = sessions(aggregation, **options)
-    while not (server.round == round_ - 1 and type(server._next_question()) is m.AskUpdate):
+    while server.requests() and not (server.round == round_ - 1 and server.stage is Stage.ROUND):
         step(server, silos)
-    server.requests()
     return server, silos
 
 
@@ -45,8 +45,12 @@ def attempt(server, silos, without=()):
 
 
 def words(reply, silo):
-    body = m.decode(reply, experiment=DIGEST, silo=silo, limit=10**6)
+    body = decode(reply, experiment=DIGEST, silo=silo, limit=10**6)
     return np.frombuffer(body.vector, dtype="<u8")
+
+
+def noised_sum(silo):
+    return saved_state(silo)["released"]["noised"]
 
 
 def finish_round(server):
@@ -63,20 +67,21 @@ def test_the_total_of_a_repeated_round_is_that_of_the_silos_that_are_there(aggre
     server.exclude([GONE])
     answers = attempt(server, silos)
     assert set(answers) == set(silos) - {GONE}
-    noised = [np.frombuffer(silos[name]._answered.noised, dtype="<u8") for name in answers]
+    noised = [np.frombuffer(noised_sum(silos[name]), dtype="<u8") for name in answers]
     server.collect()
-    assert np.array_equal(server._sum, np.sum(noised, axis=0, dtype=np.uint64))
+    total = np.frombuffer(saved_state(server)["collected"], dtype="<u8")
+    assert np.array_equal(total, np.sum(noised, axis=0, dtype=np.uint64))
 
 
 @pytest.mark.parametrize("aggregation", KINDS)
 def test_a_repeated_round_computes_nothing_anew(aggregation, monkeypatch):
     server, silos = in_round(aggregation)
     first = attempt(server, silos, without=[GONE])
-    before = {name: silos[name]._answered.noised for name in first}
+    before = {name: noised_sum(silos[name]) for name in first}
     server.exclude([GONE])
-    monkeypatch.setattr(type(silos["silo-0"]), "_update", None)
+    monkeypatch.setattr(type(server.plan.release), "rows", None)
     second = attempt(server, silos)
-    assert {name: silos[name]._answered.noised for name in second} == before
+    assert {name: noised_sum(silos[name]) for name in second} == before
     for name in second:
         same = np.array_equal(words(first[name], name), words(second[name], name))
         assert same == (aggregation == "plain")  # under masks no word is as it was
@@ -97,8 +102,8 @@ def test_another_question_in_the_same_round_meets_other_masks():
 
     def answer(aggregation, x):
         _, silos = in_round(aggregation, noise_multiplier=0.0)
-        question = m.encode(DIGEST, "silo-0", m.AskUpdate(1, m.pack(np.full(4, x)), b""))
-        return words(silos["silo-0"].reply(question), "silo-0")
+        request = m.encode(DIGEST, "silo-0", m.UpdateRequest(1, m.pack(np.full(4, x)), b""))
+        return words(silos["silo-0"].reply(request), "silo-0")
 
     masked, plain = (answer(kind, 0.0) - answer(kind, 1.0) for kind in ("masked", "plain"))
     assert (masked != plain).all()
@@ -111,7 +116,7 @@ def test_the_ledger_is_charged_for_the_noise_that_is_there(aggregation):
     server.exclude([GONE])
     attempt(server, silos)
     entry = finish_round(server)
-    release = server._plan.release
+    release = server.plan.release
     assert entry.event == release.event(3) != release.event(4)
     assert server.heard == (3,)
     drive(server, silos)
@@ -123,7 +128,7 @@ def test_the_ledger_is_charged_for_the_noise_that_is_there(aggregation):
 @pytest.mark.parametrize("computed", [False, True])
 def test_a_silo_that_was_left_out_comes_back_in_the_next_round(aggregation, computed):
     server, silos = in_round(aggregation)
-    if computed:  # its answer got lost on the way
+    if computed:  # its response got lost on the way
         silos[GONE].reply(server.requests()[GONE])
     attempt(server, silos, without=[GONE])
     server.exclude([GONE])
@@ -150,8 +155,8 @@ def test_a_late_answer_of_the_first_attempt_is_not_taken_for_one_of_the_second()
 
 
 def asked(server, name, **changes):
-    """The server's question to a silo, changed."""
-    body = m.decode(server.requests()[name], experiment=DIGEST, silo=name, limit=10**6)
+    """The server's request to a silo, changed."""
+    body = decode(server.requests()[name], experiment=DIGEST, silo=name, limit=10**6)
     return m.encode(DIGEST, name, msgspec.structs.replace(body, **changes))
 
 
@@ -221,16 +226,16 @@ def test_what_two_attempts_tell_a_server_that_lies():
         np.sum([words(reply, name) for name, reply in replies.items()], axis=0, dtype=np.uint64)
         for replies in (first, second)
     ]
-    noised = np.frombuffer(silos[GONE]._answered.noised, dtype="<u8")
+    noised = np.frombuffer(noised_sum(silos[GONE]), dtype="<u8")
     assert np.array_equal(totals[0] - totals[1], noised)
-    assert server._plan.release.noise_scale > 0  # it is not bare
+    assert server.plan.release.silo_noise_std > 0  # it is not bare
 
 
 def test_silos_that_were_told_different_sets_cancel_nothing():
     server, silos = in_round()
     told = {"silo-0": bits(1, 0, 1, 1), "silo-2": bits(1, 1, 1, 0), "silo-3": bits(1, 0, 1, 1)}
     vectors = [words(silos[name].reply(asked(server, name, present=present)), name) for name, present in told.items()]
-    noised = [np.frombuffer(silos[name]._answered.noised, dtype="<u8") for name in told]
+    noised = [np.frombuffer(noised_sum(silos[name]), dtype="<u8") for name in told]
     left = np.sum(vectors, axis=0, dtype=np.uint64) - np.sum(noised, axis=0, dtype=np.uint64)
     assert (np.abs(left.astype(np.int64).astype(float)) > 2.0**40).all()
 
@@ -252,7 +257,7 @@ def test_the_server_does_not_go_below_the_least_number_of_silos():
 def test_a_round_that_the_budget_does_not_afford_with_fewer_silos_is_not_made():
     method = build("uldp-avg", dropout_tolerance=2, rounds=1)
     server, silos = make_sessions(method, small_federation(silos=4), aggregation="masked", secrets=SECRETS)
-    budget = account({server._plan.release.event(4): 1}, 1e-5).value
+    budget = account({server.plan.release.event(4): 1}, 1e-5).value
     server.ledger = Ledger(1e-5, budget * 1.001)
     while server.stage is not Stage.ROUND:
         step(server, silos)
@@ -337,13 +342,13 @@ def test_without_repetitions_a_silo_keeps_no_noised_sum():
     server, silos = make_sessions(build(), small_federation(), aggregation="masked", secrets=SECRETS)
     while server.round < 1:
         step(server, silos)
-    assert all(silo._answered is None for silo in silos.values())
+    assert all(saved_state(silo)["released"] is None for silo in silos.values())
 
 
 def test_the_sum_is_forgotten_when_all_is_over():
     server, silos = sessions()
     drive(server, silos)
-    assert all(silo._answered is None for silo in silos.values())
+    assert all(saved_state(silo)["released"] is None for silo in silos.values())
 
 
 @pytest.mark.parametrize("aggregation", KINDS)
@@ -355,7 +360,7 @@ def test_a_silo_that_starts_again_from_an_older_state_has_one_noised_sum_for_a_r
     sums = []
     for present in (b"", m.pack_bits(np.array([1, 1, 0, 1], bool)), m.pack_bits(np.array([1, 0, 1, 1], bool))):
         silos["silo-0"].restore(older)
-        ask = m.AskUpdate(1, model, sample, b"", present)
+        ask = m.UpdateRequest(1, model, sample, b"", present)
         silos["silo-0"].reply(m.encode(DIGEST, "silo-0", ask))
-        sums.append(silos["silo-0"]._answered.noised)
+        sums.append(noised_sum(silos["silo-0"]))
     assert sums[0] == sums[1] == sums[2]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.federation.federation_support import SILOS, World, experiment, parties
 from tests.federation.test_parties import tables
+from tests.support import decode
 
 from uldp.data.federation import Records
 from uldp.errors import ConfigError, RunError
@@ -31,7 +32,7 @@ def measured(aggregation="masked", **sections):
 
 
 def is_metrics(request):
-    return b"AskMetrics" in request[:400]
+    return b"MetricsRequest" in request[:400]
 
 
 def holdout_of(result):
@@ -167,7 +168,7 @@ def test_an_owner_who_did_not_allow_it_refuses_and_the_run_ends_without(tmp_path
     world, heard = World(tmp_path, measured(), policy=Policy()), []
     result = world.serving(on_trouble=heard.append).go()
     assert holdout_of(result) == {}
-    assert result.history[-1].round == 2
+    assert result.reports[-1].round == 2
     assert list(heard[0]) == list(SILOS)
     for name, failed in heard[0].items():
         assert failed.refused
@@ -199,7 +200,7 @@ def test_one_owner_is_enough(tmp_path):
 @pytest.mark.parametrize("on_missing", ["stop", "wait", "exclude"])
 def test_a_silo_that_does_not_answer_costs_the_metrics_and_not_the_model(tmp_path, on_missing):
     def fault(world, name, request):
-        return Failed("no answer") if is_metrics(request) and name == "silo-3" else world.ask(name, request)
+        return Failed("no response") if is_metrics(request) and name == "silo-3" else world.ask(name, request)
 
     world = World(tmp_path, measured(), fault=fault, policy=ALLOWED)
     result = world.serving(on_missing).go()
@@ -210,14 +211,14 @@ def test_a_silo_that_does_not_answer_costs_the_metrics_and_not_the_model(tmp_pat
 
 def test_a_silo_that_missed_the_last_round_is_measured_like_the_others(tmp_path):
     def fault(world, name, request):
-        body = m.decode(request, experiment=parties(world.built)[0].plan.digest, silo=name, limit=10**7)
-        late = name == "silo-3" and isinstance(body, m.AskUpdate) and body.round == 2
-        return Failed("no answer") if late else world.ask(name, request)
+        body = decode(request, experiment=parties(world.built)[0].plan.digest, silo=name, limit=10**7)
+        late = name == "silo-3" and isinstance(body, m.UpdateRequest) and body.round == 2
+        return Failed("no response") if late else world.ask(name, request)
 
     built = measured(privacy={"noise_multiplier": 5.0, "dropout_tolerance": 1})
     world = World(tmp_path, built, fault=fault, policy=ALLOWED)
     result = world.serving("exclude").go()
-    assert result.history[-1].missing == ("silo-3",)
+    assert result.reports[-1].missing == ("silo-3",)
     held = parties(built)[1]
     assert result.metrics["holdout_records"] == sum(len(held[name].holdout(name)) for name in SILOS)
     world.close()
@@ -229,7 +230,7 @@ class Died(BaseException):
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_server_and_silos_that_die_while_measuring_go_on(tmp_path, after):
-    """The question comes again, byte for byte, and is answered with the bytes of before."""
+    """The request comes again, byte for byte, and is answered with the bytes of before."""
     trouble = {"left": True}
 
     def fault(world, name, request):

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.core.test_sessions import ask
 from tests.federation.federation_support import World, experiment, parties
-from tests.support import build, make_sessions, small_federation
+from tests.support import build, decode, make_sessions, small_federation
 
 from uldp.errors import MessageRefused, RunError
 from uldp.experiment.config import Experiment
@@ -41,7 +41,7 @@ def saying(**changes):
 
     def fault(made, name, request):
         reply, plan = made.ask(name, request), parties(made.built)[0].plan
-        body = m.decode(reply, experiment=plan.digest, silo=name, limit=plan.message_limit)
+        body = decode(reply, experiment=plan.digest, silo=name, limit=plan.message_limit)
         if name == "silo-3" and isinstance(body, m.Update):
             return m.encode(plan.digest, name, msgspec.structs.replace(body, **changes))
         return reply
@@ -55,7 +55,7 @@ def test_a_number_that_cannot_be_is_that_silo_s_trouble_and_nobody_else_s(world,
     said = []
     made = world(built_for(kind), saying(**changes))
     result = made.serving("exclude", on_trouble=said.append).go()
-    assert [report.missing for report in result.history] == [("silo-3",)] * 3
+    assert [report.missing for report in result.reports] == [("silo-3",)] * 3
     assert set().union(*said) == {"silo-3"} and all(one["silo-3"].refused for one in said)
     assert result.saturated == 0
 
@@ -67,7 +67,7 @@ def test_saturated_coordinates_are_bounded_by_what_can_be_cut_off(name, most):
         server.receive(silo, silos[silo].reply(request))
     server.collect()
     reply = silos["silo-0"].reply(server.requests()["silo-0"])
-    update = m.decode(reply, experiment="d" * 64, silo="silo-0", limit=10**6)
+    update = decode(reply, experiment="d" * 64, silo="silo-0", limit=10**6)
     for wrong in (most + 1, -1, 2**63, 2**64 - 1):
         with pytest.raises(MessageRefused, match=f"saturated lies between 0 and {most}, not {wrong}"):
             server.receive("silo-0", ask(msgspec.structs.replace(update, saturated=wrong)))
@@ -102,7 +102,7 @@ def test_an_answer_that_makes_the_server_fail_is_refused_and_its_silo_named(worl
     monkeypatch.setattr(ServerSession, "receive", fails)
     made = world(built_for("private"))
     result = made.serving("exclude", on_trouble=said.append).go()
-    assert result.history[-1].missing == ("silo-3",)
+    assert result.reports[-1].missing == ("silo-3",)
     assert "cannot be taken (Unforeseen in" in said[0]["silo-3"].reason and "patient" not in said[0]["silo-3"].reason
 
 
@@ -112,7 +112,7 @@ def test_a_silo_that_cannot_save_for_a_reason_nobody_foresaw_refuses_and_goes_on
     request = m.encode(server.plan.digest, "silo-1", server.plan.hello)
     with monkeypatch.context() as patch:
         patch.setattr(SiloSession, "save", raising)
-        header, body = silo.answer({"kind": "request"}, request)
+        header, body = silo.respond({"kind": "request"}, request)
     assert header["kind"] == "refused" and b"its own log" in body and b"patient" not in body
-    assert silo.answer({"kind": "request"}, request)[0]["kind"] == "reply"
+    assert silo.respond({"kind": "request"}, request)[0]["kind"] == "reply"
     silo.close()

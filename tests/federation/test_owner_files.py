@@ -6,21 +6,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from tests.federation.federation_support import SILOS, World, experiment, parties, with_identities
 from typer.testing import CliRunner
 
 from uldp.cli.app import app
-from uldp.cli.federation import default_state
+from uldp.cli.join import default_state
 from uldp.errors import ConfigError, MessageRefused, RunError, printable
 from uldp.experiment.parties import check_deployable
-from uldp.runs.files import append_line, kept_key, locked, read_lines
+from uldp.runs.files import append_line, locked, read_lines, stored_key
 from uldp.runtimes.flower import checks, credentials, federation
 from uldp.runtimes.flower.processes import Address
 from uldp.runtimes.policy import Charge, OwnLedger, Policy, shown_by_a_round
 from uldp.runtimes.serving import Failed
 from uldp.runtimes.silo_process import SiloProcess
-from uldp.runtimes.silo_state import experiments_in
+from uldp.runtimes.silo_state import SiloState, experiments_in
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_keys_answer_from_one_folder_of_state_only(tmp_path, keys):
         (tmp_path / name).mkdir(mode=0o700)
     credentials.tie_to_state(keys, tmp_path / "one")
     credentials.tie_to_state(keys, tmp_path / "one")
-    with pytest.raises(ConfigError, match=r"--state: these keys have answered from another folder"):
+    with pytest.raises(ConfigError, match=r"--state: these keys were used with another folder"):
         credentials.tie_to_state(keys, tmp_path / "two")
     assert str(tmp_path / "one") in (keys / "state.id").read_text()
     assert (keys / "state.id").stat().st_mode & 0o777 == 0o600
@@ -95,7 +96,7 @@ def test_a_ledger_that_lost_an_experiment_stops_the_silo_also_in_the_next_one(tm
     kept = ledger.read_bytes()
     ledger.unlink()
     other = World(tmp_path, experiment(run={"threads": 1, "seed": 1}))
-    with pytest.raises(RunError, match=r"round 3 of experiment [0-9a-f]{12} was answered from here"):
+    with pytest.raises(RunError, match=r"round 3 of experiment [0-9a-f]{12} was released from here"):
         other.silo("silo-1")
     ledger.write_bytes(kept)
     other.silo("silo-1")
@@ -122,8 +123,8 @@ def test_a_silo_that_missed_the_goodbye_can_leave_and_its_secrets_are_gone(tmp_p
     built = with_identities(tmp_path / "k", privacy={"noise_multiplier": 5.0})
 
     def fault(made, name, request):
-        last = made.running.get("silo-3") and made.silo("silo-3")._session.round == 3
-        return Failed("gone") if name == "silo-3" and last and b"Finish" in request else made.ask(name, request)
+        last = made.running.get("silo-3") and made.silo("silo-3").respond({"kind": "status"}, b"")[0]["round"] == 3
+        return Failed("gone") if name == "silo-3" and last and b"Close" in request else made.ask(name, request)
 
     made = World(tmp_path, built, fault, keys=tmp_path / "k")
     made.serving().go()
@@ -140,7 +141,8 @@ def test_a_silo_that_missed_the_goodbye_can_leave_and_its_secrets_are_gone(tmp_p
     done = command.invoke(app, ["leave", str(tmp_path / "silo-3"), "--experiment", over["silo-3"].digest[:8], "--json"])
     found = json.loads(done.stdout)[0]
     assert found["over"] and not found["secrets"] and not key.exists()
-    assert made.silo("silo-3").closed and made.silo("silo-3")._session._answered is None
+    saved = SiloState(tmp_path / "silo-3", over["silo-3"].digest).load()
+    assert made.silo("silo-3").closed and msgspec.msgpack.decode(saved)["released"] is None
     made.close()
 
 
@@ -152,7 +154,7 @@ def test_an_experiment_s_folder_that_is_lost_is_not_begun_anew(tmp_path):
     made.serving().go()
     made.close()
     shutil.rmtree(tmp_path / "silo-1" / "experiments")
-    with pytest.raises(RunError, match="has answered in the experiment, and its session is gone"):
+    with pytest.raises(RunError, match="has responded in the experiment, and its session is gone"):
         made.silo("silo-1")
 
 
@@ -183,14 +185,36 @@ def test_one_damaged_session_of_old_does_not_keep_a_silo_from_other_experiments(
     assert shown.exit_code == 0 and "cannot be read" in shown.stdout
 
 
+@pytest.mark.parametrize("charged", [True, False])
+def test_an_unreadable_session_is_refused_unless_the_ledger_has_charges_for_its_experiment(tmp_path, charged, caplog):
+    """What was spent in it is unknown: another experiment would go on as if it were nothing."""
+    made = World(tmp_path, experiment())
+    made.serving().go()
+    made.close()
+    old = next((tmp_path / "silo-1" / "experiments").glob("*/session.bin"))
+    old.write_bytes(b"torn")
+    if not charged:
+        (tmp_path / "silo-1" / "rehearsal-ledger.jsonl").unlink()
+    other = World(tmp_path, experiment(run={"threads": 1, "seed": 1}))
+    if charged:
+        assert not other.silo("silo-1").closed and "is the ledger whole" in caplog.text
+        other.close()
+        return
+    with pytest.raises(RunError, match=f"cannot be read, and the silo's ledger has no charge.*delete .*{old.parent}"):
+        other.silo("silo-1")
+    shutil.rmtree(old.parent)  # its owner knows that no round was answered
+    assert not other.silo("silo-1").closed
+    other.close()
+
+
 def test_a_key_is_made_once_also_by_two_at_the_same_time(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         for number in range(20):
             file = tmp_path / f"{number}.key"
-            assert len(set(pool.map(kept_key, [file] * 8))) == 1
+            assert len(set(pool.map(stored_key, [file] * 8))) == 1
     (tmp_path / "short.key").write_bytes(b"")
     with pytest.raises(RunError, match="is damaged: 0 bytes, not 32"):
-        kept_key(tmp_path / "short.key")
+        stored_key(tmp_path / "short.key")
     assert not list(tmp_path.glob(".*"))
 
 
@@ -217,13 +241,13 @@ def test_join_ties_keys_to_a_folder_only_when_it_may_answer(tmp_path, monkeypatc
         silo.join(tmp_path / "typo", Policy(allowed_methods=("fedavg",)))
     silo.join(tmp_path / "right")
     silo.join(tmp_path / "right")
-    with pytest.raises(ConfigError, match="have answered from another folder"):
+    with pytest.raises(ConfigError, match="were used with another folder"):
         silo.join(tmp_path / "typo")
 
 
 def test_join_does_not_start_twice_with_the_same_keys(tmp_path, monkeypatch):
     silo = Joined(tmp_path, monkeypatch)
-    with locked(silo.keys / "lock", "", ""), pytest.raises(RunError, match="another process answers with these keys"):
+    with locked(silo.keys / "lock", "", ""), pytest.raises(RunError, match="another process uses these keys"):
         silo.join(tmp_path / "state")
 
 
@@ -274,7 +298,7 @@ def test_the_doctor_looks_at_the_state_as_join_does(tmp_path, keys):
     (tmp_path / "other").mkdir(mode=0o700)
     credentials.tie_to_state(keys, tmp_path / "other")
     row = rows_of_doctor(tmp_path, state, keys=keys)["state"]
-    assert not row.well and "have answered from another folder" in row.said
+    assert not row.well and "were used with another folder" in row.said
     state.chmod(0o755)
     row = rows_of_doctor(tmp_path, state)["state"]
     assert not row.well and "chmod 700" in row.said

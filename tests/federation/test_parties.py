@@ -163,7 +163,7 @@ def test_an_unknown_silo_is_refused_with_the_known_ones(tmp_path):
     [
         ({"act": nn.Tanh}, "layers are others"),
         ({"act": lambda: Activation(torch.tanh)}, "layers are others"),
-        ({"shift": 0.5}, "answers otherwise before training"),
+        ({"shift": 0.5}, "other outputs before training"),
         ({"hidden": 5}, "dimension = "),
     ],
 )
@@ -186,7 +186,7 @@ def test_the_same_layers_with_another_function_answer_otherwise(monkeypatch):
     monkeypatch.setattr(f"{__name__}.SETTINGS", {"act": lambda: Activation(torch.relu)})
     silo = prepare_silo(built, "silo-1", rehearsal=True)
     assert silo.plan.digest == server.plan.digest
-    with pytest.raises(MessageRefused, match="answers otherwise before training"):
+    with pytest.raises(MessageRefused, match="other outputs before training"):
         session(silo).reply(m.encode(server.plan.digest, "silo-1", server.plan.hello))
 
 

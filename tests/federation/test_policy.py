@@ -5,6 +5,7 @@ import json
 
 import pytest
 from tests.federation.federation_support import SILOS, World, experiment, parties, with_identities
+from tests.support import decode
 
 from uldp.errors import BudgetExhausted, ConfigError, RunError
 from uldp.privacy.accountants import account
@@ -46,7 +47,7 @@ def test_where_silos_may_be_missing_their_noise_does_not_count():
     assert shown["public"] == drops.release.event(2)
     assert shown["silos"] == drops.release.view(Adversary("silos", dropped=1))
     # Two attempts of one round tell a server what plain does.
-    assert shown["server"] == drops.release.view(Adversary("server", sums=True))
+    assert shown["server"] == drops.release.view(Adversary("server", sees_silo_sums=True))
 
 
 def test_what_protects_nobody_is_charged_as_that():
@@ -112,7 +113,7 @@ def test_every_round_is_charged_once_whatever_is_repeated(tmp_path):
 
 
 def test_experiments_on_the_same_data_add_up_and_stop_at_the_cap(tmp_path):
-    """The first one fits; the second would pass the cap, and is not begun: not even a greeting is answered."""
+    """The first one fits; the second would pass the cap, and is not begun: not even a handshake is answered."""
     plan = parties(experiment())[0].plan
     policy = Policy(max_epsilon=worst(plan, 5) * 1.0001, delta=DELTA, allow_counts=True)
     made = World(tmp_path, experiment(), policy=policy)
@@ -133,7 +134,7 @@ def test_a_round_that_passes_the_cap_is_refused_without_a_number(tmp_path):
     event = shown_by_a_round(plan)
     for name in SILOS:
         for round_ in (1, 2, 3):
-            made.silo(name)._session._watch._ledger.charge(Charge("another", "s", round_, "c", event))
+            made.silo(name).charging.ledger.charge(Charge("another", "s", round_, "c", event))
     with pytest.raises(RunError, match="its owner's policy does not allow this round") as caught:
         made.serving().go()
     made.close()
@@ -146,7 +147,7 @@ def test_a_ledger_that_lost_rounds_and_a_session_that_is_gone_stop_a_silo(tmp_pa
     silo = tmp_path / "silo-1"
     prepared = parties(built)[1]["silo-1"]
     with SiloProcess(prepared, silo, "unix:/unused") as process:
-        process._session._watch.begins(1, "question")
+        process.charging.begins(1, "request")
     with pytest.raises(RunError, match="its session is gone"):
         SiloProcess(prepared, silo, "unix:/unused")
     (silo / "rehearsal-ledger.jsonl").unlink()
@@ -160,12 +161,12 @@ def test_another_answer_to_the_same_question_is_refused(tmp_path):
     event = plan_of().release.event(3)
     ledger = OwnLedger(tmp_path / "ledger.jsonl", Policy())
     ledger.charge(charge(1, event))
-    ledger.settle(dataclasses.replace(charge(1, event), answer="a"))
+    ledger.settle(dataclasses.replace(charge(1, event), response="a"))
     for again in (ledger, OwnLedger(tmp_path / "ledger.jsonl", Policy())):
         again.charge(charge(1, event))
-        again.settle(dataclasses.replace(charge(1, event), answer="a"))
+        again.settle(dataclasses.replace(charge(1, event), response="a"))
         with pytest.raises(RunError, match="comes out otherwise"):
-            again.settle(dataclasses.replace(charge(1, event), answer="b"))
+            again.settle(dataclasses.replace(charge(1, event), response="b"))
     assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 2
 
 
@@ -174,9 +175,9 @@ def test_a_refused_request_is_not_charged(tmp_path):
     plan = parties(built)[0].plan
 
     def fault(made, name, request):
-        body = m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
-        if isinstance(body, m.AskUpdate) and body.round == 1:
-            other = m.AskUpdate(2, body.model, body.sample)
+        body = decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
+        if isinstance(body, m.UpdateRequest) and body.round == 1:
+            other = m.UpdateRequest(2, body.model, body.sample)
             made.ask(name, m.encode(plan.digest, name, other))
         return made.ask(name, request)
 

@@ -1,4 +1,4 @@
-"""A federation over a carrier: the simulation's model bit by bit, whatever goes wrong on the way."""
+"""A federation over a transport: the simulation's model bit by bit, whatever goes wrong on the way."""
 
 import contextlib
 import dataclasses
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.federation.federation_support import World, away, experiment, parties, with_identities
-from tests.support import owner_of
+from tests.support import decode, owner_of
 
 from uldp.errors import RunError
 from uldp.privacy.sentences import PUBLIC
@@ -61,7 +61,7 @@ def simulated(built):
 
 
 def update_of(reply, plan, name):
-    body = m.decode(reply, experiment=plan.digest, silo=name, limit=plan.message_limit)
+    body = decode(reply, experiment=plan.digest, silo=name, limit=plan.message_limit)
     return body if isinstance(body, m.Update) else None
 
 
@@ -88,7 +88,7 @@ def check_nothing_left_twice(world):
 
 def check_same(result, expected):
     assert result.model.tobytes() == expected.model.tobytes()
-    assert [report.metrics for report in result.history] == [report.metrics for report in expected.history]
+    assert [report.metrics for report in result.reports] == [report.metrics for report in expected.reports]
     assert result.released == expected.released
     assert result.epsilon == expected.epsilon
 
@@ -161,7 +161,7 @@ def test_a_server_that_is_killed_at_every_point_goes_on(world, case):
             result = made.serving().go()
     check_same(result, simulated(built))
     check_nothing_left_twice(made)
-    assert len(seen) >= 2 * 3 * 5  # before and after every silo's answer in every exchange
+    assert len(seen) >= 2 * 3 * 5  # before and after every silo's response in every exchange
 
 
 @pytest.mark.parametrize("point", ["append_ledger", "append_metrics", "save_model", "write_json", "forget_secrets"])
@@ -197,7 +197,7 @@ def test_silos_that_are_killed_before_and_after_every_answer_go_on(world, case):
     def fault(made, name, request):
         made.kill(name)
         first = made.ask(name, request)
-        made.kill(name)  # after it has answered, and the answer is lost
+        made.kill(name)  # after it has answered, and the response is lost
         assert made.ask(name, request) == first
         return first
 
@@ -291,7 +291,7 @@ def test_a_round_goes_on_without_a_silo_and_says_so(world, tmp_path, aggregation
     plan = parties(built)[0].plan
     made = world(built, away("silo-2", [2], plan))
     result = made.serving("exclude").go()
-    assert [report.missing for report in result.history] == [(), ("silo-2",), ()]
+    assert [report.missing for report in result.reports] == [(), ("silo-2",), ()]
     events = [entry.event for entry in RunDirectory.open(tmp_path / "run").log.ledger_entries()]
     full, fewer = plan.release.event(3), plan.release.event(2)
     assert events == [full, fewer, full]
@@ -302,7 +302,7 @@ def test_a_round_goes_on_without_a_silo_and_says_so(world, tmp_path, aggregation
         aggregation == "masked"
     )
     again = made.serving("exclude").go()  # a finished run is only read
-    assert [report.missing for report in again.history] == [(), ("silo-2",), ()]
+    assert [report.missing for report in again.reports] == [(), ("silo-2",), ()]
 
 
 def test_a_silo_that_stays_away_is_not_waited_for_as_long_in_every_round(world):
@@ -376,14 +376,14 @@ def test_the_missing_silo_answered_and_its_answer_was_lost(world):
     plan = parties(built)[0].plan
 
     def fault(made, name, request):
-        body = m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
+        body = decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
         answer = made.ask(name, request)
-        lost = name == "silo-1" and isinstance(body, m.AskUpdate) and body.round == 2
+        lost = name == "silo-1" and isinstance(body, m.UpdateRequest) and body.round == 2
         return Failed("lost") if lost else answer
 
     made = world(built, fault)
     result = made.serving("exclude").go()
-    assert [report.missing for report in result.history] == [(), ("silo-1",), ()]
+    assert [report.missing for report in result.reports] == [(), ("silo-1",), ()]
     check_nothing_left_twice(made)
 
 
@@ -391,19 +391,21 @@ def test_a_server_killed_between_the_attempts_goes_on_with_the_second(world):
     built = experiment(**DROPS)
     plan = parties(built)[0].plan
     made = world(built, away("silo-2", [2], plan))
-    serving = made.serving("exclude")
-    original = serving._do_without
+    sleep = made.time.pass_by
 
-    def dies(trouble):
-        original(trouble)
-        raise KeyboardInterrupt
+    def dies(seconds):
+        sleep(seconds)
+        checkpoint = RunDirectory.open(made.folder / "run").state.load_checkpoint()
+        if msgspec.msgpack.decode(checkpoint.server)["absent"]:
+            raise KeyboardInterrupt
 
-    serving._do_without = dies
+    made.time.pass_by = dies
     with pytest.raises(KeyboardInterrupt):
-        serving.go()
+        made.serving("exclude").go()
+    made.time.pass_by = sleep
     made.fault = None  # the silo is back, but the round is being repeated without it
     result = made.serving("exclude").go()
-    assert [report.missing for report in result.history] == [(), ("silo-2",), ()]
+    assert [report.missing for report in result.reports] == [(), ("silo-2",), ()]
     check_nothing_left_twice(made)
 
 
@@ -411,7 +413,7 @@ def test_a_server_killed_between_the_attempts_goes_on_with_the_second(world):
 def test_a_silo_that_never_comes_back_stops_the_run_which_can_be_resumed(world, case, sections):
     built = experiment(**{**CASES[case], **sections})
     made = world(built, away("silo-2", [2], parties(built)[0].plan))
-    with pytest.raises(RunError, match=r"stopped without silo-2 \(silo-2: no answer\); nothing is lost"):
+    with pytest.raises(RunError, match=r"stopped without silo-2 \(silo-2: no response\); nothing is lost"):
         made.serving("stop").go()
     assert made.time.time >= 60  # it was asked again until patience ended
     made.fault = None
@@ -452,15 +454,15 @@ def test_a_missing_goodbye_does_not_hold_up_the_result(world):
     plan = parties(built)[0].plan
 
     def fault(made, name, request):
-        body = m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
-        return Failed("gone home") if isinstance(body, m.Finish) else made.ask(name, request)
+        body = decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
+        return Failed("gone home") if isinstance(body, m.Close) else made.ask(name, request)
 
     check_same(world(built, fault).serving("stop").go(), simulated(built))
 
 
 def is_finish(made, name, request):
     plan = parties(made.built)[0].plan
-    return isinstance(m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit), m.Finish)
+    return isinstance(decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit), m.Close)
 
 
 @pytest.mark.parametrize("on_missing", ["wait", "stop", "exclude"])
@@ -474,9 +476,8 @@ def test_goodbyes_are_asked_for_when_all_is_written_and_waited_for_half_a_minute
         return Failed("lost", late=True) if name == "silo-2" else made.ask(name, request)
 
     made = world(experiment(), fault)
-    serving = made.serving()
-    serving._patience = Patience(seconds=3600, attempt=60, pause=1, on_missing=on_missing)
-    check_same(serving.go(), simulated(made.built))
+    patience = Patience(seconds=3600, attempt=60, pause=1, on_missing=on_missing)
+    check_same(made.serving(patience=patience).go(), simulated(made.built))
     assert seen and all(seen)
     assert 30 <= made.time.time <= 35
     before = made.exchanges
@@ -510,7 +511,7 @@ def test_a_server_that_dies_while_it_waits_for_goodbyes_asks_for_them_again(worl
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"", b"garbage", bytes(10**6), m.encode("f" * 64, "silo-2", m.Goodbye())],
+    [b"", b"garbage", bytes(10**6), m.encode("f" * 64, "silo-2", m.Closed())],
     ids=["", "x", "long", "foreign"],
 )
 def test_garbage_is_no_answer(world, garbage):
@@ -585,11 +586,11 @@ def test_two_silos_with_one_identity_do_not_come_together(world, case):
     def fault(made, name, request):
         if name != "silo-2":
             return made.ask(name, request)
-        body = m.decode(request, experiment=server.plan.digest, silo=name, limit=server.plan.message_limit)
+        body = decode(request, experiment=server.plan.digest, silo=name, limit=server.plan.message_limit)
         answer = made.ask("silo-3", m.encode(server.plan.digest, "silo-3", body))
         if isinstance(answer, Failed):
             return answer
-        said = m.decode(answer, experiment=server.plan.digest, silo="silo-3", limit=server.plan.message_limit)
+        said = decode(answer, experiment=server.plan.digest, silo="silo-3", limit=server.plan.message_limit)
         return m.encode(server.plan.digest, "silo-2", said)
 
     made.fault = fault

@@ -8,41 +8,38 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from tests.federation.federation_support import World, experiment, parties, with_identities
+from tests.federation.federation_support import World, experiment, parties, signing_key_from, with_identities
+from tests.support import decode
 
 import uldp
 from uldp.errors import RunError
 from uldp.protocol import messages as m
 from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.serving import Failed
-from uldp.runtimes.silo_process import SiloProcess, signing_key_from
+from uldp.runtimes.silo_process import SiloProcess
 
 SCRIPT = """
 import json, sys, time
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import prepare_silo
-from uldp.runtimes.silo_process import SiloProcess, signing_key_from
+from pathlib import Path
+from uldp.crypto.keys import SigningKey
+from uldp.rng import Secrets
+from uldp.runs.files import stored_key
+from uldp.runtimes.silo_process import SiloProcess
 tree, folder, address, key, stuck = json.loads(sys.argv[1]), *sys.argv[2:6]
 if stuck == "stuck":
     from uldp.learners.torch import TorchLearner
     TorchLearner.user_deltas = lambda *arguments: iter(lambda: time.sleep(3600), None)
 prepared = prepare_silo(Experiment.from_tree(tree), "silo-1")
-with SiloProcess(prepared, folder, address, identity=signing_key_from(key)) as process:
+with SiloProcess(prepared, folder, address, identity=SigningKey(Secrets.from_key(stored_key(Path(key))))) as process:
     process.serve()
 """
-
-
-@pytest.fixture
-def socket_folder():
-    """Paths of sockets must be short."""
-    with tempfile.TemporaryDirectory(prefix="uldp-") as folder:
-        yield Path(folder)
 
 
 class Child:
@@ -86,16 +83,16 @@ class Child:
 
 
 @pytest.fixture
-def child(tmp_path, socket_folder):
-    """silo-1 in a process of its own, on secrets of its own, up to its first round's question."""
+def child(tmp_path, short_path):
+    """silo-1 in a process of its own, on secrets of its own, up to its first round's request."""
     built = with_identities(tmp_path, method={"name": "uldp-avg-w", "rounds": 2, "local_epochs": 2})
     plan = parties_of(built).plan
     made = World(tmp_path, built, keys=tmp_path)
     kept = []
 
     def until_the_round(made, name, request):
-        body = m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
-        if isinstance(body, m.AskUpdate):
+        body = decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
+        if isinstance(body, m.UpdateRequest):
             kept.append((name, request))
             return Failed("enough")
         return made.ask(name, request)
@@ -104,7 +101,7 @@ def child(tmp_path, socket_folder):
     with pytest.raises(RunError, match="enough"):
         made.serving().go()
     made.close()
-    process = Child(built, tmp_path / "silo-1", tmp_path / "silo-1.key", socket_folder)
+    process = Child(built, tmp_path / "silo-1", tmp_path / "silo-1.key", short_path)
     process.request = dict(kept)["silo-1"]
     process.prepared = parties(built)[1]["silo-1"]
     process.folder = tmp_path
@@ -127,7 +124,7 @@ def test_a_process_that_is_killed_in_a_round_and_restarted_gives_identical_bytes
     shutil.copytree(child.folder / "silo-1", child.folder / "copy")
     key = signing_key_from(child.folder / "silo-1.key")
     with SiloProcess(child.prepared, child.folder / "copy", "unix:/unused", identity=key) as copy:
-        expected = copy.answer({"kind": "request"}, child.request)
+        expected = copy.respond({"kind": "request"}, child.request)
     assert expected[0] == {"kind": "reply"}
 
     saved = session_file(child).read_bytes()
@@ -172,9 +169,9 @@ def wait_until(holds):
 
 
 @pytest.fixture
-def served(tmp_path, socket_folder):
+def served(tmp_path, short_path):
     """silo-1 of a rehearsal, serving in a thread."""
-    address = f"unix:{socket_folder}/s"
+    address = f"unix:{short_path}/s"
     with SiloProcess(parties(experiment())[1]["silo-1"], tmp_path / "state", address) as process:
         thread = threading.Thread(target=process.serve)
         thread.start()
@@ -251,8 +248,8 @@ def test_a_full_disk_is_one_sentence_that_names_no_file(tmp_path, monkeypatch, w
     plan, seen = parties_of(built).plan, []
 
     def fault(made, name, request):
-        body = m.decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
-        if name == "silo-2" and isinstance(body, m.AskUpdate) and len(seen) < 2:  # a no counts twice
+        body = decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
+        if name == "silo-2" and isinstance(body, m.UpdateRequest) and len(seen) < 2:  # a no counts twice
             original = os.fsync
 
             def full(number):

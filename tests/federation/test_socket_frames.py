@@ -75,8 +75,8 @@ def test_who_sends_a_byte_now_and_then_is_not_waited_for(pair):
     thread.join()
 
 
-def test_a_refusal_that_comes_before_all_was_sent_is_heard(tmp_path):
-    address = f"unix:{tmp_path}/s"
+def test_a_refusal_that_comes_before_all_was_sent_is_heard(short_path):
+    address = f"unix:{short_path}/s"
     with frames.listen(address) as listening:
 
         def serve():
@@ -99,11 +99,11 @@ def test_a_refusal_that_comes_before_all_was_sent_is_heard(tmp_path):
             thread.start()
             with frames.connect(address, 5.0) as sock:
                 if target is refuse:
-                    header, sentence = frames.asked(sock, {"kind": "request"}, bytes(1 << 24), 100)
+                    header, sentence = frames.ask(sock, {"kind": "request"}, bytes(1 << 24), 100)
                     assert header == {"kind": "refused"} and b"at most 10" in sentence
                 else:
                     with pytest.raises(RunError, match="while sending"):
-                        frames.asked(sock, {"kind": "request"}, bytes(1 << 24), 100)
+                        frames.ask(sock, {"kind": "request"}, bytes(1 << 24), 100)
             thread.join()
 
 
@@ -121,8 +121,8 @@ def test_a_silent_peer_is_given_up_after_the_timeout(pair):
         frames.receive(pair[1], LIMIT)
 
 
-def test_a_unix_socket_is_for_its_owner_and_replaces_a_dead_one(tmp_path):
-    path = tmp_path / "s"
+def test_a_unix_socket_is_for_its_owner_and_replaces_a_dead_one(short_path):
+    path = short_path / "s"
     for _ in range(2):  # the second time over what the first one left
         with frames.listen(f"unix:{path}") as sock:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -169,7 +169,7 @@ def test_a_path_too_long_for_a_socket_says_so():
 
 
 def test_the_carrier_starts_in_a_moment():
-    """Neither PyTorch nor NumPy: the carrier is a new process for every message."""
+    """Neither PyTorch nor NumPy: the transport is a new process for every message."""
     code = (
         "import sys, uldp.runtimes.socket_frames;"
         "print([name for name in ('torch', 'numpy', 'pandas', 'uldp.sessions') if name in sys.modules])"

@@ -27,7 +27,7 @@ TREE = {
     "run": {"threads": 1},
 }
 QUICK = {"method": {"name": "uldp-avg", "rounds": 2}, "aggregation": {"name": "plain"}}
-"""No setup but the greeting: an exchange over Flower takes seconds."""
+"""No setup but the handshake: an exchange over Flower takes seconds."""
 LONG = 300.0
 """Seconds that nothing here needs, however busy the machine is."""
 

@@ -40,8 +40,8 @@ app = ClientApp()
 def foreign_app(folder, marker):
     home = p.Home(folder / "writer")
     app = home.write_app()
-    (app / "uldp_carrier" / "server_app.py").write_text(SERVER.format(marker=marker))
-    (app / "uldp_carrier" / "client_app.py").write_text(CLIENT.format(marker=marker))
+    (app / "uldp_transport" / "server_app.py").write_text(SERVER.format(marker=marker))
+    (app / "uldp_transport" / "client_app.py").write_text(CLIENT.format(marker=marker))
     return app
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.flower.test_transport import FakeGrid, relaying
 
 from uldp.runtimes.flower.messages import from_record, to_record
-from uldp.runtimes.flower.transport import Transport
+from uldp.runtimes.flower.transport import FlowerTransport
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
 LIMIT = 100_000
@@ -54,11 +54,11 @@ def with_array(array):
 def both(monkeypatch, content, grid=None):
     """What the transport gets of a silo that sends ``content`` and of one that does well, twice."""
     grid = grid or FakeGrid({1: lambda record: content, 2: lambda record: to_record("reply", from_record(record)[1])})
-    with Transport({"bad": 1, "good": 2}, limit=LIMIT) as transport:
+    with FlowerTransport({"bad": 1, "good": 2}, limit=LIMIT) as transport:
         relaying(transport, grid, monkeypatch)
-        for question in (b"first", b"second"):
-            found = transport.exchange({"bad": question, "good": question}, 10)
-            assert found["good"] == question and transport.connected
+        for request in (b"first", b"second"):
+            found = transport.exchange({"bad": request, "good": request}, 10)
+            assert found["good"] == request and transport.connected
     return found["bad"]
 
 
@@ -102,7 +102,7 @@ def test_an_answer_counts_for_the_silo_that_was_asked_whatever_it_claims(monkeyp
             return found
 
     grid = Claiming({1: lambda record: to_record("reply", b"forged"), 2: lambda record: to_record("reply", b"mine")})
-    with Transport({"bad": 1, "good": 2}, limit=LIMIT) as transport:
+    with FlowerTransport({"bad": 1, "good": 2}, limit=LIMIT) as transport:
         relaying(transport, grid, monkeypatch)
         assert transport.exchange({"bad": b"q", "good": b"q"}, 10) == {"bad": b"forged", "good": b"mine"}
 
@@ -143,7 +143,7 @@ def pulled(monkeypatch):
         grid, link = http_grid.HttpGrid(insecure=True, token="t"), SuperLink(objects, root)
         grid._client, grid._run = link, SimpleNamespace(run_id=1)
         relay = server_app.Relay(grid, None)
-        return relay._pulled("m1", LIMIT)[0], link.pulled
+        return relay.pulled("m1", LIMIT)[0], link.pulled
 
     return pull
 

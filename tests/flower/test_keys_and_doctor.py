@@ -14,7 +14,7 @@ from uldp.crypto.keys import verify
 from uldp.errors import ConfigError, RunError
 from uldp.experiment.config import Experiment
 from uldp.runtimes.flower import checks, credentials
-from uldp.runtimes.flower.processes import Address, reachable
+from uldp.runtimes.flower.processes import Address, connection_problem
 
 TREE = {
     "data": {"dataset": "synthetic", "users": 20, "silos": 2, "options": {"records": 200}},
@@ -77,7 +77,7 @@ def test_both_keys_or_none(tmp_path, monkeypatch):
         with pytest.raises(RunError, match="No space"):
             credentials.make_silo_keys("a", tmp_path / "k")
     assert list((tmp_path / "k").iterdir()) == []
-    left = credentials.kept_key(tmp_path / "k" / credentials.IDENTITY)  # killed in between
+    left = credentials.stored_key(tmp_path / "k" / credentials.IDENTITY)  # killed in between
     public = credentials.make_silo_keys("a", tmp_path / "k")
     assert (tmp_path / "k" / credentials.IDENTITY).read_bytes() == left
     assert public == credentials.public_keys("a", tmp_path / "k")
@@ -160,7 +160,7 @@ def signed(folder, name, host):
     names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, part)]) for part in ("root", "between", name)]
     made = []
     for location, issuer in enumerate((0, 0, 1)):
-        builder = credentials._certificate(names[location], names[issuer], keys[location].public_key(), 30)
+        builder = credentials.certificate_builder(names[location], names[issuer], keys[location].public_key(), 30)
         builder = builder.add_extension(x509.BasicConstraints(location < 2, None), critical=True)
         if location == 2:
             builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
@@ -245,7 +245,7 @@ def test_the_doctor_sees_a_taken_port(federation, tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = Address("127.0.0.1", taken.getsockname()[1])
-        assert reachable(address)
+        assert not connection_problem(address, None)
         side = checks.ServerSide(address, tmp_path / "certificates")
         found = checks.examine(Experiment.from_file(federation), side, [], rehearsal=False)
         assert "port" in problems(found)

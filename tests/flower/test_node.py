@@ -13,7 +13,7 @@ import pytest
 from uldp.errors import RunError
 from uldp.runtimes.flower import federation
 from uldp.runtimes.flower.processes import Address
-from uldp.runtimes.flower.transport import Transport
+from uldp.runtimes.flower.transport import FlowerTransport
 
 
 class FakeSilo:
@@ -31,20 +31,26 @@ def node(tmp_path, monkeypatch):
     for name in ("RESTART_SECONDS", "CLOSE_SECONDS", "SETTLED_SECONDS"):
         monkeypatch.setattr(federation, name, 0.01)
     joining = federation.Joining(Address("127.0.0.1", 9), None, None, tmp_path / "state")
-    said = []
-    made = federation.Node(joining, FakeSilo(), "unix:/silo", said.append)
-    made.said, made.silo = said, made._silo
+    said, silo = [], FakeSilo()
+    made = federation.Node(joining, silo, "unix:/silo", said.append)
+    made.said, made.silo = said, silo
     return made
+
+
+@pytest.fixture
+def starts(monkeypatch):
+    """What is called in place of starting Flower's programs."""
+    return lambda start: monkeypatch.setattr(federation, "SuperNode", lambda home, side: start())
 
 
 def child(*, ended, words="it ended"):
     return SimpleNamespace(ended=ended, last_words=lambda: words, stop=lambda: None, delivered=0)
 
 
-def test_a_silo_ends_when_its_goodbye_was_delivered_and_not_before(node, monkeypatch):
+def test_a_silo_ends_when_its_goodbye_was_delivered_and_not_before(node, starts, monkeypatch):
     monkeypatch.setattr(federation, "CLOSE_SECONDS", 60.0)
     flower = child(ended=False)
-    monkeypatch.setattr(node, "_start", lambda: flower)
+    starts(lambda: flower)
     with node.attached():
         flower.delivered = 3  # answers of the rounds
         assert not node.silo.stopped.wait(1.5)
@@ -55,9 +61,9 @@ def test_a_silo_ends_when_its_goodbye_was_delivered_and_not_before(node, monkeyp
     assert node.trouble is None
 
 
-def test_a_goodbye_that_cannot_be_delivered_holds_up_nobody_for_long(node, monkeypatch):
+def test_a_goodbye_that_cannot_be_delivered_holds_up_nobody_for_long(node, starts, monkeypatch):
     monkeypatch.setattr(federation, "CLOSE_SECONDS", 0.3)
-    monkeypatch.setattr(node, "_start", lambda: child(ended=False))
+    starts(lambda: child(ended=False))
     node.silo.closed = True
     with node.attached():
         assert node.silo.stopped.wait(10)
@@ -82,7 +88,7 @@ def test_a_node_notes_the_answers_that_the_server_has_taken(tmp_path, monkeypatc
     assert (tmp_path / "delivered").stat().st_size == 2
 
 
-def test_a_node_that_cannot_be_started_again_ends_the_silo_with_a_sentence(node, monkeypatch):
+def test_a_node_that_cannot_be_started_again_ends_the_silo_with_a_sentence(node, starts, monkeypatch):
     monkeypatch.setattr(federation, "ADMISSION_SECONDS", 0.1)
     first = [child(ended=True)]
 
@@ -91,35 +97,35 @@ def test_a_node_that_cannot_be_started_again_ends_the_silo_with_a_sentence(node,
             return first.pop()
         raise RunError("No space left on device", location="supernode.log")
 
-    monkeypatch.setattr(node, "_start", start)
+    starts(start)
     with node.attached():
         assert node.silo.stopped.wait(10)
     assert "No space left" in str(node.trouble) and len(node.said) >= 2
 
 
-def test_an_error_that_nobody_thought_of_ends_the_silo_too(node, monkeypatch):
+def test_an_error_that_nobody_thought_of_ends_the_silo_too(node, starts):
     def start():
         raise ValueError("surprise")
 
-    monkeypatch.setattr(node, "_start", start)
+    starts(start)
     with node.attached():
         assert node.silo.stopped.wait(10)
     assert "surprise" in str(node.trouble)
 
 
-def test_trouble_that_passes_is_passed_over(node, monkeypatch):
-    starts = []
+def test_trouble_that_passes_is_passed_over(node, starts):
+    begun = []
 
     def start():
-        starts.append(1)
-        if len(starts) == 2:
+        begun.append(1)
+        if len(begun) == 2:
             raise OSError("no more processes")
-        return child(ended=len(starts) < 4)
+        return child(ended=len(begun) < 4)
 
-    monkeypatch.setattr(node, "_start", start)
+    starts(start)
     with node.attached():
         end = time.monotonic() + 10
-        while len(starts) < 4:
+        while len(begun) < 4:
             assert time.monotonic() < end
             time.sleep(0.01)
         assert not node.silo.stopped.is_set()
@@ -165,7 +171,7 @@ def test_a_full_disk_below_flower_stops_the_run(monkeypatch):
             raise RunError("No space left on device", location="room")
 
     with (
-        Transport() as transport,
+        FlowerTransport() as transport,
         federation.ServerSupervisor(SuperLink(), transport, {}, print).attached(),
         pytest.raises(RunError, match="No space left"),
     ):
@@ -194,8 +200,8 @@ def test_messages_that_never_end_are_limited(monkeypatch):
 
     monkeypatch.setattr(executor, "STUCK_SECONDS", 0.3)
     monkeypatch.setattr(executor.signal, "signal", lambda *about: None)
-    about = SimpleNamespace(parent_pid=None)
-    monkeypatch.setattr(executor, "_arguments", lambda: about)
+    options = ["--runtime-api-address", "127.0.0.1:9", "--superexec-auth-secret-file", "secret"]
+    monkeypatch.setattr(sys, "argv", ["executor", *options])
     monkeypatch.setattr(executor.internals, "connect_runtime", lambda *a: None)
     monkeypatch.setattr(executor.internals, "acquire_task", lambda client: "t")
     started, end = [], threading.Event()
@@ -204,7 +210,7 @@ def test_messages_that_never_end_are_limited(monkeypatch):
         started.append(1)
         end.wait(10)
 
-    monkeypatch.setattr(executor.internals, "answer_task", stuck)
+    monkeypatch.setattr(executor.internals, "respond_to_task", stuck)
     with pytest.raises(SystemExit, match=f"none of {executor.MAX_CONCURRENT} messages"):
         executor.main()
     end.set()

@@ -57,7 +57,9 @@ def test_a_program_ends_with_whoever_started_it(tmp_path):
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     pid = int(parent.stdout.readline())
-    waited(lambda: b"time.sleep" in (words := Path(f"/proc/{pid}/cmdline").read_bytes()) and b"launch" not in words)
+    waited(
+        lambda: b"time.sleep" in (words := Path(f"/proc/{pid}/cmdline").read_bytes()) and b"flower.child" not in words
+    )
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     waited(lambda: not alive(pid))
@@ -65,10 +67,10 @@ def test_a_program_ends_with_whoever_started_it(tmp_path):
 
 def test_flowers_environment_is_silent_and_its_home_is_ours(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", "/elsewhere")
-    monkeypatch.setenv("ULDP_HUB", "unix:/elsewhere")
+    monkeypatch.setenv("ULDP_TRANSPORT", "unix:/elsewhere")
     environment = p.Home(tmp_path / "flower").environment()
     assert {key: environment[key] for key in internals.ENVIRONMENT} == internals.ENVIRONMENT
-    assert environment["FLWR_HOME"] == str(tmp_path / "flower") and "ULDP_HUB" not in environment
+    assert environment["FLWR_HOME"] == str(tmp_path / "flower") and "ULDP_TRANSPORT" not in environment
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0" and environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert environment["PATH"].split(os.pathsep)[0] == str(tmp_path / "flower" / "bin")
 

@@ -17,7 +17,7 @@ def test_a_federation_over_tls_ends_with_the_simulations_model(tmp_path):
     found = rehearsal.rehearse(experiment, tmp_path / "r", said.append, timeout=600)
     assert found.identical and found.setup.exchanges >= 4 and found.rounds.exchanges == 1
     assert found.rounds.sent > 0 and found.rounds.received > 0
-    share = found.rounds.flower_share  # NaN where a question was sent twice, as on a busy machine
+    share = found.rounds.flower_share  # NaN where a request was sent twice, as on a busy machine
     assert 0 < share < 1 or math.isnan(share)
     assert any(line.startswith("round 1/1") for line in said)
     shown = [file for file in (tmp_path / "r" / "run").iterdir() if file.suffix in (".json", ".jsonl", ".txt")]

@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from uldp.runtimes.flower import credentials, federation
-from uldp.runtimes.flower.processes import Address, free_port
-from uldp.runtimes.flower.reach import connection_problem
+from uldp.runtimes.flower.processes import Address, connection_problem, free_port
 
 
 @pytest.fixture
@@ -74,16 +73,15 @@ def test_every_trouble_has_its_sentence(served, made, tmp_path):
         assert sentence in connection_problem(address, ca)
 
 
-def test_join_says_it_once_and_says_when_it_is_over(tmp_path, monkeypatch, served, made):
+def test_join_says_it_once_and_says_when_it_is_over(monkeypatch, served, made):
     monkeypatch.setattr(federation, "REACH_SECONDS", 0.0)
     address = served(made / "right")
-    joining = federation.Joining(address, tmp_path, made / "other" / credentials.CA, tmp_path / "state")
     said = []
-    node = federation.Node(joining, None, "unix:/silo", said.append)
-    node._try_server()
-    node._try_server()
+    watch = federation.ConnectionWatch(address, made / "other" / credentials.CA, said.append)
+    watch.look()
+    watch.look()
     assert len(said) == 1 and "vouches for" in said[0]
-    node._joining = federation.Joining(address, tmp_path, made / "right" / credentials.CA, tmp_path / "state")
-    node._try_server()
-    node._try_server()
-    assert said[1:] == [f"{address} answers now"]
+    watch.ca = made / "right" / credentials.CA
+    watch.look()
+    watch.look()
+    assert said[1:] == [f"{address} responds now"]

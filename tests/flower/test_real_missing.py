@@ -113,7 +113,7 @@ class Wire:
             self._open.pop().close()
 
     def lose_answers(self, seconds):
-        """What the node says arrives, what it is told does not: a question that it takes is lost."""
+        """What the node says arrives, what it is told does not: a request that it takes is lost."""
         self._deaf, end = True, time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(1.0)

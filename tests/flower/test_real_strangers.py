@@ -32,7 +32,7 @@ def test_a_second_process_with_the_same_keys_is_not_heard(tmp_path):
         with asleep(parties, "silo-1"):  # so that the run does not end meanwhile
             parties.start("refused", command=twin)
             assert parties.ended("refused") == 2
-            assert "another process answers with these keys" in parties.last_line("refused")
+            assert "another process uses these keys" in parties.last_line("refused")
             parties.start("twin", command=copy)
             parties.until_said("twin", "another process is there with this silo's node key")
             parties.stop("silo-2")
@@ -95,10 +95,10 @@ class Liar:
             while True:
                 connection, _ = self._listening.accept()
                 with connection, suppress(UldpError):
-                    self._answer(connection, self._silo.answer(*frames.receive(connection, 1 << 30)))
+                    self._answer(connection, self._silo.respond(*frames.receive(connection, 1 << 30)))
 
-    def _answer(self, connection, honest):
-        if self._silo.answer({"kind": "status"}, b"")[0]["round"] == 0:
+    def _respond(self, connection, honest):
+        if self._silo.respond({"kind": "status"}, b"")[0]["round"] == 0:
             frames.send(connection, *honest)
             return
         self.told.append(self.LIES[min(len(self.told), len(self.LIES) - 1)])
@@ -150,8 +150,8 @@ def test_garbage_from_a_known_silo_stops_the_run_before_anything_is_charged(tmp_
             assert parties.ended() == 2
         assert liar.told[:4] == list(Liar.LIES)
         said = parties.said("server")
-        assert "silo silo-2: the silo's process did not answer; the silo's own log says why" in said
-        assert "silo silo-2: the silo's process answered with something unknown" in said
+        assert "silo silo-2: the silo's process did not respond; the silo's own log says why" in said
+        assert "silo silo-2: the silo's process responded with something unknown" in said
         assert "stopped without silo-2 (silo-2: " in parties.last_line()
         assert parties.directory.log.ledger_entries() == () and not parties.directory.finished
         parties.start("silo-2")

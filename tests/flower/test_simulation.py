@@ -1,4 +1,4 @@
-"""Silos whose states travel with the questions, as on Flower's simulation engine. The slow ones start the engine."""
+"""Silos whose states travel with the requests, as on Flower's simulation engine. The slow ones start the engine."""
 
 import contextlib
 import ipaddress
@@ -20,7 +20,8 @@ from uldp.runs.directory import RunDirectory
 from uldp.runtimes.flower import simulation_engine as engine
 from uldp.runtimes.flower.child import alive, descendants
 from uldp.runtimes.flower.simulation import SiloRequest, SilosOnRay, check_simulation
-from uldp.runtimes.simulation import Silos, run
+from uldp.runtimes.recording import Silos
+from uldp.runtimes.simulation import run
 
 SMALL_KEY = {"name": "paillier", "key_bits": 512, "slots": 1, "max_records": 30}
 FEW = {"name": "uldp-avg-w", "rounds": 3, "local_epochs": 1}
@@ -53,10 +54,10 @@ class Workers(Silos):
         self._names = plan.silos
         self._states = dict.fromkeys(plan.silos, b"")
 
-    def answers(self, requests):
+    def responses(self, requests):
         for name, request in requests.items():
             if self._forget(name):
-                engine._SESSIONS.clear()
+                engine.SESSIONS.clear()
             found = engine.response_of(*self._tree, self._names.index(name), SiloRequest(request, self._states[name]))
             self._states[name] = found.state
             self._left_out += found.left_out
@@ -75,9 +76,9 @@ class Workers(Silos):
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    engine._SESSIONS.clear()
+    engine.SESSIONS.clear()
     yield
-    engine._SESSIONS.clear()
+    engine.SESSIONS.clear()
 
 
 def built(case):
@@ -90,19 +91,19 @@ def built(case):
 def test_whoever_answers_the_model_is_that_of_one_process(case, forget):
     found, expected = run(built(case), silos=Workers(forget)), run(built(case))
     assert found.model.tobytes() == expected.model.tobytes()
-    assert (found.history[-1].metrics, found.epsilon) == (expected.history[-1].metrics, expected.epsilon)
+    assert (found.reports[-1].metrics, found.epsilon) == (expected.reports[-1].metrics, expected.epsilon)
 
 
 def test_a_worker_with_a_later_session_goes_back_to_the_state_that_came_with_the_question():
-    """An answer that was lost is asked for again, with the state of before: the same bytes come back."""
+    """A response that was lost is asked for again, with the state of before: the same bytes come back."""
     seen = []
 
     class Twice(Workers):
-        def answers(self, requests):
+        def responses(self, requests):
             before = dict(self._states)
-            first = dict(super().answers(requests))
+            first = dict(super().responses(requests))
             self._states = before
-            for name, reply in super().answers(requests):
+            for name, reply in super().responses(requests):
                 seen.append(reply == first[name])
                 yield name, reply
 
@@ -115,11 +116,11 @@ def test_a_run_that_began_there_is_resumed_here(tmp_path, monkeypatch):
     expected = run(experiment())
 
     class Dies(Workers):
-        def answers(self, requests):
+        def responses(self, requests):
             if len(self._done) == 6:
                 raise KeyboardInterrupt
             self._done.append(1)
-            yield from super().answers(requests)
+            yield from super().responses(requests)
 
     silos = Dies(lambda name: False)
     silos._done = []
@@ -132,7 +133,7 @@ def test_a_run_that_began_there_is_resumed_here(tmp_path, monkeypatch):
 
 def test_a_run_that_was_stopped_before_anybody_answered_is_resumed_here(tmp_path):
     class Never(Workers):
-        def answers(self, requests):
+        def responses(self, requests):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -194,7 +195,7 @@ def test_flowers_engine_ends_with_the_model_of_one_process(tmp_path):
     ports = set()
     with SilosOnRay(tmp_path / "engine.log") as silos:
         directory = RunDirectory.create(tmp_path / "r", experiment())
-        found = run(experiment(), directory, lambda report: ports.update(listening(silos._engine.pid)), silos=silos)
+        found = run(experiment(), directory, lambda report: ports.update(listening(silos.engine.pid)), silos=silos)
     assert ports and all(host.startswith("127.") for host in ports), ports
     assert found.model.tobytes() == run(experiment()).model.tobytes()
     assert not descendants(os.getpid())
@@ -209,7 +210,7 @@ def test_an_engine_that_is_killed_is_one_sentence_and_the_run_goes_on_elsewhere(
     def kill():
         while len(directory.log.ledger_entries()) < 2:
             time.sleep(0.2)
-        os.kill(silos._engine.pid, signal.SIGKILL)
+        os.kill(silos.engine.pid, signal.SIGKILL)
 
     with SilosOnRay(tmp_path / "engine.log") as silos:
         threading.Thread(target=kill, daemon=True).start()

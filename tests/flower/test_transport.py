@@ -12,7 +12,7 @@ from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.flower import client_app
 from uldp.runtimes.flower import transport as transport_module
 from uldp.runtimes.flower.messages import ADDRESS_VARIABLE
-from uldp.runtimes.flower.transport import Transport
+from uldp.runtimes.flower.transport import FlowerTransport
 from uldp.runtimes.serving import Failed
 
 
@@ -21,23 +21,23 @@ class FakeRun:
 
     def __init__(self, transport, token):
         self.sock = frames.connect(transport.address, 5)
-        frames.send(self.sock, {"kind": "carrier", "token": token}, b"")
+        frames.send(self.sock, {"kind": "transport", "token": token}, b"")
 
     def next(self):
         return frames.receive(self.sock, 1 << 20)
 
-    def answer(self, header, body, kind="reply"):
+    def respond(self, header, body, kind="reply"):
         frames.send(self.sock, {"kind": kind, "number": header["number"], "silo": header["silo"]}, body)
 
     def answer_all(self, count, suffix=b"!"):
         for _ in range(count):
             header, body = self.next()
-            self.answer(header, body + suffix)
+            self.respond(header, body + suffix)
 
 
 @pytest.fixture
 def transport():
-    with Transport({"a": 11, "b": 12}) as made:
+    with FlowerTransport({"a": 11, "b": 12}) as made:
         yield made
 
 
@@ -54,7 +54,7 @@ def test_requests_go_out_and_answers_come_back(transport):
     thread, found = exchanging(transport, {"a": b"1", "b": b"2"})
     header, body = run.next()
     assert (header["silo"], header["node"], body) == ("a", 11, b"1")
-    run.answer(header, b"one")
+    run.respond(header, b"one")
     run.answer_all(1)
     thread.join()
     assert found == {"a": b"one", "b": b"2!"} and transport.pending() == ()
@@ -64,7 +64,7 @@ def test_what_a_dead_run_did_not_answer_is_asked_again_with_identical_bytes(tran
     first = FakeRun(transport, transport.new_token())
     thread, found = exchanging(transport, {"a": b"1", "b": b"2"})
     header, _ = first.next()
-    first.answer(header, b"one")
+    first.respond(header, b"one")
     first.next()
     while transport.pending() != ("b",):  # a new token would drop what is not read yet
         time.sleep(0.01)
@@ -72,7 +72,7 @@ def test_what_a_dead_run_did_not_answer_is_asked_again_with_identical_bytes(tran
     second = FakeRun(transport, transport.new_token())
     header, body = second.next()
     assert (header["silo"], body) == ("b", b"2")
-    second.answer(header, b"two")
+    second.respond(header, b"two")
     thread.join()
     assert found == {"a": b"one", "b": b"two"}
 
@@ -84,9 +84,9 @@ def test_a_request_that_may_be_lost_is_sent_again_and_either_may_be_answered(tra
     thread, found = exchanging(transport, {"a": b"1"})
     sent = [run.next(), run.next()]
     assert [body for _, body in sent] == [b"1", b"1"] and sent[0][0]["number"] != sent[1][0]["number"]
-    run.answer(sent[answered][0], b"one")
+    run.respond(sent[answered][0], b"one")
     thread.join()
-    run.answer(sent[1 - answered][0], b"other")  # and the other one counts no more
+    run.respond(sent[1 - answered][0], b"other")  # and the other one counts no more
     assert found == {"a": b"one"} and transport.pending() == ()
     thread, found = exchanging(transport, {"a": b"2"})
     run.answer_all(1)
@@ -100,13 +100,13 @@ def test_a_silo_that_is_late_is_named_and_its_answer_is_not_lost(transport):
     assert transport.pending() == ("a",)
     header, _ = run.next()
     thread, found = exchanging(transport, {"a": b"1"})
-    run.answer(header, b"late")
+    run.respond(header, b"late")
     thread.join()
     assert found == {"a": b"late"}
     assert isinstance(transport.exchange({"a": b"3"}, 0.1)["a"], Failed)
     header, body = run.next()  # the request was sent once only: this is the next one
     assert body == b"3"
-    run.answer(header, b"three")
+    run.respond(header, b"three")
     while transport.pending():
         time.sleep(0.01)
     assert transport.exchange({"a": b"3"}, 0.1) == {"a": b"three"}
@@ -118,8 +118,8 @@ def test_an_answer_to_an_earlier_question_is_not_taken_for_a_later_one(transport
     old, _ = run.next()
     thread, found = exchanging(transport, {"a": b"2"})
     new, _ = run.next()
-    run.answer(old, b"old")
-    run.answer(new, b"new")
+    run.respond(old, b"old")
+    run.respond(new, b"new")
     thread.join()
     assert found == {"a": b"new"}
 
@@ -129,7 +129,7 @@ def test_refusals_are_failures_and_may_be_asked_again(transport):
     for _ in range(2):
         thread, found = exchanging(transport, {"a": b"1"})
         header, _ = run.next()
-        run.answer(header, b"no, because", kind="refused")
+        run.respond(header, b"no, because", kind="refused")
         thread.join()
         assert found == {"a": Failed("no, because", refused=True)}
 
@@ -147,7 +147,7 @@ def test_a_run_with_an_old_token_is_not_heard(transport):
 
 def test_a_run_that_takes_nothing_holds_up_nobody_and_is_dropped(monkeypatch):
     monkeypatch.setattr(transport_module, "SEND_SECONDS", 5)
-    with Transport({"a": 11, "b": 12}) as transport:
+    with FlowerTransport({"a": 11, "b": 12}) as transport:
         FakeRun(transport, transport.new_token())
         large, began = bytes(8 << 20), time.monotonic()
         assert isinstance(transport.exchange({"a": large, "b": large}, 0.2)["a"], Failed)
@@ -159,14 +159,14 @@ def test_a_run_that_takes_nothing_holds_up_nobody_and_is_dropped(monkeypatch):
         thread, found = exchanging(transport, {"a": large, "b": large})
         for _ in range(2):
             header, body = frames.receive(second.sock, 1 << 24)
-            second.answer(header, body)
+            second.respond(header, body)
         thread.join()
         assert found == {"a": large, "b": large}
 
 
 def test_closing_does_not_wait_for_a_run_that_takes_nothing(monkeypatch):
     monkeypatch.setattr(transport_module, "CLOSE_SECONDS", 0.2)
-    transport = Transport({"a": 11})
+    transport = FlowerTransport({"a": 11})
     FakeRun(transport, transport.new_token())
     transport.exchange({"a": bytes(8 << 20)}, 0.1)
     began = time.monotonic()
@@ -226,7 +226,7 @@ def test_an_app_that_fails_says_nothing_about_itself_to_the_server(monkeypatch, 
 
     free = threading.BoundedSemaphore(1)
     assert free.acquire()
-    executor._answer(type("Client", (), {"close": lambda self: None})(), app, free)
+    executor.respond(type("Client", (), {"close": lambda self: None})(), app, free)
     assert said == [internals.TASK_FAILED, internals.TASK_FAILED] and free.acquire(timeout=0)
     assert "patients.csv" in capsys.readouterr().out
 
@@ -302,7 +302,7 @@ def test_the_server_shim_relays_between_transport_and_grid(tmp_path, monkeypatch
     grid = FakeGrid(
         {11: lambda record: client_app.respond(record, "a", silo.address), 12: lambda record: RuntimeError("x")}
     )
-    transport = Transport({"a": 11, "b": 12, "c": 13})
+    transport = FlowerTransport({"a": 11, "b": 12, "c": 13})
     thread = relaying(transport, grid, monkeypatch)
     found = transport.exchange({"a": b"abc", "b": b"def", "c": b"ghi"}, 3)
     assert found["a"] == b"cba" and "gone" in str(found["b"]) and "in time" in str(found["c"])
@@ -320,7 +320,7 @@ def test_bodies_larger_than_any_buffer_pass_both_ways_at_once(monkeypatch, silos
 
     nodes = {f"s{number}": number + 1 for number in range(silos)}
     grid = FakeGrid(dict.fromkeys(nodes.values(), lambda record: to_record("reply", from_record(record)[1])))
-    with Transport(nodes) as transport:
+    with FlowerTransport(nodes) as transport:
         thread = relaying(transport, grid, monkeypatch)
         for number in range(3):
             requests = {silo: bytes([number]) * size for silo in nodes}
@@ -336,7 +336,7 @@ def test_nodes_that_nobody_vouches_for_are_asked_for_their_names(tmp_path, monke
     nodes = {
         node: (lambda record, name=name: client_app.respond(record, name, silo.address)) for node, name in names.items()
     }
-    with Transport() as transport:
+    with FlowerTransport() as transport:
         relaying(transport, FakeGrid(nodes), monkeypatch)
         found = transport.exchange({"a": b"abc", "c": b"abc"}, 4)
     assert found["a"] == b"cba"
@@ -358,7 +358,7 @@ def test_an_answer_that_is_too_long_is_refused_and_takes_nobody_else_s_with_it(m
     grid = FakeGrid(
         {1: lambda record: to_record("reply", b"x" * 1001), 2: lambda record: to_record("reply", b"x" * 1000)}
     )
-    with Transport({"bad": 1, "good": 2}, limit=1000) as transport:
+    with FlowerTransport({"bad": 1, "good": 2}, limit=1000) as transport:
         relaying(transport, grid, monkeypatch)
         found = transport.exchange({"bad": b"q", "good": b"q"}, 10)
         assert found["good"] == b"x" * 1000 and transport.connected
@@ -371,6 +371,6 @@ def test_who_is_not_asked_any_more_is_not_asked_by_a_later_run_either(transport)
     run = FakeRun(transport, transport.new_token())
     header, body = run.next()
     assert (header["silo"], body) == ("b", b"2")
-    run.answer(header, b"two")
+    run.respond(header, b"two")
     thread.join()
     assert found == {"b": b"two"} and transport.pending() == ()

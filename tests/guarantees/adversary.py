@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import numpy as np
-from tests.support import build, make_sessions
+from tests.support import build, decode, make_sessions
 
 from uldp.aggregation.paillier import PaillierWeighting
 from uldp.data.federation import Federation, Records, SiloData, Task
@@ -16,7 +16,7 @@ from uldp.errors import ConfigError
 from uldp.methods.registry import METHODS, lookup
 from uldp.protocol import messages as m
 from uldp.sessions.server import Stage
-from uldp.vectors import from_words
+from uldp.vectors import from_residues
 
 PAILLIER = PaillierWeighting(key_bits=320)
 """Insecure, and fast: the sample does not depend on it."""
@@ -122,9 +122,9 @@ def release(method, federation, learner, *, absent=(), aggregation="plain", **op
         for name, request in requests.items():
             answer = silos[name].reply(request)
             server.receive(name, answer)
-            body = m.decode(answer, experiment="d" * 64, silo=name, limit=10**9)
+            body = decode(answer, experiment="d" * 64, silo=name, limit=10**9)
             if isinstance(body, m.Update) and aggregation == "plain":
-                vectors[name] = from_words(m.unpack_words(body.vector, learner.dimension, name)).astype(float)
+                vectors[name] = from_residues(m.unpack_residues(body.vector, learner.dimension, name)).astype(float)
         server.collect()
         if server.stage is Stage.COLLECTED:
             server.charge()

@@ -8,9 +8,9 @@ names whose code asserts the number.
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from tests.guarantees.adversary import FAR, PAILLIER, OwnCoordinates, federation_of, release
-from tests.support import drive, make_plan, make_sessions, moved, rows_of, small_federation
+from tests.support import decode, drive, make_plan, make_sessions, moved, rows_of, small_federation
 
 from uldp.aggregation.plain import Plain
 from uldp.caveats import Caveat, Severity
@@ -47,7 +47,7 @@ from uldp.rng import Secrets
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.simulation import run, silo_session, simulated_plan
 from uldp.sessions.server import ServerSession, Stage
-from uldp.vectors import FixedPoint, from_words
+from uldp.vectors import FixedPoint, from_residues
 
 TRUE, STATED = 5.0, 1000.0
 """The noise that is added, and the noise that the liars below would like to be believed."""
@@ -372,13 +372,13 @@ def rounds_of(ready: Prepared):
         total = np.zeros(plan.facts.dimension, dtype=np.uint64)
         for name, request in requests.items():
             answer = silos[name].reply(request)
-            body = m.decode(answer, experiment=plan.digest, silo=name, limit=plan.message_limit)
+            body = decode(answer, experiment=plan.digest, silo=name, limit=plan.message_limit)
             if isinstance(body, m.Update):
-                total += m.unpack_words(body.vector, plan.facts.dimension, name)
+                total += m.unpack_residues(body.vector, plan.facts.dimension, name)
             server.receive(name, answer)
         server.collect()
         if server.stage is Stage.COLLECTED:
-            totals.append(from_words(total))
+            totals.append(from_residues(total))
         server.charge()
         server.advance()
     return server, totals
@@ -446,7 +446,7 @@ class TwoFaced(float):
     """One number for who draws the noise, another one for who accounts for it."""
 
     def __mul__(self, other):
-        frame, accounted = sys._getframe(1), False
+        frame, accounted = inspect.currentframe().f_back, False
         while frame is not None:
             accounted |= frame.f_code.co_name in ("event", "view", "views")
             frame = frame.f_back
@@ -672,8 +672,8 @@ class OtherNoise(GaussianSum):
     """One of ours, but for the noise that is drawn."""
 
     @property
-    def noise_scale(self) -> float:
-        return super().noise_scale * TRUE / STATED
+    def silo_noise_std(self) -> float:
+        return super().silo_noise_std * TRUE / STATED
 
     def event(self, silos_heard: int) -> Event:
         return with_noise(self.facts, STATED).event(silos_heard)
@@ -700,7 +700,7 @@ class OwnRelease(Release):
         return FixedPoint(limit=1.0)
 
     @property
-    def noise_scale(self) -> float:
+    def silo_noise_std(self) -> float:
         return TRUE * self.encoding.units / math.sqrt(self.facts.silos)
 
     def rows(self, method, x, data, learner, streams, secrets):
@@ -720,7 +720,7 @@ class Undecided(OwnRelease):
 
 
 def _callers() -> Iterator[str]:
-    frame = sys._getframe(1)
+    frame = inspect.currentframe().f_back
     while frame is not None:
         yield frame.f_code.co_name
         frame = frame.f_back
@@ -983,3 +983,30 @@ def test_the_streams_that_a_method_gets_do_not_tell_the_noise():
         )  # fmt: skip
         drive(server, silos)
     assert len(seen) == 6 and seen[:3] == seen[3:]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raising(Foreign):
+    """Fails on somebody's records, and names them."""
+
+    at: str = "silo"
+
+    def release(self, facts: PublicFacts) -> GaussianSum:
+        return GaussianSum(facts=facts, clip=1.0, noise_multiplier=TRUE)
+
+    def silo(self, x: Any, data: Any, learner: Any, streams: Any) -> Iterator[Any]:
+        if self.at == "silo":
+            raise KeyError("patient 17")
+        yield from ()
+
+    def server(self, state: State, total: Any, facts: PublicFacts) -> State:
+        raise ValueError("patient 17")
+
+
+@pytest.mark.parametrize(("at", "error"), [("silo", "KeyError"), ("server", "ValueError")])
+def test_an_error_in_somebody_s_method_is_one_sentence_without_records(at, error):
+    server, silos = make_sessions(Raising(at=at), small_federation())
+    with pytest.raises(
+        ModelError, match=rf"^method.{at}: .*:Raising raised {error} \(test_foreign_methods.py, line \d+\)$"
+    ):
+        drive(server, silos)

@@ -124,7 +124,7 @@ def seen(shared_noise, aggregation, missing):
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
-@pytest.mark.parametrize("absent", [(), (LAST,)], ids=["all answer", "one is silent"])
+@pytest.mark.parametrize("absent", [(), (LAST,)], ids=["all response", "one is silent"])
 def test_shift_over_noise_is_what_the_accountant_reads(name, variant, absent):
     options = {"absent": absent, "min_silos": SILOS - 1 if absent else 0}
     method, silent = (settings_of(name, variant, noise_multiplier=sigma) for sigma in (3.0, 0.0))

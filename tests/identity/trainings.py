@@ -74,7 +74,7 @@ def stages(name: str) -> dict[str, str]:
         "initial model": digest(prepared.learner.initial(prepared.streams.child("model"))),
         "noise multiplier": repr(prepared.plan.method.noise_multiplier),
         "model": digest(result.model),
-        "metrics": digest(json.dumps([dict(report.metrics) for report in result.history])),
+        "metrics": digest(json.dumps([dict(report.metrics) for report in result.reports])),
     }
 
 

@@ -66,7 +66,11 @@ class Moody(nn.Module):
         self.linear = nn.Linear(3, 2)
 
     def forward(self, x):
-        if not torch._C._functorch.is_batchedtensor(x) and bool((x.detach() > 1e6).any()):
+        try:
+            large = bool((x.detach() > 1e6).any())
+        except RuntimeError:  # under vmap there is no single answer
+            large = False
+        if large:
             raise ValueError("too large for me")
         return self.linear(x)
 

@@ -13,7 +13,19 @@ from scipy import stats
 
 from uldp.errors import ConfigError
 from uldp.mechanisms import discrete_gaussian
-from uldp.mechanisms.discrete_gaussian import MAX_SCALE, MIN_SCALE, sample_discrete_gaussian
+from uldp.mechanisms.discrete_gaussian import (
+    MARGIN,
+    MAX_SCALE,
+    MIN_SCALE,
+    DiscreteGaussian,
+    LazyUniform,
+    exp_bounds,
+    floor_exp,
+    geometric,
+    geometric_marks,
+    sample_discrete_gaussian,
+    uniform_integers,
+)
 from uldp.rng import Secrets, SecretStream
 
 SMALL_SCALES = [0.5, 0.999, 1, 2.5, Fraction(73, 10), 100]
@@ -107,19 +119,28 @@ def test_draws_are_independent_of_their_neighbours() -> None:
         assert abs(np.mean(samples[lag:] * samples[:-lag])) * math.sqrt(DRAWS) < 4
 
 
-def test_every_decision_made_by_integers_gives_the_same_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def by_integers(kind: type[DiscreteGaussian], scale: Fraction | float | int) -> DiscreteGaussian:
+    """No decision is left to floats."""
+    return dataclasses.replace(kind.of(scale), margin=2.0)
+
+
+class WithoutFloats(DiscreteGaussian):
+    """The float probability says nothing."""
+
+    def probability(self, magnitude: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+        return np.ones(magnitude.size)
+
+
+def test_every_decision_made_by_integers_gives_the_same_samples() -> None:
     scales: list[Fraction | float | int] = [0.5, 0.999, 2.5, Fraction(73, 10), 1e4 + 0.1, 2**40]
     fast = [sample_discrete_gaussian(scale, 1500, stream("fallback", str(scale))) for scale in scales]
-    monkeypatch.setattr(discrete_gaussian, "_MARGIN", 2.0)
-    monkeypatch.setattr(discrete_gaussian._Law, "probability", lambda law, magnitude, blocks: np.ones(magnitude.size))
-    exact = [sample_discrete_gaussian(scale, 1500, stream("fallback", str(scale))) for scale in scales]
+    exact = [by_integers(WithoutFloats, scale).sample(1500, stream("fallback", str(scale))) for scale in scales]
     for left, right in zip(fast, exact, strict=True):
         np.testing.assert_array_equal(left, right)
 
 
-def test_integers_alone_give_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discrete_gaussian, "_MARGIN", 2.0)
-    samples = sample_discrete_gaussian(2.5, 20_000, stream("integers"))
+def test_integers_alone_give_the_distribution() -> None:
+    samples = by_integers(DiscreteGaussian, 2.5).sample(20_000, stream("integers"))
     assert chi_square_of_pmf(samples, 2.5) > PLAUSIBLE
 
 
@@ -139,8 +160,8 @@ def test_a_scale_three_percent_off_is_caught_at_large_scales() -> None:
 
 
 def test_a_wrong_proposal_width_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = discrete_gaussian._uniform_below
-    monkeypatch.setattr(discrete_gaussian, "_uniform_below", lambda numbers, bound: right(numbers, bound - 1))
+    right = uniform_integers
+    monkeypatch.setattr(discrete_gaussian, "uniform_integers", lambda numbers, bound: right(numbers, bound - 1))
     samples = sample_discrete_gaussian(2.5, DRAWS, stream("planted width"))
     assert chi_square_of_pmf(samples, 2.5) < IMPOSSIBLE
 
@@ -150,21 +171,17 @@ def test_reduction_in_place_of_rejection_is_caught(monkeypatch: pytest.MonkeyPat
         bits = numbers & np.uint64(2 ** bound.bit_length() - 1)
         return (bits % np.uint64(bound)).astype(np.int64), np.ones(bits.size, dtype=np.bool_)
 
-    monkeypatch.setattr(discrete_gaussian, "_uniform_below", reduced)
+    monkeypatch.setattr(discrete_gaussian, "uniform_integers", reduced)
     assert chi_square_of_pmf(sample_discrete_gaussian(2.5, DRAWS, stream("planted modulo")), 2.5) < IMPOSSIBLE
     large = sample_discrete_gaussian(2.3e6, DRAWS, stream("planted modulo", "large"))
     assert kolmogorov_smirnov(large, 2.3e6) < IMPOSSIBLE
 
 
-def test_a_wrong_acceptance_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = discrete_gaussian._Law.of
-
-    def crooked(scale: Fraction) -> discrete_gaussian._Law:
-        law = right(scale)
-        return dataclasses.replace(law, curvature=1.05 * law.curvature)
-
-    monkeypatch.setattr(discrete_gaussian._Law, "of", crooked)
-    assert chi_square_of_pmf(sample_discrete_gaussian(2.5, DRAWS, stream("planted law")), 2.5) < IMPOSSIBLE
+def test_a_wrong_acceptance_is_caught() -> None:
+    law = DiscreteGaussian.of(2.5)
+    crooked = dataclasses.replace(law, curvature=1.05 * law.curvature)
+    assert chi_square_of_pmf(law.sample(DRAWS, stream("planted law")), 2.5) > PLAUSIBLE
+    assert chi_square_of_pmf(crooked.sample(DRAWS, stream("planted law")), 2.5) < IMPOSSIBLE
 
 
 def test_a_biased_low_bit_is_caught() -> None:
@@ -180,7 +197,7 @@ def test_uniform_integers_refuse_the_incomplete_last_round() -> None:
     for bound in (1, 2, 3, 2**40, 2**40 + 1):
         limit = 2**63 // bound * bound
         numbers = [number for number in (0, bound - 1, bound, limit - 1, limit, 2**63 - 1) if number < 2**63]
-        values, usable = discrete_gaussian._uniform_below(np.array(numbers, dtype=np.uint64), bound)
+        values, usable = uniform_integers(np.array(numbers, dtype=np.uint64), bound)
         assert values.tolist() == [number % bound for number in numbers]
         assert usable.tolist() == [number < limit for number in numbers]
 
@@ -191,72 +208,78 @@ def test_bounds_of_exp_hold_the_true_value() -> None:
         for x in map(Fraction, ("0", "1e-9", "1/3", "1", "22/7", "4050")):
             true = (-Decimal(x.numerator) / Decimal(x.denominator)).exp()
             for bits in (1, 64, 200):
-                low, high = discrete_gaussian._exp_bounds(x, bits)
+                low, high = exp_bounds(x, bits)
                 assert low <= true * 2**bits <= high
                 assert high - low <= 2**8 * max(1, math.ceil(x))
-                assert discrete_gaussian._floor_exp(x, bits) == math.floor(true * 2**bits)
+                assert floor_exp(x, bits) == math.floor(true * 2**bits)
 
 
 def test_the_number_of_blocks_is_the_same_by_table_and_by_integers() -> None:
-    marks = [int(mark) for mark in discrete_gaussian._geometric_marks()]
+    marks = [int(mark) for mark in geometric_marks()]
     assert marks == sorted(set(marks))
     assert marks[0] == 0
     near = {mark + step for mark in marks[1:] for step in (-1, 1)} - set(marks)
     words = sorted(near) + [int(word) for word in stream("blocks").words(500)]
     nothing = ScriptedStream()  # no further word may be drawn
-    blocks = discrete_gaussian._geometric(np.array(words, dtype=np.uint64), nothing)
+    blocks = geometric(np.array(words, dtype=np.uint64), nothing)
     for word, level in zip(words, blocks.tolist(), strict=True):
-        uniform = discrete_gaussian._LazyUniform(word, nothing)
+        uniform = LazyUniform(word, nothing)
         assert level == 0 or uniform.below_exp(Fraction(level))
         assert not uniform.below_exp(Fraction(level + 1))
 
 
 def test_a_word_equal_to_a_mark_is_decided_by_the_next_word() -> None:
-    following = int(discrete_gaussian._floor_exp(Fraction(3), 128) % 2**64)
-    mark = discrete_gaussian._floor_exp(Fraction(3), 64)
+    following = int(floor_exp(Fraction(3), 128) % 2**64)
+    mark = floor_exp(Fraction(3), 64)
     for further, level in ((following - 1, 3), (following + 1, 2)):
         scripted = ScriptedStream(further)
-        blocks = discrete_gaussian._geometric(np.array([mark], dtype=np.uint64), scripted)
+        blocks = geometric(np.array([mark], dtype=np.uint64), scripted)
         assert blocks.tolist() == [level]
         assert scripted.script == []
 
 
 def test_the_rarest_word_gives_a_number_of_blocks_beyond_the_table() -> None:
     scripted = ScriptedStream(2**40)  # R = 2^-88, about exp(-61)
-    assert discrete_gaussian._geometric(np.array([0], dtype=np.uint64), scripted).tolist() == [60]
+    assert geometric(np.array([0], dtype=np.uint64), scripted).tolist() == [60]
 
 
 def test_an_acceptance_that_64_bits_leave_open_draws_one_more_word() -> None:
-    law = discrete_gaussian._Law.of(Fraction(5, 2))
+    law = DiscreteGaussian.of(Fraction(5, 2))
     x = law.exponent(4, 1)
-    mark, both = discrete_gaussian._floor_exp(x, 64), discrete_gaussian._floor_exp(x, 128)
+    mark, both = floor_exp(x, 64), floor_exp(x, 128)
     magnitude, blocks, word = np.array([4]), np.array([1]), np.array([mark], dtype=np.uint64)
     for further, decision in ((both % 2**64 - 1, True), (both % 2**64 + 1, False)):
         scripted = ScriptedStream(further)
-        assert discrete_gaussian._accepted(law, magnitude, blocks, word, scripted).tolist() == [decision]
+        assert law.accept(magnitude, blocks, word, scripted).tolist() == [decision]
         assert scripted.script == []
     for near, decision in ((mark - 1, True), (mark + 1, False)):
         words = np.array([near], dtype=np.uint64)
-        assert discrete_gaussian._accepted(law, magnitude, blocks, words, ScriptedStream()).tolist() == [decision]
+        assert law.accept(magnitude, blocks, words, ScriptedStream()).tolist() == [decision]
 
 
 @pytest.mark.parametrize("scale", [0.5, 0.999999, 1, 1.7, 2.5, 100, 2.3e6, 2.0**40 - 0.5, 2**40])
 def test_the_float_probability_is_as_close_as_the_margin_assumes(scale: float | int) -> None:
-    law = discrete_gaussian._Law.of(Fraction(scale))
+    law = DiscreteGaussian.of(Fraction(scale))
     blocks = np.array([0] * 100 + [1] * 100 + [2] * 50 + list(range(45)), dtype=np.int64)
     remainder = (stream("margin").words(blocks.size) % np.uint64(law.width)).astype(np.int64)
     remainder[::7], remainder[1::7] = 0, law.width - 1
     magnitude = remainder + law.width * blocks
     floats = law.probability(magnitude, blocks)
     for size, level, float_value in zip(magnitude.tolist(), blocks.tolist(), floats.tolist(), strict=True):
-        low, high = discrete_gaussian._exp_bounds(law.exponent(size, level), 200)
+        low, high = exp_bounds(law.exponent(size, level), 200)
         assert abs(Fraction(float_value) - Fraction(low + high, 2**201)) < Fraction(1, 2**46)
-    assert discrete_gaussian._MARGIN >= 2.0**-39
+    assert MARGIN >= 2.0**-39
+
+
+def test_a_margin_that_floats_could_miss_is_refused() -> None:
+    for margin in (2.0**-40, 0.0, -1.0, math.nan):
+        with pytest.raises(ConfigError, match="at least"):
+            dataclasses.replace(DiscreteGaussian.of(2.5), margin=margin)
 
 
 def test_the_exponent_is_the_one_of_the_paper() -> None:
     for scale in (Fraction(1, 2), Fraction(73, 10), Fraction(2.3e6)):
-        law = discrete_gaussian._Law.of(scale)
+        law = DiscreteGaussian.of(scale)
         for remainder, blocks in ((0, 0), (0, 1), (law.width - 1, 0), (law.width // 2, 7)):
             size, t = remainder + law.width * blocks, law.width
             paper = Fraction(remainder, t) + (size - scale**2 / t) ** 2 / (2 * scale**2)

@@ -9,10 +9,11 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
+from tests.mechanisms.test_discrete_gaussian import ScriptedStream
 
 from uldp.mechanisms.grid import by_distance, offset_moments, rank_of
 from uldp.mechanisms.piecewise import CELLS, Piecewise
-from uldp.mechanisms.ranks import RankLaw, exp_below
+from uldp.mechanisms.ranks import DRAW_BITS, RankLaw, exp_below
 from uldp.mechanisms.response import RandomizedResponse
 from uldp.mechanisms.staircase import StaircaseResponse, largest_delta, staircase_sizes
 from uldp.mechanisms.two_point import TwoPoint
@@ -111,10 +112,10 @@ def plain_output(index: int, rank: int, size: int) -> int:
 def test_piecewise_ranks_are_a_permutation_of_the_cells(monkeypatch):
     window = Piecewise(epsilon=3.0)
     every = np.arange(CELLS, dtype=np.int32)
-    monkeypatch.setattr(RankLaw, "sample", lambda law, count, stream: every.copy())
     for weight in (-0.075, -0.02, 0.075):
-        outputs = np.full(CELLS, weight)
-        window._perturb_block(outputs, Secrets.simulated_from_seed(0).stream())
+        ranks = iter(every)  # one after the other, however many are drawn at a time
+        monkeypatch.setattr(RankLaw, "sample", lambda law, count, stream, ranks=ranks: np.fromiter(ranks, "i4", count))
+        outputs = window.perturb(np.full(CELLS, weight), Secrets.simulated_from_seed(0).stream())
         cells = np.rint((outputs - window.center) / window.cell + (CELLS - 1) / 2).astype(np.int64)
         assert np.array_equal(np.sort(cells), every)
         start = int(window.starts(np.array([weight]))[0])
@@ -162,15 +163,13 @@ def test_sizes_sum_exactly_and_grow_by_delta():
                 assert all(abs(b - a - delta) <= 1 + 1e-9 for a, b in pairwise(sizes))
 
 
-def test_draws_at_the_edges_of_every_rank_fall_on_the_right_side(monkeypatch):
+def test_draws_at_the_edges_of_every_rank_fall_on_the_right_side():
     for size, groups, epsilon in ((1501, 10, 3.0), (1501, 150, 1.0), (31, 1, 1.0), (301, 2, 20.0)):
         law = RankLaw.linear(staircase_sizes(size, groups, 0.0), epsilon)
         ends = list(accumulate(map(int, law.rank_masses())))
-        draws = np.array(
-            [[end - mass, end - 1] for end, mass in zip(ends, law.rank_masses(), strict=True)], dtype=float
-        )
-        monkeypatch.setattr(RankLaw, "_draws", lambda law, count, stream, draws=draws: draws.ravel().copy())
-        ranks = law.sample(2 * size, Secrets.simulated_from_seed(0).stream())
+        masses = map(int, law.rank_masses())
+        draws = [draw for end, mass in zip(ends, masses, strict=True) for draw in (end - mass, end - 1)]
+        ranks = law.sample(2 * size, ScriptedStream(*(draw << (64 - DRAW_BITS) for draw in draws)))
         assert np.array_equal(ranks, np.repeat(np.arange(size), 2))
 
 

@@ -138,7 +138,7 @@ def test_a_budget_stops_a_group_run():
 
 
 def test_answers_to_the_same_question_share_their_samples_and_answers_to_another_do_not():
-    """A silo that computes an answer again and rounds otherwise: the same records sampled, other noise."""
+    """A silo that computes a response again and rounds otherwise: the same records sampled, other noise."""
     step = Repeated(100, PoissonSampled(0.01, Gaussian(1.0)))
     same = Ledger(1e-5, None, (Entry(1, step, "a", "model"), Entry(1, step, "b", "model")))
     other = Ledger(1e-5, None, (Entry(1, step, "a", "model"), Entry(1, step, "b", "other model")))

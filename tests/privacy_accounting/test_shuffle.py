@@ -8,7 +8,6 @@ from fractions import Fraction
 import pytest
 
 from uldp.errors import ConfigError
-from uldp.privacy import shuffle
 from uldp.privacy.accountants import account, gaussian_epsilon
 from uldp.privacy.events import LocalReports
 from uldp.privacy.shuffle import advanced_composition, erlingsson, feldman, local_run, shuffled_run
@@ -152,10 +151,9 @@ def test_an_upper_bound_and_a_tight_one_against_exact_sums(local, clients, delta
         assert exact_clones_delta(Fraction(math.exp(found * (1 - 1e-4))), local, clients, share) > delta
 
 
-def test_blocks_of_clones_are_on_the_safe_side_and_cost_next_to_nothing(monkeypatch):
-    fine = shuffle._feldman.__wrapped__(1.0, 100_000, DELTA, False)
-    monkeypatch.setattr(shuffle, "_MAX_BLOCKS", 50)
-    coarse = shuffle._feldman.__wrapped__(1.0, 100_000, DELTA, False)
+def test_blocks_of_clones_are_on_the_safe_side_and_cost_next_to_nothing():
+    fine = feldman(1.0, 100_000, DELTA, extremal=False)
+    coarse = feldman(1.0, 100_000, DELTA, extremal=False, max_blocks=50)
     assert fine * (1 - 1e-8) <= coarse <= fine * 1.01
 
 

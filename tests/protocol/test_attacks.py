@@ -33,15 +33,15 @@ from tests.protocol.published import (
     planted_federation,
     published_round,
 )
-from tests.protocol.test_exactness import undithered
-from tests.support import build, make_sessions, step
+from tests.protocol.test_exactness import layout_of, undithered
+from tests.support import build, decode, make_sessions, step_until
 
 from uldp.aggregation.paillier import PaillierSilo, PaillierWeighting
+from uldp.aggregation.paillier_messages import EncryptedWeights
 from uldp.aggregation.ratios import PSEUDO_COUNT
 from uldp.crypto import randomisers
 from uldp.crypto.integers import unpack
 from uldp.protocol import messages as m
-from uldp.protocol.turns import Phase
 from uldp.rng import Secrets
 
 SIGMA = 5.0
@@ -149,7 +149,7 @@ METHOD = build("uldp-avg-w", noise_multiplier=SIGMA, rounds=1)
 
 
 def our_trial(trial: int, *, slots: int = 1, key_bits: int = 256) -> Trial:
-    """The real sessions, through the first round's answers; then the server's own state."""
+    """The real sessions, through the first round's responses; then the server's own state."""
     absent, present, _ = drawn_rows(trial)
     truth = trial % 2 == 1
     server, silos = make_sessions(
@@ -159,25 +159,24 @@ def our_trial(trial: int, *, slots: int = 1, key_bits: int = 256) -> Trial:
         secrets=key_of(trial, "ours"),
         aggregation=PaillierWeighting(key_bits=key_bits, slots=slots, max_records=N_MAX),
     )
-    while server._phase is not Phase.READY:  # the greeting, the setup
-        step(server, silos)
+    step_until(m.UpdateRequest, server, silos)  # the handshake, the setup
     answers = [silos[name].reply(request) for name, request in server.requests().items()]
-    side = server._side
-    key, denominators = side.key, PSEUDO_COUNT * COUNTS.sum(axis=0) + 1
+    key, denominators = server.side.key, PSEUDO_COUNT * COUNTS.sum(axis=0) + 1
     width, location = key.public.width, "test"
-    weights = unpack(side._fixed.weights, width, COUNTS.shape[1], location)
+    weights = unpack(server.side.ask(EncryptedWeights, "0").weights, width, COUNTS.shape[1], location)
+    layout = layout_of(server.plan)
     bodies = [
-        m.decode(answer, experiment=server._plan.digest, silo=str(s), limit=1 << 20) for s, answer in enumerate(answers)
+        decode(answer, experiment=server.plan.digest, silo=str(s), limit=1 << 20) for s, answer in enumerate(answers)
     ]
     view = ServerView(
         key=key,
-        multiple=side._layout.multiple,
+        multiple=layout.multiple,
         randomness=[key.nth_root(c) for c in weights],
-        blinded=[invert(inverse, key.public.n) for inverse in side._inverses],
+        blinded=[invert(key.decrypt(c), key.public.n) for c in weights],
         received=[unpack(body.vector, width, DIMENSION // slots, location) for body in bodies],
         whole_exponents=False,
         slots=slots,
-        width=side._layout.width,
+        width=layout.width,
     )
     guesses = [Guess(PSEUDO_COUNT * COUNTS, denominators, encoded(rows)) for rows in (absent, present)]
     return Trial(view, *guesses, truth)
@@ -231,7 +230,7 @@ def within_the_bound(successes: int, trials: int) -> bool:
 
 
 def assert_wins(successes: int, trials: int) -> None:
-    """Always, but for one trial at most; the promise at sigma = 5 is out of the question."""
+    """Always, but for one trial at most; the promise at sigma = 5 is out of the request."""
     assert successes >= trials - 1, successes / trials
     assert wilson(successes, trials)[0] > 0.7 > BOUND
 

@@ -10,47 +10,54 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from gmpy2 import mpz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.protocol.published import PlantedLearner, encoded, planted_federation, unpacked
-from tests.support import TinyLearner, build, make_aggregation, make_sessions, small_federation, with_paillier_weights
+from tests.support import (
+    TinyLearner,
+    build,
+    collect_round,
+    decode,
+    make_aggregation,
+    make_sessions,
+    set_model,
+    small_federation,
+    step_until,
+    with_paillier_weights,
+)
 
-from uldp.aggregation.paillier import PaillierServer, PaillierSilo, PaillierWeighting
+from uldp.aggregation.paillier import PaillierSilo, PaillierWeighting
 from uldp.crypto.integers import unpack
 from uldp.crypto.paillier import signed
-from uldp.methods.base import State
 from uldp.privacy.releases.sums import add_noise
+from uldp.protocol import messages as m
 from uldp.rng import Secrets
-from uldp.sessions.server import Stage
-from uldp.vectors import clip_rows, from_words
+from uldp.vectors import clip_rows
 
 CAP = 3
 SMALL = PaillierWeighting(key_bits=320, slots=1)
 PACKED = PaillierWeighting(key_bits=320, slots=2)
 
 
-def totals(server, silos):
-    """The total in units of each round, as whole numbers; the model steps when the next one is asked for."""
-    while requests := server.requests():
-        for name, request in requests.items():
-            server.receive(name, silos[name].reply(request))
-        server.collect()
-        if server.stage is Stage.COLLECTED:
-            yield [int(value) for value in from_words(server._sum)]
-        server.charge()
-        server.advance()
+def round_total(server, silos):
+    """The next round's total in units, as whole numbers; the model has not changed yet."""
+    return [int(value) for value in collect_round(server, silos)]
+
+
+def planted_sessions(method, counts, rows, aggregation=SMALL, seed=0):
+    """A server, and silos in which everybody's row is known."""
+    learner = PlantedLearner(rows)
+    if isinstance(aggregation, PaillierWeighting):
+        aggregation = capping(aggregation, len(counts))
+    return make_sessions(
+        method, planted_federation(counts, rows.shape[2]), learner=learner, aggregation=aggregation, seed=seed
+    )
 
 
 def first_total(method, counts, rows, aggregation=SMALL, seed=0):
     """The first round's total, and the server."""
-    learner = PlantedLearner(rows)
-    if isinstance(aggregation, PaillierWeighting):
-        aggregation = capping(aggregation, len(counts))
-    server, silos = make_sessions(
-        method, planted_federation(counts, rows.shape[2]), learner=learner, aggregation=aggregation, seed=seed
-    )
-    return next(totals(server, silos)), server
+    server, silos = planted_sessions(method, counts, rows, aggregation, seed)
+    return round_total(server, silos), server
 
 
 def capping(kind, silos):
@@ -84,7 +91,7 @@ def simulated_noise(release, seed, round_=1):
     total = np.zeros(release.facts.dimension, dtype=np.int64)
     for s in range(release.facts.silos):
         secrets = Secrets.simulated_from_seed(seed).child("silo", s).child("noise", "round", round_)
-        total = add_noise(total, release.noise_scale, secrets.stream())
+        total = add_noise(total, release.silo_noise_std, secrets.stream())
     return [int(z) for z in total]
 
 
@@ -140,7 +147,7 @@ def test_with_noise_it_is_the_same_plus_the_noise_that_plain_adds(case, seed, ki
     counts, rows, clip = case
     method = method_of(clip=clip, noise_multiplier=2.0)
     total, server = first_total(method, counts, rows, kind, seed=seed)
-    noise = simulated_noise(server._plan.release, seed)
+    noise = simulated_noise(server.plan.release, seed)
     exact = exact_sum(method, counts, rows)
     assert_close(total, [a + z for a, z in zip(exact, noise, strict=True)], allowed(counts))
     clear = with_paillier_weights(method, capping(kind, len(counts)))
@@ -155,7 +162,7 @@ def test_users_outside_the_sample_contribute_nothing(case, seed, kind):
     counts, rows, clip = case
     method = method_of(clip=clip, sample_rate=0.5)
     total, server = first_total(method, counts, rows, kind, seed=seed)
-    assert_close(total, exact_sum(method, counts, rows, server._sample(1)), allowed(counts))
+    assert_close(total, exact_sum(method, counts, rows, server.sampler.users(1)), allowed(counts))
 
 
 @pytest.mark.parametrize("kind", ["plain", "masked"])
@@ -188,7 +195,7 @@ def test_the_edges(name, edge):
         federation = planted_federation(counts, 1)
         kind = capping(SMALL, len(counts))
         server, silos = make_sessions(method, federation, learner=_Gradients(rows), aggregation=kind)
-        total = next(totals(server, silos))
+        total = round_total(server, silos)
         rows = -rows
     else:
         total, _ = first_total(method, counts, rows)
@@ -212,48 +219,47 @@ def test_every_round_has_the_total_that_plain_has_from_the_same_model(noise, rat
     server, silos = make_sessions(method, federation, aggregation=paillier, seed=5)
     clear = with_paillier_weights(method, paillier)
     twin, others = make_sessions(clear, federation, aggregation="plain", seed=5)
-    ours, theirs = totals(server, silos), totals(twin, others)
     pairs = int((federation.counts() > 0).sum())
     limit = allowed(federation.counts()) + pairs  # plain truncates every weighted row
     models = set()
-    for round_ in (1, 2, 3):
-        total = next(ours)
-        models.add(server.model.tobytes())
-        if round_ > 1:  # the generator of ``plain`` stands before its step; what comes of it is put right by hand
-            twin.charge()
-            twin.advance()
-            twin._state = State(server.model)
-        assert_close(total, next(theirs), limit)
+    for _ in range(3):
+        set_model(twin, server.model)  # what the earlier rounds differ by is not this round's
+        total = round_total(server, silos)
+        assert_close(total, round_total(twin, others), limit)
         assert twin.model.tobytes() == server.model.tobytes()
         assert any(total)
+        models.add(server.model.tobytes())
+        for session in (server, twin):
+            session.advance()
     assert len(models) == 3
+
+
+def layout_of(plan):
+    """Where the coordinates lie in plaintexts."""
+    return plan.aggregation.layout(plan.release, plan.rounds)
 
 
 def undithered(self, ciphertexts, noise, secrets):
     """``PaillierSilo._with_noise`` without the dither."""
-    public, layout = self.public, self._layout
+    public, layout = self.public, layout_of(self.context)
     plaintexts = layout.packed([layout.multiple * z for z in noise.tolist()])
-    return [public.add(value, public.factor(m)) for value, m in zip(ciphertexts, plaintexts, strict=True)]
+    return [public.add(value, public.factor(z)) for value, z in zip(ciphertexts, plaintexts, strict=True)]
 
 
-class _Plaintexts:
-    """Keeps what the server decrypts, before it is divided by C_LCM."""
-
-    def __init__(self, patch) -> None:
-        self.last: list[mpz] = []
-        total = PaillierServer.total
-
-        def seen(side, vectors):
-            public, layout = side.key.public, side._layout
-            product = [mpz(1)] * layout.ciphertexts
-            for vector in vectors.values():
-                factors = unpack(vector, public.width, layout.ciphertexts, "test")
-                product = [public.add(a, b) for a, b in zip(product, factors, strict=True)]
-            plaintexts = [signed(side.key.decrypt(c), public.n) for c in product]
-            self.last = unpacked(plaintexts, layout.slots, layout.width)[: layout.dimension]
-            return total(side, vectors)
-
-        patch.setattr(PaillierServer, "total", seen)
+def first_plaintexts(method, counts, rows, aggregation):
+    """What the server decrypts in the first round, before it is divided by C_LCM; and the server."""
+    server, silos = planted_sessions(method, counts, rows, aggregation)
+    step_until(m.UpdateRequest, server, silos)
+    key, layout, product = server.side.key, layout_of(server.plan), None
+    for name, request in server.requests().items():
+        reply = silos[name].reply(request)
+        server.receive(name, reply)
+        body = decode(reply, experiment=server.plan.digest, silo=name, limit=server.plan.message_limit)
+        factors = unpack(body.vector, key.public.width, layout.ciphertexts, "test")
+        product = factors if product is None else [key.public.add(a, b) for a, b in zip(product, factors, strict=True)]
+    server.collect()
+    plaintexts = [signed(key.decrypt(c), key.public.n) for c in product]
+    return unpacked(plaintexts, layout.slots, layout.width)[: layout.dimension], server
 
 
 def squared_move(before, after) -> int:
@@ -274,12 +280,10 @@ def test_removing_a_user_moves_the_plaintext_by_at_most_the_clip(name, case, use
     method = method_of(name, clip=clip)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PaillierSilo, "_with_noise", undithered)
-        kept = _Plaintexts(patch)
-        _, server = first_total(method, counts, rows, kind)
-        before, multiple = kept.last, server._side._layout.multiple
-        first_total(method, removed, rows, kind)
-        after = kept.last
-    bound = server._plan.release.encoding.units * multiple
+        before, server = first_plaintexts(method, counts, rows, kind)
+        after, _ = first_plaintexts(method, removed, rows, kind)
+    multiple = layout_of(server.plan).multiple
+    bound = server.plan.release.encoding.units * multiple
     moved = squared_move(before, after)
     assert moved <= bound**2
     if aligned:
@@ -304,7 +308,7 @@ def test_with_the_same_dither_the_rounded_total_moves_by_at_most_the_clip_and_a_
     method = method_of(clip=clip)
     before, server = first_total(method, counts, rows, seed=seed)
     after, _ = first_total(method, removed, rows, seed=seed)
-    units, dimension = server._plan.release.encoding.units, rows.shape[2]
+    units, dimension = server.plan.release.encoding.units, rows.shape[2]
     beyond = squared_move(before, after) - units**2 - dimension
     assert beyond <= 0 or beyond**2 <= 4 * units**2 * dimension  # norm <= units + sqrt(d), without a root
 
@@ -328,5 +332,5 @@ def test_learned_rows_give_the_sum_that_support_computes():
     for s, data in enumerate(federation):
         for users, deltas in learner.user_deltas(server.model, data, method.local_training, None):
             rows[s, users] = deltas
-    total = next(totals(server, silos))
+    total = round_total(server, silos)
     assert_close(total, exact_sum(method, federation.counts(), rows), allowed(federation.counts()))

@@ -9,22 +9,25 @@ from scipy import stats
 from tests.core.test_sessions import DIGEST, ask, build
 from tests.support import (
     SMALL_KEY,
+    decode,
     drive,
     drive_with_restarts,
     make_aggregation,
     make_plan,
     make_sessions,
+    set_model,
     small_federation,
     step,
+    step_until,
     with_paillier_weights,
 )
 
 from uldp.aggregation import offers, paillier_silo
-from uldp.aggregation.base import RoundQuestion
+from uldp.aggregation.base import RoundRequest
 from uldp.aggregation.offers import offered
 from uldp.aggregation.paillier_silo import PaillierSilo
 from uldp.crypto.integers import unpack
-from uldp.crypto.transfer import unseal
+from uldp.crypto.keys import unseal
 from uldp.errors import ConfigError, MessageRefused
 from uldp.privacy.accountants import account
 from uldp.privacy.releases import Adversary, PublicFacts, views
@@ -47,22 +50,21 @@ def sessions(rate=0.5, federation=None, aggregation="paillier", key=b"p", **opti
     )
 
 
-def until(question, *arguments, **options):
+def until(request, *arguments, **options):
     server, silos = sessions(*arguments, **options)
-    while type(server._next_question()) is not question:
-        step(server, silos)
+    step_until(request, server, silos)
     return server, silos
 
 
 def read(message, silo="silo-0"):
-    return m.decode(message, experiment=DIGEST, silo=silo, limit=10**8)
+    return decode(message, experiment=DIGEST, silo=silo, limit=10**8)
 
 
 def opened(server, silo, request):
     """Whose weights open to something else than zero: a test that holds all keys may look."""
     body = read(request, silo.name)
-    data = silo._side._opened_weights(RoundQuestion(body.round, "", body.weights, silo._offer))
-    return np.array([server._side.key.decrypt(c) != 0 for c in unpack(data, WIDTH, silo._plan.facts.users, "x")])
+    data = silo.side.opened_weights(RoundRequest(body.round, "", body.weights, server.side.offer(body.round)))
+    return np.array([server.side.key.decrypt(c) != 0 for c in unpack(data, WIDTH, silo.plan.facts.users, "x")])
 
 
 @pytest.mark.parametrize("aggregation", ["paillier", "packed"])
@@ -80,7 +82,7 @@ def test_it_runs_to_the_end_and_saving_changes_nothing(rate, aggregation):
 def test_the_sums_are_those_of_the_same_sample_in_the_clear(rate):
     federation = small_federation(users=12, records=40)
     kind = make_aggregation("paillier", max_records=18)
-    server, silos = until(m.AskUpdate, rate, federation, kind, noise_multiplier=0.0)
+    server, silos = until(m.UpdateRequest, rate, federation, kind, noise_multiplier=0.0)
     for _ in range(3):
         requests = server.requests()
         samples = [opened(server, silos[name], requests[name]) for name in silos]
@@ -89,11 +91,11 @@ def test_the_sums_are_those_of_the_same_sample_in_the_clear(rate):
         step(server, silos)
         method = build("uldp-avg-w", sample_rate=rate, noise_multiplier=0.0, rounds=1)
         plain, others = make_sessions(with_paillier_weights(method, kind), federation)
-        plain._state = type(plain._state)(before)
-        plain._sample = lambda round_, sample=samples[0]: sample
+        set_model(plain, before)
+        plain.sampler.users = lambda round_, sample=samples[0]: sample
         drive(plain, others)
         # truncation of each user in each silo, and the dithers
-        unit = server._plan.release.encoding.limit / 2**24
+        unit = server.plan.release.encoding.limit / 2**24
         step_size = 1.0 / (rate * 12 * 3)
         assert np.abs(server.model - plain.model).max() <= (12 * 3 + 12 + 3) * unit * step_size
         if server.round < 3:
@@ -110,7 +112,7 @@ def test_the_realised_rate_is_m_of_p(rate, chosen, slots):
     """1200 users and rounds: a rate that is off by 0.08 would be noticed with probability above 0.98."""
     hits = total = 0
     for key in range(2):
-        server, silos = until(m.AskUpdate, rate, small_federation(users=200, records=1), key=bytes([65 + key]))
+        server, silos = until(m.UpdateRequest, rate, small_federation(users=200, records=1), key=bytes([65 + key]))
         for _ in range(3):
             taken = opened(server, silos["silo-0"], server.requests()["silo-0"])
             hits, total = hits + int(taken.sum()), total + len(taken)
@@ -124,7 +126,7 @@ def test_the_realised_rate_is_m_of_p(rate, chosen, slots):
 def test_who_is_sampled_changes_from_round_to_round_and_with_either_partys_secrets():
     samples = []
     for key in (b"a", b"b"):
-        server, silos = until(m.AskUpdate, 0.5, small_federation(users=60, records=1), key=key)
+        server, silos = until(m.UpdateRequest, 0.5, small_federation(users=60, records=1), key=key)
         for _ in range(2):
             samples.append(opened(server, silos["silo-0"], server.requests()["silo-0"]).tobytes())
             step(server, silos)
@@ -141,7 +143,7 @@ def observed(count):
         offer = offered(keys, 1, b"real", b"zero", stream)
         index = trial % 4
         size = (len(offer) - 2 * (4 + 16)) // 4
-        places.append(unseal(keys[index], offer[size * index : size * (index + 1)], "x")[0])
+        places.append(unseal(keys[index], offer[size * index : size * (index + 1)], "x", "does not open")[0])
         sampled.append(offers.opened(offer, 4, index, keys[index], "x") == b"real")
     return np.array(places), np.array(sampled)
 
@@ -166,7 +168,7 @@ def server_view(count):
     """Bits of the points that the server gets from ``count`` federations of eight users."""
     bits = []
     for trial in range(count):
-        server, silos = until(m.AskChoices, 0.25, small_federation(users=8, records=2), key=bytes([trial + 1]))
+        server, silos = until(m.ChoicesRequest, 0.25, small_federation(users=8, records=2), key=bytes([trial + 1]))
         body = read(silos["silo-0"].reply(server.requests()["silo-0"]))
         points = np.frombuffer(body.points, dtype=np.uint8).reshape(-1, 32)
         bits.append(np.unpackbits(points, axis=1))
@@ -195,11 +197,11 @@ def test_the_points_tell_the_server_nothing_about_the_slots(monkeypatch):
 
 
 def _without_b(side, offer, index):
-    return offer * side.agreed.facts.users if index else bytes(32)
+    return offer * side.context.facts.users if index else bytes(32)
 
 
 def test_a_silo_refuses_an_offer_with_fewer_slots_a_replayed_or_a_changed_one():
-    server, silos = until(m.AskUpdate, 0.25)
+    server, silos = until(m.UpdateRequest, 0.25)
     first = read(server.requests()["silo-0"])
     silo = silos["silo-0"]
     before = silo.save()
@@ -226,11 +228,11 @@ def test_a_silo_refuses_an_offer_with_fewer_slots_a_replayed_or_a_changed_one():
 
 @pytest.mark.parametrize("point", [b"", bytes(32), bytes(31), (1).to_bytes(32, "little"), b"\xff" * 32])
 def test_malformed_points_are_refused_by_both_sides(point):
-    server, silos = until(m.AskChoices)
+    server, silos = until(m.ChoicesRequest)
     silo = silos["silo-0"]
     before = silo.save()
     with pytest.raises(MessageRefused, match="silo-0: a point"):
-        silo.reply(ask(m.AskChoices(1, point)))
+        silo.reply(ask(m.ChoicesRequest(1, point)))
     assert silo.save() == before
     server.requests()
     with pytest.raises(MessageRefused, match="silo-0"):
@@ -242,7 +244,7 @@ def test_malformed_points_are_refused_by_both_sides(point):
 
 
 def test_silos_that_choose_otherwise_are_refused():
-    server, silos = until(m.AskChoices)
+    server, silos = until(m.ChoicesRequest)
     requests = server.requests()
     server.receive("silo-0", silos["silo-0"].reply(requests["silo-0"]))
     good = read(silos["silo-1"].reply(requests["silo-1"]), "silo-1")
@@ -253,22 +255,22 @@ def test_silos_that_choose_otherwise_are_refused():
 
 
 def test_a_second_offer_in_a_round_is_out_of_turn_and_hides_the_slot_afresh():
-    server, silos = until(m.AskChoices)
+    server, silos = until(m.ChoicesRequest)
     silo = silos["silo-0"]
     first = read(silo.reply(server.requests()["silo-0"]))
     with pytest.raises(MessageRefused, match="out of turn"):
-        silo.reply(ask(m.AskChoices(1, server._side._sender(2).offer)))
-    _, again = until(m.AskChoices)
-    other = read(again["silo-0"].reply(ask(m.AskChoices(1, server._side._sender(2).offer))))
+        silo.reply(ask(m.ChoicesRequest(1, server.side.offer(2))))
+    _, again = until(m.ChoicesRequest)
+    other = read(again["silo-0"].reply(ask(m.ChoicesRequest(1, server.side.offer(2)))))
     assert first.points != other.points
 
 
 def test_the_server_and_the_silos_gain_by_amplification():
     release = method_of(0.1, noise_multiplier=5.0, rounds=100).release(PublicFacts(100, 5, 4))
     public = account(views(release, Adversary(), [1] * 100), 1e-5).value
-    server = Adversary("server", sums=False, sample=False)
+    server = Adversary("server", sees_silo_sums=False, knows_sample=False)
     assert account(views(release, server, [1] * 100), 1e-5).value == pytest.approx(public, rel=1e-9)
-    known = Adversary("server", sums=False, sample=True)
+    known = Adversary("server", sees_silo_sums=False, knows_sample=True)
     assert account(views(release, known, [1] * 100), 1e-5).value > 10 * public
 
 

@@ -27,15 +27,16 @@ import pytest
 from gmpy2 import f_mod, invert, jacobi, mpz, powmod
 from scipy.stats import chi2_contingency, ks_2samp
 from tests.protocol.published import Guess, PlantedLearner, ServerView, characters, encoded, planted_federation
-from tests.protocol.test_exactness import undithered
-from tests.support import build, make_sessions
+from tests.protocol.test_exactness import layout_of, undithered
+from tests.support import awaited, build, decode, make_sessions
 
+from uldp.aggregation.key_agreement import KeyRequest, SiloKeys
 from uldp.aggregation.paillier import PaillierSilo, PaillierWeighting
+from uldp.aggregation.paillier_messages import BlindedShares, EncryptedWeights, SealedSeed
 from uldp.aggregation.ratios import PSEUDO_COUNT
 from uldp.crypto.integers import uniform_below, unpack
 from uldp.crypto.paillier import PrivateKey
 from uldp.protocol import messages as m
-from uldp.protocol.turns import Phase
 from uldp.rng import Secrets
 from uldp.runtimes.transcript import SERVER
 
@@ -82,18 +83,24 @@ class Run:
 
     server: object
     silos: dict
-    received: dict[str, list[tuple[str, int, m.Body]]]
+    received: dict[str, list[tuple[str, int, m.Message]]]
 
     def bodies(self, party: str, kind: type) -> list:
         return [body for _, _, body in self.received[party] if isinstance(body, kind)]
 
     @property
     def key(self) -> PrivateKey:
-        return self.server._side.key
+        return self.server.side.key
+
+    @property
+    def weights(self) -> list[mpz]:
+        """Everybody's encrypted weights, where they hold for all rounds."""
+        sent = self.server.side.ask(EncryptedWeights, "0").weights
+        return unpack(sent, self.key.public.width, 4, "test")
 
 
 def run(world: str, number: int, *, rounds: int = 0, rate: float = 1.0) -> Run:
-    """The greeting, the setup and so many rounds, with secrets of its own."""
+    """The handshake, the setup and so many rounds, with secrets of its own."""
     method = replace(METHOD, sample_rate=rate, rounds=max(1, rounds))
     server, silos = make_sessions(
         method,
@@ -105,10 +112,10 @@ def run(world: str, number: int, *, rounds: int = 0, rate: float = 1.0) -> Run:
     received = defaultdict(list)
 
     def deliver(to: str, sender: str, silo: str, message: bytes) -> None:
-        body = m.decode(message, experiment=server._plan.digest, silo=silo, limit=1 << 20)
+        body = decode(message, experiment=server.plan.digest, silo=silo, limit=1 << 20)
         received[to].append((sender, len(message), body))
 
-    while server._phase is not Phase.READY or server.round < rounds:
+    while server.round < rounds or (not rounds and awaited(server) is not m.UpdateRequest):
         for name, request in server.requests().items():
             deliver(name, SERVER, name, request)
             reply = silos[name].reply(request)
@@ -161,7 +168,7 @@ def of_unit(name: str, value: int, key: PrivateKey) -> Features:
 def server_setup(run: Run) -> Features:
     """Of the blinded shares: each, their quotients, their sum, its inverse, and the sum over another user's."""
     key, n = run.key, run.key.public.n
-    shares = [unpack(body.shares, key.public.plain_width, 4, "test") for body in run.bodies(SERVER, m.Blinded)]
+    shares = [unpack(body.shares, key.public.plain_width, 4, "test") for body in run.bodies(SERVER, BlindedShares)]
     found: Features = {}
     for s, share in enumerate(shares):
         found |= of_unit(f"share of silo {s}", share[TARGET], key)
@@ -169,7 +176,7 @@ def server_setup(run: Run) -> Features:
         found |= of_unit(f"share of silo {s} over the next", share[TARGET] * _inverse(after, n) % n, key)
     target, other = (sum(share[user] for share in shares) % n for user in (TARGET, OTHER))
     found |= of_unit("sum", target, key)
-    found |= of_unit("inverse", run.server._side._inverses[TARGET], key)
+    found |= of_unit("inverse", key.decrypt(run.weights[TARGET]), key)
     return found | of_unit("sum over another's", target * invert(other, n) % n, key)
 
 
@@ -179,14 +186,13 @@ def _inverse(value: int, n: int) -> mpz:
 
 
 def view_of(run: Run) -> ServerView:
-    side, key = run.server._side, run.key
-    weights = unpack(side._fixed.weights, key.public.width, 4, "test")
+    key, weights = run.key, run.weights
     updates = run.bodies(SERVER, m.Update)
     return ServerView(
         key=key,
-        multiple=side._layout.multiple,
+        multiple=layout_of(run.server.plan).multiple,
         randomness=[key.nth_root(c) for c in weights],
-        blinded=[invert(inverse, key.public.n) for inverse in side._inverses],
+        blinded=[invert(key.decrypt(c), key.public.n) for c in weights],
         received=[unpack(body.vector, key.public.width, DIMENSION, "test") for body in updates],
         whole_exponents=False,
     )
@@ -221,10 +227,10 @@ def server_round(run: Run) -> Features:
 def silo_weights(run: Run) -> Features:
     """Of the encrypted weights that the onlooker got, and what its blinds make of them. It knows n, not p and q."""
     party = str(ONLOOKER)
-    side = run.silos[party]._side
-    public, blinds = side.public, side._blinds(side.seed)
-    (weights,) = [body.weights for body in run.bodies(party, m.TellWeights)] or [
-        body.weights for body in run.bodies(party, m.AskUpdate)
+    side = run.silos[party].side
+    public, blinds = side.public, side.blinds(side.seed)
+    (weights,) = [body.weights for body in run.bodies(party, EncryptedWeights)] or [
+        body.weights for body in run.bodies(party, m.UpdateRequest)
     ]
     ciphertexts = unpack(weights, public.width, 4, "test")
     found: Features = {}
@@ -245,9 +251,9 @@ def silo_weights(run: Run) -> Features:
 def silo_setup(run: Run) -> Features:
     """All else that the onlooker got: modulus, keys, signatures, the sealed seed; and the weights."""
     party = str(ONLOOKER)
-    (asked,) = run.bodies(party, m.AskKey)
-    (keys,) = run.bodies(party, m.TellKeys)
-    (seed,) = run.bodies(party, m.TellSeed)
+    (asked,) = run.bodies(party, KeyRequest)
+    (keys,) = run.bodies(party, SiloKeys)
+    (seed,) = run.bodies(party, SealedSeed)
     blobs = {"modulus": asked.modulus, "seed": seed.sealed}
     blobs |= {f"key {s}": blob for s, blob in enumerate(keys.publics)}
     blobs |= {f"signature {s}": blob for s, blob in enumerate(keys.signatures)}
@@ -306,7 +312,8 @@ def test_the_number_of_runs():
 
 def test_a_world_of_this_file_is_what_it_says():
     capped = counts_of("many").max()
-    assert capped == MOST == runs("few", RUNS)[0].server._side._scheme.ratios.cap
+    plan = runs("few", RUNS)[0].server.plan
+    assert capped == MOST == plan.aggregation.ratios(plan.release).cap
     for left, right in PAIRS:
         assert (counts_of(left)[ONLOOKER] == counts_of(right)[ONLOOKER]).all()
         assert (counts_of(left)[:, 1:] == counts_of(right)[:, 1:]).all()
@@ -319,9 +326,15 @@ def test_a_world_of_this_file_is_what_it_says():
 def test_types_order_and_lengths_are_the_same_in_all_worlds():
     shapes = [shape(each) for world in WORLDS for each in runs(world, RUNS)]
     assert all(other == shapes[0] for other in shapes)
-    assert [kind for _, _, kind in shapes[0]["2"]] == ["Hello", "AskKey", "TellKeys", "TellSeed", "TellWeights"]
+    assert [kind for _, _, kind in shapes[0]["2"]] == [
+        "Hello",
+        "KeyRequest",
+        "SiloKeys",
+        "SealedSeed",
+        "EncryptedWeights",
+    ]
     answers = [kind for sender, _, kind in shapes[0][SERVER] if sender == "1"]
-    assert answers == ["Welcome", "Key", "Paired", "Blinded", "Accepted"]
+    assert answers == ["Welcome", "SiloKey", "SealedSeeds", "BlindedShares", "Accepted"]
     shapes = [shape(each) for world in ("few", "many") for each in runs(world, ROUND_RUNS, 1)]
     assert all(other == shapes[0] for other in shapes)
 
@@ -343,7 +356,7 @@ def test_the_server_cannot_tell_record_counts_from_a_round():
 def sampled_and_not(count: int) -> tuple[list[Run], list[Run]]:
     """Runs of one world in which the target is in the first round's sample, and those in which it is not."""
     every = [run("few", 10_000 + number, rounds=1, rate=0.5) for number in range(count)]
-    sampled = [bool(each.server._sample(1)[TARGET]) for each in every]
+    sampled = [bool(each.server.sampler.users(1)[TARGET]) for each in every]
     inside = [each for each, taken in zip(every, sampled, strict=True) if taken]
     outside = [each for each, taken in zip(every, sampled, strict=True) if not taken]
     assert min(len(inside), len(outside)) > 0.35 * count
@@ -355,23 +368,23 @@ def test_a_silo_cannot_tell_who_was_sampled():
     assert differences(silo_weights, inside, outside) == {}
     shapes = [shape(each) for each in inside + outside]
     assert all(other == shapes[0] for other in shapes)
-    assert all(body.sample == b"" for each in inside for body in each.bodies("2", m.AskUpdate))
+    assert all(body.sample == b"" for each in inside for body in each.bodies("2", m.UpdateRequest))
 
 
 def test_weights_are_encrypted_afresh_for_every_user_and_round():
     """Equal randomness in two rounds would show a silo equal choices (errata U17)."""
     each = run("few", 0, rounds=3, rate=0.5)
-    asked = [body.weights for body in each.bodies(str(ONLOOKER), m.AskUpdate)]
+    asked = [body.weights for body in each.bodies(str(ONLOOKER), m.UpdateRequest)]
     roots = [each.key.nth_root(c) for weights in asked for c in unpack(weights, each.key.public.width, 4, "test")]
     assert len(set(roots)) == len(roots) == 12
 
 
 def test_all_silos_get_the_same_weights():
-    """The sealed seed is the only question of the setup that differs from silo to silo."""
+    """The sealed seed is the only request of the setup that differs from silo to silo."""
     each = runs("few", RUNS)[0]
     told = [[body for _, _, body in each.received[str(s)]] for s in range(SILOS)]
     for bodies in zip(*told, strict=True):
-        assert isinstance(bodies[0], m.TellSeed) or all(body == bodies[0] for body in bodies)
+        assert isinstance(bodies[0], SealedSeed) or all(body == bodies[0] for body in bodies)
 
 
 # --- planted leaks are found ---------------------------------------------------------------------------------------
@@ -386,16 +399,16 @@ def test_short_blinds_are_found(monkeypatch):
     """Blinds from [1, 2^16) instead of units modulo n: the sum has the size of the record total."""
 
     def short(self, seed):
-        stream = seed.stream("blinds", self.agreed.digest, self._modulus)
-        return [1 + r for r in uniform_below(stream, 2**16 - 1, self.agreed.facts.users)]
+        stream = seed.stream("blinds", self.context.digest, self._modulus)
+        return [1 + r for r in uniform_below(stream, 2**16 - 1, self.context.facts.users)]
 
-    monkeypatch.setattr(PaillierSilo, "_blinds", short)
+    monkeypatch.setattr(PaillierSilo, "blinds", short)
     assert "sum: size" in differences(server_setup, *leaky(worlds=("absent", "present")))
 
 
 def unmasked(self, seed):
     shares = self._ratios.shares(self._counts, self._index).tolist()
-    return [f_mod(r * share, self.public.n) for r, share in zip(self._blinds(seed), shares, strict=True)]
+    return [f_mod(r * share, self.public.n) for r, share in zip(self.blinds(seed), shares, strict=True)]
 
 
 def test_forgotten_masks_of_counts_are_found(monkeypatch):
@@ -461,5 +474,5 @@ def test_a_round_without_some_of_its_protections_is_found(monkeypatch, leak):
 
 def test_a_server_that_is_shown_counts_is_found(monkeypatch):
     """The crudest leak of all: no blinds."""
-    monkeypatch.setattr(PaillierSilo, "_blinds", lambda self, seed: [mpz(1)] * self.agreed.facts.users)
+    monkeypatch.setattr(PaillierSilo, "blinds", lambda self, seed: [mpz(1)] * self.context.facts.users)
     assert "sum: size" in differences(server_setup, *leaky())

@@ -12,12 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from uldp.cli.app import app
-from uldp.data.people import People, table_digest
+from uldp.data.federation import People
+from uldp.data.tables import table_digest
 from uldp.methods.uldp_avg import UldpAvg
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian
 from uldp.runs.directory import RunDirectory
-from uldp.runs.people import digests_of, kept_people, owner_key
+from uldp.runs.people import digests_of, owner_key, stored_people
 from uldp.runs.records import RunState
 
 runner = CliRunner()
@@ -265,12 +266,12 @@ def test_what_a_start_that_was_cut_short_left_behind_does_not_count(folder, monk
         patch.setattr(RunDirectory, "discarded_unless_begun", lambda self: nullcontext())  # as after kill -9
         patch.setattr(RunState, "save_checkpoint", lambda self, checkpoint: (_ for _ in ()).throw(KeyboardInterrupt))
         result = runner.invoke(app, ["run", "one/experiment.toml", "--out", "runs/one"])
-        assert result.exit_code == 130 and kept_people(RunDirectory("runs/one")) is not None
+        assert result.exit_code == 130 and stored_people(RunDirectory("runs/one")) is not None
     records(100).to_csv("one/a.csv", index=False)
     records(120).to_csv("one/b.csv", index=False)
     monkeypatch.setenv("ULDP_STATE", str(folder / "one" / "a.csv"))
     assert runner.invoke(app, ["resume", "runs/one"]).exit_code == 0
-    assert kept_people(RunDirectory("runs/one")) is None
+    assert stored_people(RunDirectory("runs/one")) is None
 
 
 def test_digests_are_for_the_owner_only_and_tell_nothing_without_the_key(folder, state):
@@ -280,7 +281,7 @@ def test_digests_are_for_the_owner_only_and_tell_nothing_without_the_key(folder,
     key = state / "people.key"
     for private in (file, key, key.parent, file.parent):
         assert private.stat().st_mode & 0o077 == 0
-    found, everybody = kept_people(RunDirectory("runs/one")), {f"p{i:03}" for i in range(45)}
+    found, everybody = stored_people(RunDirectory("runs/one")), {f"p{i:03}" for i in range(45)}
     expected = digests_of(People(frozenset(everybody), frozenset()), key.read_bytes())
     assert found.ids == expected.ids and len(found.ids) == 8 * 45
     other = digests_of(People(frozenset(everybody), found.tables), bytes(32))

@@ -1,7 +1,9 @@
 """Runs: reproducible bit by bit, resumable after a crash at any point, never charged twice, never half written."""
 
 import json
+import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +15,8 @@ from uldp.cli.app import app
 from uldp.errors import ConfigError, ModelError, RunError
 from uldp.experiment.config import Experiment
 from uldp.runs.directory import RunDirectory
-from uldp.runs.records import RunState
-from uldp.runtimes.simulation import _LocalRun, resume, run
+from uldp.runs.records import RunLog, RunState
+from uldp.runtimes.simulation import resume, run
 
 runner = CliRunner()
 
@@ -81,7 +83,7 @@ def test_a_crash_anywhere_loses_nothing_and_charges_nothing_twice(tmp_path, monk
     after = interrupted.log.ledger_entries()
     assert after[: len(before_resume)] == before_resume
     assert [entry.round for entry in after] == [1, 2, 3, 4]
-    assert [report.round for report in result.history] == [1, 2, 3, 4]
+    assert [report.round for report in result.reports] == [1, 2, 3, 4]
     if secrets == "simulated":
         run(settings, str(tmp_path / "whole"))
         assert public_files(tmp_path / "crashed") == public_files(tmp_path / "whole")
@@ -205,11 +207,11 @@ def test_a_round_whose_answers_are_in_is_finished_without_asking_again(tmp_path,
     settings = experiment(rounds=1)
     stopped_in_round_one(tmp_path / "r", settings, monkeypatch)
     asked = []
-    original = SiloSession._update
-    monkeypatch.setattr(SiloSession, "_update", lambda self, *a: asked.append(1) or original(self, *a))
+    original = SiloSession.reply
+    monkeypatch.setattr(SiloSession, "reply", lambda self, request: asked.append(request) or original(self, request))
     resumed = resume(str(tmp_path / "r"))
-    assert asked == []
-    assert resumed.history[-1].round == 1
+    assert asked and not any(b"UpdateRequest" in request for request in asked)
+    assert resumed.reports[-1].round == 1
     assert len(RunDirectory.open(tmp_path / "r").log.ledger_entries()) == 1
     monkeypatch.undo()
     assert np.array_equal(resumed.model, run(settings).model)
@@ -263,20 +265,33 @@ def test_a_lost_key_ends_a_run(tmp_path, monkeypatch):
         resume(str(tmp_path / "r"))
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_without_its_private_folder_gets_one_sentence(tmp_path, finished):
+    def stop(report):
+        raise KeyboardInterrupt
+
+    with nullcontext() if finished else pytest.raises(KeyboardInterrupt):
+        run(experiment(), str(tmp_path / "r"), None if finished else stop)
+    shutil.rmtree(tmp_path / "r" / "private")
+    result = runner.invoke(app, ["resume", str(tmp_path / "r")])
+    assert result.exit_code == 2 and len(result.stderr.strip().splitlines()) == 1
+    assert "`private` is gone" in result.stderr and "restore it, or start a new run" in result.stderr
+
+
 def test_ctrl_c_keeps_what_was_done(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    original = _LocalRun._report
+    original = RunLog.append_metrics
 
-    def interrupted(self, seconds):
-        original(self, seconds)
-        if self._server.round == 2:
+    def interrupted(self, line):
+        original(self, line)
+        if line["round"] == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(_LocalRun, "_report", interrupted)
+    monkeypatch.setattr(RunLog, "append_metrics", interrupted)
     result = runner.invoke(app, ["run", "--dataset", "breast-cancer", "--set", "method.rounds=4", "--out", "r"])
     assert result.exit_code == 130
     assert "uldp resume r" in result.stderr
-    monkeypatch.setattr(_LocalRun, "_report", original)
+    monkeypatch.setattr(RunLog, "append_metrics", original)
     document = json.loads(runner.invoke(app, ["resume", "r", "--json"]).stdout)
     assert document["rounds"] == 4
 
@@ -325,7 +340,7 @@ def test_a_target_epsilon_is_met_and_never_exceeded(tmp_path):
     settings = experiment("uldp-avg", privacy={"epsilon": 3.0, "noise_multiplier": None})
     result = run(settings, str(tmp_path / "r"))
     assert 2.95 < result.epsilon <= 3.0
-    assert result.history[-1].round == 4
+    assert result.reports[-1].round == 4
 
 
 def test_the_result_and_the_files_say_the_same(tmp_path, monkeypatch):

@@ -99,12 +99,12 @@ def test_the_times_are_there_for_the_owner_only(folder):
         "r",
     )  # fmt: skip
     times = folder / "r" / "private" / "times.jsonl"
-    assert RunDirectory("r").log.times() == {report.round: round(report.seconds, 6) for report in result.history}
+    assert RunDirectory("r").log.times() == {report.round: round(report.seconds, 6) for report in result.reports}
     assert times.stat().st_mode & 0o077 == 0 and (folder / "r" / "private").stat().st_mode & 0o077 == 0
     again = uldp.resume("r")
     assert again.seconds == pytest.approx(result.seconds, rel=1e-6)
-    before = [report.seconds for report in result.history]
-    assert [report.seconds for report in again.history] == pytest.approx(before, abs=1e-6)
+    before = [report.seconds for report in result.reports]
+    assert [report.seconds for report in again.reports] == pytest.approx(before, abs=1e-6)
 
 
 @pytest.mark.parametrize("make", [one_run, comparison, served])
@@ -176,4 +176,4 @@ def test_a_result_says_whether_its_epsilon_holds(secrets, says):
     )  # fmt: skip
     assert says in repr(result) and len(repr(result)) < 600
     assert (NOT_SECRET in repr(result)) == (secrets == "simulated")
-    assert result.history[0].noise == ("simulated" if secrets == "simulated" else "secret")
+    assert result.reports[0].noise == ("simulated" if secrets == "simulated" else "secret")

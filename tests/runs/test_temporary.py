@@ -9,24 +9,24 @@ import tempfile
 import pytest
 
 from uldp.runtimes import temporary
-from uldp.runtimes.flower.transport import Transport
+from uldp.runtimes.flower.transport import FlowerTransport
 from uldp.runtimes.temporary import TemporaryFolder
 
 HOLDS = """
 import sys, time
 from uldp.runtimes.temporary import TemporaryFolder
-folder = TemporaryFolder("hub")
-(folder.path / "hub").touch()
+folder = TemporaryFolder("transport")
+(folder.path / "transport").touch()
 print(folder.path, flush=True)
 time.sleep(600)
 """
 
 
 @pytest.fixture(autouse=True)
-def system_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+def system_folder(short_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(short_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    return tmp_path
+    return short_path
 
 
 def holder():
@@ -37,7 +37,7 @@ def holder():
 def test_the_folder_of_a_killed_process_goes_and_that_of_a_living_one_stays(system_folder):
     process, path = holder()
     try:
-        with TemporaryFolder("hub") as mine, TemporaryFolder("silo") as other:
+        with TemporaryFolder("transport") as mine, TemporaryFolder("silo") as other:
             assert os.path.isdir(path) and mine.path.is_dir() and other.path.is_dir()
     finally:
         process.send_signal(signal.SIGKILL)
@@ -45,32 +45,32 @@ def test_the_folder_of_a_killed_process_goes_and_that_of_a_living_one_stays(syst
     assert [str(one) for one in system_folder.iterdir()] == [path]
     with TemporaryFolder("silo"):
         assert os.path.isdir(path)  # of another kind
-    with Transport():
+    with FlowerTransport():
         assert not os.path.exists(path)
     assert list(system_folder.iterdir()) == []
 
 
 def test_folders_of_older_versions_go_if_they_are_empty(system_folder):
-    empty, used = system_folder / "uldp-hub-1s4p6ceb", system_folder / "uldp-hub-g2n8ytq3"
+    empty, used = system_folder / "uldp-transport-1s4p6ceb", system_folder / "uldp-transport-g2n8ytq3"
     empty.mkdir()
     used.mkdir()
-    (used / "hub").touch()
-    with TemporaryFolder("hub"):
-        assert not empty.exists() and (used / "hub").exists()
+    (used / "transport").touch()
+    with TemporaryFolder("transport"):
+        assert not empty.exists() and (used / "transport").exists()
 
 
 def test_neither_links_nor_what_is_somebody_elses(system_folder, monkeypatch):
     target = system_folder / "target"
     target.mkdir()
     (target / "file").touch()
-    (system_folder / "uldp-hub-link.held").symlink_to(target)
-    abandoned = system_folder / "uldp-hub-abandoned.held"
+    (system_folder / "uldp-transport-link.held").symlink_to(target)
+    abandoned = system_folder / "uldp-transport-abandoned.held"
     abandoned.mkdir()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: abandoned.stat().st_uid + 1)
-        temporary.remove_abandoned("hub")
+        temporary.remove_abandoned("transport")
     assert abandoned.exists()
-    temporary.remove_abandoned("hub")
+    temporary.remove_abandoned("transport")
     assert not abandoned.exists() and (target / "file").exists()
 
 

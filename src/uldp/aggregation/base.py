@@ -1,7 +1,7 @@
 """What an aggregation is: two machines without I/O, one for the server and one for a silo, and what they hide.
 
-A machine takes part in the setup (the exchanges between the greeting and the first round) and in every round. It keeps
-nothing that does not follow from its secrets and the messages it got, so it is restored by being told them again.
+A machine takes part in the setup (the exchanges between the handshake and the first round) and in every round. It keeps
+nothing that does not follow from its secrets and the messages it got, so it is restored by getting them again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from uldp.errors import ConfigError, MessageRefused, RunError
 from uldp.privacy.releases import PublicFacts, Release
 from uldp.privacy.releases.sums import IntegerSum, add_noise
 from uldp.protocol import messages as m
-from uldp.protocol.turns import SHOW_COUNTS, Question, Route
+from uldp.protocol.turns import SHOW_COUNTS, RequestType, Route
 from uldp.rng import Secrets
-from uldp.vectors import NOISE_DEVIATIONS, Integers, Rows, Vector, Words, from_words, to_words
+from uldp.vectors import NOISE_DEVIATIONS, Integers, Residues, Rows, Vector, from_residues, to_residues
 
 Sample = npt.NDArray[np.bool_]
 
@@ -56,8 +56,8 @@ class AggregationContext:
 
 
 @dataclass(frozen=True)
-class RoundQuestion:
-    """What the server asks for in a round. ``digest`` stands for all of it and is the same for all silos."""
+class RoundRequest:
+    """What the server asks for in a round. ``digest`` is a digest of all of it, the same for all silos."""
 
     round: int
     digest: str
@@ -90,30 +90,30 @@ class ServerSide(ABC):
         self._context = context
         self._secrets = secrets
 
-    def ask(self, question: Question, silo: str) -> m.Body:
-        """The question of this type for ``silo``."""
-        raise self._no_part_in(question.__name__)
+    def ask(self, request: RequestType, silo: str) -> m.Message:
+        """The request of this type for ``silo``."""
+        raise self._no_part_in(request.__name__)
 
-    def check(self, silo: str, body: m.Body) -> None:  # noqa: B027
-        """Refuse an answer of the setup. Nothing is changed."""
+    def check(self, silo: str, body: m.Message) -> None:  # noqa: B027
+        """Refuse a response of the setup. Nothing is changed."""
 
-    def collect(self, question: Question, answers: Mapping[str, m.Body]) -> None:  # noqa: B027
-        """Use the answers of all silos to a question of the setup."""
+    def collect(self, request: RequestType, responses: Mapping[str, m.Message]) -> None:  # noqa: B027
+        """Use the responses of all silos to a request of the setup."""
 
     def weights(self, round_: int, sample: Sample | None) -> bytes:
-        """What goes with a round's question where silos are not told the sample."""
+        """What goes with a round's request where silos do not learn the sample."""
         return b""
 
     def offer(self, round_: int) -> bytes:
         """The server's point of a round in which silos choose slots."""
-        raise self._no_part_in("AskChoices")
+        raise self._no_part_in("ChoicesRequest")
 
     def check_choices(self, silo: str, points: bytes) -> None:
         """Refuse choices that cannot be."""
         raise self._no_part_in("Choices")
 
     def weights_for(self, round_: int, points: bytes) -> bytes:
-        """What goes with a round's question after silos have chosen: one weight per user opens, nobody knows which."""
+        """What goes with a round's request after silos have chosen: one weight per user opens, nobody knows which."""
         raise self._no_part_in("Choices")
 
     def _no_part_in(self, exchange: str) -> RunError:
@@ -125,7 +125,7 @@ class ServerSide(ABC):
         """Refuse a vector that cannot be one."""
 
     @abstractmethod
-    def total(self, vectors: Mapping[str, bytes]) -> Words:
+    def total(self, vectors: Mapping[str, bytes]) -> Residues:
         """The total in units, modulo 2^64."""
 
 
@@ -151,33 +151,33 @@ class SiloSide(ABC):
         self._secrets = secrets
 
     @property
-    def _place(self) -> str:
+    def _location(self) -> str:
         return f"silo {self._context.silos[self._index]}"
 
-    def answer(self, body: m.Body) -> m.Body:
-        """The answer to a question of the setup. A refused question changes nothing."""
-        raise MessageRefused(f"{type(body).__name__} has no place in this aggregation", location=self._place)
+    def respond(self, body: m.Message) -> m.Message:
+        """The response to a request of the setup. A refused request changes nothing."""
+        raise MessageRefused(f"{type(body).__name__} has no place in this aggregation", location=self._location)
 
     def choose(self, round_: int, offer: bytes) -> bytes:
-        """One point per user: which slot it stands for, the server does not learn."""
-        raise MessageRefused("there is nothing to choose in this aggregation", location=self._place)
+        """One point per user: the server does not learn which slot it chooses."""
+        raise MessageRefused("there is nothing to choose in this aggregation", location=self._location)
 
-    def check_question(self, question: RoundQuestion) -> None:
-        """Refuse what cannot be a round's question."""
-        if question.weights:
-            raise MessageRefused("encrypted weights came, and none are used", location=self._place)
+    def check_request(self, request: RoundRequest) -> None:
+        """Refuse what cannot be a round's request."""
+        if request.weights:
+            raise MessageRefused("encrypted weights came, and none are used", location=self._location)
 
     @abstractmethod
-    def accumulator(self, weights: Vector | None, question: RoundQuestion) -> Accumulator:
+    def accumulator(self, weights: Vector | None, request: RoundRequest) -> Accumulator:
         """Adds up a round's rows, weighted; ``weights`` is None where rows have weight 1, or where nobody knows it."""
 
     @abstractmethod
-    def protect_metrics(self, words: Words, question: RoundQuestion) -> Words:
-        """What leaves the silo instead of ``words``, which carry no noise. The server adds up words modulo 2^64."""
+    def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
+        """Protect a silo's metric sums, which carry no noise; the server adds up the results modulo 2^64."""
 
-    def again(self, noised: bytes, question: RoundQuestion) -> bytes:
+    def again(self, noised: bytes, request: RoundRequest) -> bytes:
         """The same noised sum, protected for the silos that are present now. Nothing is computed anew."""
-        raise MessageRefused("a round cannot be repeated in this aggregation", location=self._place)
+        raise MessageRefused("a round cannot be repeated in this aggregation", location=self._location)
 
 
 @dataclass(frozen=True)
@@ -191,12 +191,14 @@ class Aggregation(ABC):
     """Whether weighting by records works without anybody seeing anybody's record counts."""
     hides_sample: ClassVar[bool] = False
     """Whether silos do not learn which users were sampled."""
+    agrees_keys: ClassVar[bool] = False
+    """Whether silos agree on keys with one another, and so need each other's public signing keys."""
     rounding: ClassVar[int] = 0
     """See :class:`uldp.privacy.releases.PublicFacts`."""
     shuffles: ClassVar[bool] = False
     """Whether a shuffler stands between the silos and the server."""
     repeatable: ClassVar[bool] = False
-    """Whether a round can be repeated without silos that do not answer."""
+    """Whether a round can be repeated without silos that do not respond."""
 
     def route(self, release: Release) -> Route:
         """The exchanges after the handshake."""
@@ -231,7 +233,7 @@ class Aggregation(ABC):
     def notes(self, release: Release, counts: IntArray) -> tuple[str, ...]:
         """What whoever holds the data should know, given record counts: (silos, users), or (1, users) of one silo.
 
-        Not noised: it goes nowhere else.
+        It carries no noise: it goes nowhere else.
         """
         return ()
 
@@ -239,7 +241,7 @@ class Aggregation(ABC):
         """What a round takes, for ``uldp plan``."""
         facts = release.facts
         sample = 0 if release.user_sampling.everybody else math.ceil(facts.users / 8)
-        return {"update_bytes": self.item_bytes() * facts.dimension, "question_bytes": 8 * facts.dimension + sample}
+        return {"update_bytes": self.item_bytes() * facts.dimension, "request_bytes": 8 * facts.dimension + sample}
 
     def advice(self, release: Release, rounds: int) -> str:
         """What would make a round cheaper, if anything would."""
@@ -258,7 +260,7 @@ class Aggregation(ABC):
 
 def largest_total(release: Release) -> float:
     """The largest total in units: rows and noise."""
-    noise = NOISE_DEVIATIONS * release.noise_scale * math.sqrt(release.facts.silos)
+    noise = NOISE_DEVIATIONS * release.silo_noise_std * math.sqrt(release.facts.silos)
     return release.max_rows * release.encoding.units + noise
 
 
@@ -269,50 +271,50 @@ def out_of_range() -> MessageRefused:
     )
 
 
-def checked_total(total: Sequence[int] | Integers, context: AggregationContext) -> Words:
-    """``total`` as words. Masks that do not cancel leave something that is not in range: it is refused."""
+def checked_total(total: Sequence[int] | Integers, context: AggregationContext) -> Residues:
+    """``total`` modulo 2^64. Raise MessageRefused if it is out of range, as it is where masks do not cancel."""
     largest = largest_total(context.release) + context.facts.silos
     lowest, highest = (total.min(), total.max()) if isinstance(total, np.ndarray) else (min(total), max(total))
     if lowest < -largest or highest > largest:
         raise out_of_range()
-    return to_words(np.asarray(total, dtype=np.int64))
+    return to_residues(np.asarray(total, dtype=np.int64))
 
 
-class WordsServer(ServerSide):
-    """Adds up vectors of words modulo 2^64."""
+class ModularSumServer(ServerSide):
+    """Adds up the silos' vectors modulo 2^64."""
 
     def check_vector(self, silo: str, vector: bytes) -> None:
-        m.unpack_words(vector, self._context.facts.dimension, f"silo {silo}")
+        m.unpack_residues(vector, self._context.facts.dimension, f"silo {silo}")
 
-    def total(self, vectors: Mapping[str, bytes]) -> Words:
+    def total(self, vectors: Mapping[str, bytes]) -> Residues:
         dimension = self._context.facts.dimension
         total = np.zeros(dimension, dtype=np.uint64)
         for silo, vector in vectors.items():
-            total += m.unpack_words(vector, dimension, f"silo {silo}")
-        return checked_total(from_words(total), self._context)
+            total += m.unpack_residues(vector, dimension, f"silo {silo}")
+        return checked_total(from_residues(total), self._context)
 
 
-class WordsSilo(SiloSide):
-    """Adds up integers, adds noise, and sends words modulo 2^64."""
+class ModularSumSilo(SiloSide):
+    """Adds up integers, adds noise, and sends the sum modulo 2^64."""
 
-    def accumulator(self, weights: Vector | None, question: RoundQuestion) -> WordsAccumulator:
-        return WordsAccumulator(self._context.release, weights, lambda words: self.protect(words, question))
+    def accumulator(self, weights: Vector | None, request: RoundRequest) -> ModularSumAccumulator:
+        return ModularSumAccumulator(self._context.release, weights, lambda residues: self.protect(residues, request))
 
-    def again(self, noised: bytes, question: RoundQuestion) -> bytes:
-        return m.pack(self.protect(m.unpack_words(noised, self._context.facts.dimension, self._place), question))
+    def again(self, noised: bytes, request: RoundRequest) -> bytes:
+        return m.pack(self.protect(m.unpack_residues(noised, self._context.facts.dimension, self._location), request))
 
-    def protect(self, words: Words, question: RoundQuestion) -> Words:
-        """What leaves the silo instead of ``words``."""
-        return words
+    def protect(self, residues: Residues, request: RoundRequest) -> Residues:
+        """Protect a silo's noised sum before it is sent."""
+        return residues
 
-    def protect_metrics(self, words: Words, question: RoundQuestion) -> Words:
-        return words
+    def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
+        return residues
 
 
-class WordsAccumulator(Accumulator):
+class ModularSumAccumulator(Accumulator):
     """An exact integer sum, to which the release's noise is added."""
 
-    def __init__(self, release: Release, weights: Vector | None, protect: Callable[[Words], Words]) -> None:
+    def __init__(self, release: Release, weights: Vector | None, protect: Callable[[Residues], Residues]) -> None:
         self._release, self._protect = release, protect
         private = release.unit is not None
         self._sum = IntegerSum(release.encoding, release.facts.dimension, weights, private=private)
@@ -321,9 +323,9 @@ class WordsAccumulator(Accumulator):
         self._sum.add(users, rows)
 
     def release(self, covered: Covered) -> Released:
-        total, scale = self._sum.total, self._release.noise_scale
+        total, scale = self._sum.total, self._release.silo_noise_std
         digest = hashlib.sha256(m.pack(total)).hexdigest()
-        words = to_words(add_noise(total, scale, covered("noise", (repr(scale), digest)).stream()))
-        # How much was cut off is a function of the data: only a release without a guarantee tells it.
+        residues = to_residues(add_noise(total, scale, covered("noise", (repr(scale), digest)).stream()))
+        # How much was cut off is a function of the data: only a release without a guarantee reports it.
         saturated = self._sum.saturated if self._release.unit is None else 0
-        return Released(m.pack(self._protect(words)), saturated, self._sum.left_out, m.pack(words))
+        return Released(m.pack(self._protect(residues)), saturated, self._sum.left_out, m.pack(residues))

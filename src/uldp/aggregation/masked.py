@@ -2,10 +2,10 @@
 
 For every pair of silos one adds a mask to its sum and the other takes the same mask away, so that all masks cancel in
 the total, modulo 2^64 and exactly: the model is that of ``plain``, bit for bit. A mask is a keystream under a key that
-the two silos agreed on, bound to the experiment, the pair, the round and the question. A silo that is asked
-another question in the same round would use other masks, so two answers cannot be subtracted.
+the two silos agreed on, bound to the experiment, the pair, the round and the request. A silo that gets
+another request in the same round would use other masks, so two responses cannot be subtracted.
 
-A round may be repeated without silos that do not answer, with masks between the others only. What a server could make
+A round may be repeated without silos that do not respond, with masks between the others only. What a server could make
 of both attempts, and what limits it, is in ``docs/decisions/0012``.
 """
 
@@ -15,17 +15,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from uldp.aggregation.base import Aggregation, AggregationContext, RoundQuestion, WordsServer, WordsSilo
-from uldp.aggregation.pairing import Pairing, check_key, relay
+from uldp.aggregation.base import Aggregation, AggregationContext, ModularSumServer, ModularSumSilo, RoundRequest
+from uldp.aggregation.key_agreement import (
+    AGREE_KEYS,
+    KeyRequest,
+    PairwiseKeys,
+    SealedSeeds,
+    SiloKey,
+    SiloKeys,
+    check_key,
+    relay,
+)
 from uldp.caveats import Caveat, Severity
 from uldp.crypto.keys import SharedKey, SigningKey
 from uldp.data.federation import IntArray
 from uldp.errors import MessageRefused
 from uldp.privacy.releases import Release
-from uldp.protocol import messages as m
-from uldp.protocol.turns import AGREE_KEYS, Question, Route
+from uldp.protocol.messages import Message
+from uldp.protocol.turns import RequestType, Route
 from uldp.rng import Secrets
-from uldp.vectors import Words
+from uldp.vectors import Residues
 
 ONE_SILO: Final = Caveat(
     "one-silo", "There is one silo only, so the total that the server sees is that silo's.", Severity.LIMITS
@@ -38,6 +47,7 @@ class Masked(Aggregation):
 
     name: ClassVar[str] = "masked"
     summary: ClassVar[str] = "the server sees the noised total only"
+    agrees_keys: ClassVar[bool] = True
     repeatable: ClassVar[bool] = True
 
     def route(self, release: Release) -> Route:
@@ -55,52 +65,52 @@ class Masked(Aggregation):
         return MaskedSilo(context, index, counts, secrets, identity)
 
 
-class MaskedServer(WordsServer):
+class MaskedServer(ModularSumServer):
     """Relays the keys."""
 
-    _keys: m.TellKeys
+    _keys: SiloKeys
 
-    def ask(self, question: Question, silo: str) -> m.Body:
-        return m.AskKey(b"") if question is m.AskKey else self._keys
+    def ask(self, request: RequestType, silo: str) -> Message:
+        return KeyRequest(b"") if request is KeyRequest else self._keys
 
-    def check(self, silo: str, body: m.Body) -> None:
-        if isinstance(body, m.Key):
+    def check(self, silo: str, body: Message) -> None:
+        if isinstance(body, SiloKey):
             check_key(self._context, silo, body, b"")
-        elif isinstance(body, m.Paired) and body.sealed:
+        elif isinstance(body, SealedSeeds) and body.sealed:
             raise MessageRefused("sent sealed messages, and none are used", location=f"silo {silo}")
 
-    def collect(self, question: Question, answers: Mapping[str, m.Body]) -> None:
-        if question is m.AskKey:
-            self._keys = relay(self._context, answers)
+    def collect(self, request: RequestType, responses: Mapping[str, Message]) -> None:
+        if request is KeyRequest:
+            self._keys = relay(self._context, responses)
 
 
-class MaskedSilo(WordsSilo):
+class MaskedSilo(ModularSumSilo):
     """Adds the masks."""
 
     def __init__(
         self, context: AggregationContext, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey
     ) -> None:
         super().__init__(context, index, counts, secrets)
-        self._pairing = Pairing(context, index, secrets, identity)
+        self._pairwise = PairwiseKeys(context, index, secrets, identity)
         self._shared: dict[int, SharedKey] = {}
 
-    def answer(self, body: m.Body) -> m.Body:
+    def respond(self, body: Message) -> Message:
         match body:
-            case m.AskKey(modulus):
+            case KeyRequest(modulus):
                 if modulus:
-                    raise MessageRefused("a modulus came, and none is used", location=self._place)
-                return self._pairing.introduce(b"")
-            case m.TellKeys():
-                self._shared = self._pairing.pair(body, b"")
-                return m.Paired([])
+                    raise MessageRefused("a modulus came, and none is used", location=self._location)
+                return self._pairwise.introduce(b"")
+            case SiloKeys():
+                self._shared = self._pairwise.pair(body, b"")
+                return SealedSeeds([])
             case _:
-                return super().answer(body)
+                return super().respond(body)
 
-    def protect(self, words: Words, question: RoundQuestion) -> Words:
-        present = question.present
+    def protect(self, residues: Residues, request: RoundRequest) -> Residues:
+        present = request.present
         # The digest covers who is present: another set of silos meets other masks.
         others = {i: key for i, key in self._shared.items() if present is None or present[i]}
-        return self._pairing.masked(words, others, "mask", question.round, question.digest)
+        return self._pairwise.masked(residues, others, "mask", request.round, request.digest)
 
-    def protect_metrics(self, words: Words, question: RoundQuestion) -> Words:
-        return self._pairing.masked(words, self._shared, "metrics", question.round, question.digest)
+    def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
+        return self._pairwise.masked(residues, self._shared, "metrics", request.round, request.digest)

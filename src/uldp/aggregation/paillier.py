@@ -36,14 +36,17 @@ What the published protocol lacks, and where it is here (``docs/protocol.md`` ha
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
 from uldp.aggregation import offers
 from uldp.aggregation.base import Aggregation, AggregationContext, largest_total
+from uldp.aggregation.key_agreement import AGREE_KEYS
 from uldp.aggregation.layout import Layout, Scheme
 from uldp.aggregation.masked import ONE_SILO
+from uldp.aggregation.paillier_messages import BLIND_COUNTS, FIXED_WEIGHTS
 from uldp.aggregation.paillier_server import PaillierServer
 from uldp.aggregation.paillier_silo import PaillierSilo
 from uldp.aggregation.ratios import (
@@ -61,8 +64,7 @@ from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray
 from uldp.errors import ConfigError
 from uldp.privacy.releases import Release
-from uldp.protocol import messages as m
-from uldp.protocol.turns import AGREE_KEYS, BLIND_COUNTS, FIXED_WEIGHTS, Route
+from uldp.protocol.turns import CHOICES, UPDATE, Route
 from uldp.rng import Secrets
 
 SECURE_BITS: Final = 3072
@@ -89,6 +91,7 @@ class PaillierWeighting(Aggregation):
     name: ClassVar[str] = "paillier"
     summary: ClassVar[str] = "the server sees the noised total only; nobody sees anybody's record counts"
     hides_counts: ClassVar[bool] = True
+    agrees_keys: ClassVar[bool] = True
     hides_sample: ClassVar[bool] = True
     rounding: ClassVar[int] = 1
 
@@ -119,7 +122,7 @@ class PaillierWeighting(Aggregation):
     def route(self, release: Release) -> Route:
         setup = AGREE_KEYS + BLIND_COUNTS
         if release.user_sampling.private:
-            return Route(setup, (m.AskChoices, m.AskUpdate))
+            return Route(setup, (CHOICES, UPDATE))
         return Route(setup + (FIXED_WEIGHTS if release.user_sampling.everybody else ()))
 
     def item_bytes(self) -> int:
@@ -239,7 +242,7 @@ class PaillierWeighting(Aggregation):
         once = facts.users * self.item_bytes() if everybody else 0
         return {
             "update_bytes": size,
-            "question_bytes": asked,
+            "request_bytes": asked,
             "setup_bytes": once + facts.users * self.key_bits // 8,
             "ciphertexts": layout.ciphertexts,
             "slots": layout.slots,
@@ -275,12 +278,8 @@ class PaillierWeighting(Aggregation):
         while high < self.max_records and holds(replace(self, max_records=high)):
             low, high = high, 2 * high
         high = min(high, self.max_records)  # holds at low (or that is too small to try), does not at high
-        while high - low > 1:
-            middle = (low + high) // 2
-            if holds(replace(self, max_records=middle)):
-                low = middle
-            else:
-                high = middle
+        between = range(low + 1, high)
+        low += bisect_left(between, True, key=lambda records: not holds(replace(self, max_records=records)))
         return low if low >= silos else None
 
     def notes(self, release: Release, counts: IntArray) -> tuple[str, ...]:

@@ -12,17 +12,18 @@ from gmpy2 import mpz
 
 from uldp.aggregation import offers
 from uldp.aggregation.base import AggregationContext, Sample, ServerSide, checked_total, out_of_range
+from uldp.aggregation.key_agreement import KeyRequest, SealedSeeds, SiloKey, SiloKeys, check_key, relay
 from uldp.aggregation.layout import Scheme
-from uldp.aggregation.pairing import check_key, relay
+from uldp.aggregation.paillier_messages import BlindedShares, EncryptedWeights, SealedSeed
 from uldp.crypto.integers import pack, unpack
 from uldp.crypto.keys import KEY_BYTES, TAG_BYTES
 from uldp.crypto.paillier import PrivateKey, signed
 from uldp.crypto.transfer import Sender, check_point
 from uldp.errors import MessageRefused
 from uldp.protocol import messages as m
-from uldp.protocol.turns import Question
+from uldp.protocol.turns import RequestType
 from uldp.rng import Secrets
-from uldp.vectors import Words
+from uldp.vectors import Residues
 
 
 class PaillierServer(ServerSide):
@@ -32,10 +33,10 @@ class PaillierServer(ServerSide):
         super().__init__(context, secrets)
         self._scheme = scheme
         self._layout = scheme.layout
-        self._keys: m.TellKeys | None = None
+        self._keys: SiloKeys | None = None
         self._sealed: list[bytes] = []
         self._inverses: list[mpz] = []
-        self._fixed: m.TellWeights | None = None
+        self._fixed: EncryptedWeights | None = None
 
     @cached_property
     def key(self) -> PrivateKey:
@@ -46,50 +47,50 @@ class PaillierServer(ServerSide):
         public = self.key.public
         return pack([public.n], public.plain_width)
 
-    def ask(self, question: Question, silo: str) -> m.Body:
-        if question is m.AskKey:
-            return m.AskKey(self._modulus)
-        if question is m.TellKeys:
+    def ask(self, request: RequestType, silo: str) -> m.Message:
+        if request is KeyRequest:
+            return KeyRequest(self._modulus)
+        if request is SiloKeys:
             assert self._keys is not None
             return self._keys
-        if question is m.TellSeed:
+        if request is SealedSeed:
             index = self._context.silos.index(silo)
-            return m.TellSeed(self._sealed[index - 1] if index else b"")
+            return SealedSeed(self._sealed[index - 1] if index else b"")
         if self._fixed is None:
-            self._fixed = m.TellWeights(self.weights(0, np.ones(self._context.facts.users, dtype=np.bool_)))
+            self._fixed = EncryptedWeights(self.weights(0, np.ones(self._context.facts.users, dtype=np.bool_)))
         return self._fixed
 
-    def check(self, silo: str, body: m.Body) -> None:
+    def check(self, silo: str, body: m.Message) -> None:
         location, silos, users = f"silo {silo}", self._context.silos, self._context.facts.users
         match body:
-            case m.Key():
+            case SiloKey():
                 check_key(self._context, silo, body, self._modulus)
-            case m.Paired(sealed):
+            case SealedSeeds(sealed):
                 expected = len(silos) - 1 if silo == silos[0] else 0
                 if len(sealed) != expected or any(len(part) != KEY_BYTES + TAG_BYTES for part in sealed):
                     raise MessageRefused(f"{len(sealed)} sealed seeds, {expected} are expected", location=location)
-            case m.Blinded(shares):
+            case BlindedShares(shares):
                 public = self.key.public
                 if any(share >= public.n for share in unpack(shares, public.plain_width, users, location)):
                     raise MessageRefused("a blinded count is not a residue modulo n", location=location)
             case _:
                 pass
 
-    def collect(self, question: Question, answers: Mapping[str, m.Body]) -> None:
-        if question is m.AskKey:
-            self._keys = relay(self._context, answers)
-        elif question is m.TellKeys:
-            first = answers[self._context.silos[0]]
-            self._sealed = list(first.sealed) if isinstance(first, m.Paired) else []
-        elif question is m.TellSeed:
-            self._inverses = self._inverted(answers)
+    def collect(self, request: RequestType, responses: Mapping[str, m.Message]) -> None:
+        if request is KeyRequest:
+            self._keys = relay(self._context, responses)
+        elif request is SiloKeys:
+            first = responses[self._context.silos[0]]
+            self._sealed = list(first.sealed) if isinstance(first, SealedSeeds) else []
+        elif request is SealedSeed:
+            self._inverses = self._inverted(responses)
 
-    def _inverted(self, answers: Mapping[str, m.Body]) -> list[mpz]:
+    def _inverted(self, responses: Mapping[str, m.Message]) -> list[mpz]:
         """1 / (r_u D_u) modulo n for every user (step 1(f))."""
         public, users = self.key.public, self._context.facts.users
         blinded = [mpz(0)] * users
-        for silo, body in answers.items():
-            if isinstance(body, m.Blinded):
+        for silo, body in responses.items():
+            if isinstance(body, BlindedShares):
                 shares = unpack(body.shares, public.plain_width, users, f"silo {silo}")
                 blinded = [gmpy2.f_mod(total + share, public.n) for total, share in zip(blinded, shares, strict=True)]
         try:
@@ -148,7 +149,7 @@ class PaillierServer(ServerSide):
         public.check(ciphertexts, location)
         return ciphertexts
 
-    def total(self, vectors: Mapping[str, bytes]) -> Words:
+    def total(self, vectors: Mapping[str, bytes]) -> Residues:
         """The decrypted and decoded total (step 2(c))."""
         public = self.key.public
         product = [mpz(1)] * self._layout.ciphertexts

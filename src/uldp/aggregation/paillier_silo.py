@@ -13,9 +13,10 @@ import numpy as np
 from gmpy2 import mpz
 
 from uldp.aggregation import offers
-from uldp.aggregation.base import Accumulator, AggregationContext, Covered, Released, RoundQuestion, SiloSide
+from uldp.aggregation.base import Accumulator, AggregationContext, Covered, Released, RoundRequest, SiloSide
+from uldp.aggregation.key_agreement import KeyRequest, PairwiseKeys, SealedSeeds, SiloKeys, pair_purpose
 from uldp.aggregation.layout import Scheme
-from uldp.aggregation.pairing import Pairing, pair_purpose
+from uldp.aggregation.paillier_messages import BlindedShares, EncryptedWeights, SealedSeed
 from uldp.crypto import randomisers
 from uldp.crypto.integers import pack, uniform_below, uniform_units, unpack
 from uldp.crypto.keys import KEY_BYTES, SharedKey, SigningKey
@@ -28,10 +29,10 @@ from uldp.errors import MessageRefused, ModelError
 from uldp.privacy.releases.sums import add_noise, finite_rows
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, SecretStream
-from uldp.vectors import Integers, Rows, Vector, Words
+from uldp.vectors import Integers, Residues, Rows, Vector
 
 BLOCK_USERS: Final = 128
-"""Users whose rows are raised together: they share the squarings, and no more of their rows are kept in memory."""
+"""Users whose rows are raised together: they share the squarings, and no more of their rows are in memory."""
 BLOCK_NUMBERS: Final = 1 << 22
 """At most so many numbers of rows at a time, but at least those of eight users."""
 MASK_BLOCK: Final = 256
@@ -51,7 +52,7 @@ class PaillierSilo(SiloSide):
     ) -> None:
         super().__init__(context, index, counts, secrets)
         self._scheme = scheme
-        self._pairing = Pairing(context, index, secrets, identity)
+        self._pairwise = PairwiseKeys(context, index, secrets, identity)
         self._ratios = scheme.ratios
         self._layout = scheme.layout
         self._modulus = b""
@@ -64,46 +65,46 @@ class PaillierSilo(SiloSide):
         self._sampled: tuple[str, Weights] | None = None
 
     @property
-    def agreed(self) -> AggregationContext:
+    def context(self) -> AggregationContext:
         return self._context
 
     @property
     def public(self) -> PublicKey:
         if self._public is None:
-            raise MessageRefused("the server has not sent its modulus", location=self._place)
+            raise MessageRefused("the server has not sent its modulus", location=self._location)
         return self._public
 
     @property
     def seed(self) -> SharedKey:
         if self._seed is None:
-            raise MessageRefused("the common seed has not come", location=self._place)
+            raise MessageRefused("the common seed has not come", location=self._location)
         return self._seed
 
-    def answer(self, body: m.Body) -> m.Body:
+    def respond(self, body: m.Message) -> m.Message:
         match body:
-            case m.AskKey(modulus):
+            case KeyRequest(modulus):
                 bits = self._scheme.key_bits
-                public = PublicKey.received(unpack(modulus, bits // 8, 1, self._place)[0], bits, self._place)
+                public = PublicKey.received(unpack(modulus, bits // 8, 1, self._location)[0], bits, self._location)
                 self._public, self._modulus = public, modulus
-                return self._pairing.introduce(modulus)
-            case m.TellKeys(publics):
-                self._shared = self._pairing.pair(body, self._modulus)
+                return self._pairwise.introduce(modulus)
+            case SiloKeys(publics):
+                self._shared = self._pairwise.pair(body, self._modulus)
                 self._roll = hashlib.sha256(b"".join(publics)).digest()
-                return m.Paired(self._sealed_seeds() if self._index == 0 else [])
-            case m.TellSeed(sealed):
+                return SealedSeeds(self._sealed_seeds() if self._index == 0 else [])
+            case SealedSeed(sealed):
                 seed = self._opened(sealed)
                 blinded = self._blinded(seed)
                 self._seed = seed
                 if self._uses_table:
                     self._table()  # built here, so that no round waits for it
-                return m.Blinded(pack(blinded, self.public.plain_width))
-            case m.TellWeights(weights):
+                return BlindedShares(pack(blinded, self.public.plain_width))
+            case EncryptedWeights(weights):
                 fixed = self._weights(weights)
                 fixed.raised(np.flatnonzero(self._counts))
                 self._fixed = fixed
                 return m.Accepted()
             case _:
-                return super().answer(body)
+                return super().respond(body)
 
     def _purpose(self, other: int, purpose: str, *further: str | int) -> tuple[str | int | bytes, ...]:
         return (*pair_purpose(self._context, self._index, other, purpose, *further), self._modulus)
@@ -116,16 +117,16 @@ class PaillierSilo(SiloSide):
     def _opened(self, sealed: bytes) -> SharedKey:
         if self._index == 0:
             if sealed:
-                raise MessageRefused("the first silo draws the seed, and got one", location=self._place)
+                raise MessageRefused("the first silo draws the seed, and got one", location=self._location)
             secret = self._secrets.child("common seed").key
         else:
-            secret = self._shared[0].open(sealed, *self._purpose(0, "seed"), location=self._place)
+            secret = self._shared[0].open(sealed, *self._purpose(0, "seed"), location=self._location)
             if len(secret) != KEY_BYTES:
-                raise MessageRefused(f"a seed of {len(secret)} bytes", location=self._place)
+                raise MessageRefused(f"a seed of {len(secret)} bytes", location=self._location)
         # Bound to all silos' keys, and they to their records: blinds and slots of one setup never serve another.
         return SharedKey(secret, b"common seed" + self._roll, self._secrets.simulated)
 
-    def _blinds(self, seed: SharedKey) -> list[mpz]:
+    def blinds(self, seed: SharedKey) -> list[mpz]:
         """Step 1(d): r_u, the same in all silos, unknown to the server."""
         stream = seed.stream("blinds", self._context.digest, self._modulus)
         return uniform_units(stream, self.public.n, self._context.facts.users)
@@ -134,7 +135,7 @@ class PaillierSilo(SiloSide):
         """Step 1(e): r_u share_su with masks that cancel over the silos."""
         n = self.public.n
         shares = self._ratios.shares(self._counts, self._index).tolist()
-        values = [blind * share for blind, share in zip(self._blinds(seed), shares, strict=True)]
+        values = [blind * share for blind, share in zip(self.blinds(seed), shares, strict=True)]
         for other, shared in self._shared.items():
             masks = uniform_below(shared.stream(*self._purpose(other, "counts")), n, len(values))
             sign = -1 if self._index > other else 1
@@ -143,12 +144,12 @@ class PaillierSilo(SiloSide):
 
     def _weights(self, data: bytes) -> Weights:
         public, users = self.public, self._context.facts.users
-        ciphertexts = unpack(data, public.width, users, self._place)
-        public.check(ciphertexts, self._place)
+        ciphertexts = unpack(data, public.width, users, self._location)
+        public.check(ciphertexts, self._location)
         numerators = self._ratios.numerators(self._counts).tolist()
         exponents = [
             gmpy2.f_mod(blind * numerator * self._layout.multiple, public.n)
-            for blind, numerator in zip(self._blinds(self.seed), numerators, strict=True)
+            for blind, numerator in zip(self.blinds(self.seed), numerators, strict=True)
         ]
         return Weights(public, ciphertexts, exponents, self._scheme.workers)
 
@@ -168,61 +169,61 @@ class PaillierSilo(SiloSide):
         """
         _, slots = self._context.release.user_sampling.slots
         purpose = (self._context.digest, self._modulus, round_, offer)
-        chooser = Chooser(offer, slots, self._place)
+        chooser = Chooser(offer, slots, self._location)
         indices = uniform_below(self.seed.stream("slots", *purpose), slots, self._context.facts.users)
         stream = self.seed.stream("points", *purpose)
         for user, index in enumerate(indices):
             context = offers.context(self._context.digest, round_, user)
             yield *chooser.choose(int(index), stream, context), int(index)
 
-    def _opened_weights(self, question: RoundQuestion) -> bytes:
+    def opened_weights(self, request: RoundRequest) -> bytes:
         """The weights in the slots that were chosen; that of a user who is not sampled is an encrypted zero."""
         _, slots = self._context.release.user_sampling.slots
         size, users = offers.user_bytes(slots, self.public.width), self._context.facts.users
         each = zip(
-            offers.cut(question.weights, size, users, self._place),
-            self._choices(question.round, question.offer),
+            offers.cut(request.weights, size, users, self._location),
+            self._choices(request.round, request.offer),
             strict=True,
         )
-        return b"".join(offers.opened(offer, slots, index, key, self._place) for offer, (_, key, index) in each)
+        return b"".join(offers.opened(offer, slots, index, key, self._location) for offer, (_, key, index) in each)
 
-    def check_question(self, question: RoundQuestion) -> None:
-        if bool(question.weights) == (self._fixed is not None):
+    def check_request(self, request: RoundRequest) -> None:
+        if bool(request.weights) == (self._fixed is not None):
             raise MessageRefused(
-                "encrypted weights come once at setup, or with every sampled round", location=self._place
+                "encrypted weights come once at setup, or with every sampled round", location=self._location
             )
-        self._round_weights(question)
+        self._round_weights(request)
 
-    def _round_weights(self, question: RoundQuestion) -> Weights:
+    def _round_weights(self, request: RoundRequest) -> Weights:
         """A round's weights; read once, before anything is charged for the round, for they may be malformed."""
         if self._fixed is not None:
             return self._fixed
-        if self._sampled is None or self._sampled[0] != question.digest:
-            sent = self._opened_weights(question) if question.offer else question.weights
-            self._sampled = (question.digest, self._weights(sent))
+        if self._sampled is None or self._sampled[0] != request.digest:
+            sent = self.opened_weights(request) if request.offer else request.weights
+            self._sampled = (request.digest, self._weights(sent))
         return self._sampled[1]
 
-    def accumulator(self, weights: Vector | None, question: RoundQuestion) -> _Accumulator:
-        return _Accumulator(self, self._round_weights(question), question)
+    def accumulator(self, weights: Vector | None, request: RoundRequest) -> _Accumulator:
+        return _Accumulator(self, self._round_weights(request), request)
 
     def raised_sums(self, weights: Weights, users: IntArray, block: Integers) -> list[mpz]:
         """prod_u Enc(w_su)^(a_suj) for every coordinate j, over a block of users."""
         bits = self._context.release.encoding.bits + 1
         return products(weights.raised(users), block, bits, self.public.n2, self._scheme.workers)
 
-    def finished(self, product: list[mpz], digest: str, question: RoundQuestion, covered: Covered) -> bytes:
-        """The ciphertexts with noise, dither, a fresh residue and masks. ``digest`` stands for the rows."""
-        scale = self._context.release.noise_scale
+    def finished(self, product: list[mpz], digest: str, request: RoundRequest, covered: Covered) -> bytes:
+        """The ciphertexts with noise, dither, a fresh residue and masks. ``digest`` is a digest of the rows."""
+        scale = self._context.release.silo_noise_std
         nothing = np.zeros(self._context.facts.dimension, dtype=np.int64)
         noise = add_noise(nothing, scale, covered("noise", (repr(scale), digest)).stream())
         ciphertexts = self._packed(product)
         ciphertexts = self._with_noise(ciphertexts, noise, covered("dither", (repr(scale), digest)))
         ciphertexts = self._randomised(ciphertexts, covered("residues", (repr(scale), digest)))
-        return pack(self._masked(ciphertexts, question), self.public.width)
+        return pack(self._masked(ciphertexts, request), self.public.width)
 
-    def protect_metrics(self, words: Words, question: RoundQuestion) -> Words:
-        further = (question.round, question.digest, self._modulus)
-        return self._pairing.masked(words, self._shared, "metrics", *further)
+    def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
+        further = (request.round, request.digest, self._modulus)
+        return self._pairwise.masked(residues, self._shared, "metrics", *further)
 
     def _packed(self, product: list[mpz]) -> list[mpz]:
         """One ciphertext for every ``slots`` coordinates: the slot's number becomes a power of two in the exponent."""
@@ -268,11 +269,11 @@ class PaillierSilo(SiloSide):
             return self._table().draw(secrets.stream(), count, workers)
         return randomisers.direct(self.public, secrets.stream(), count, workers)
 
-    def _masked(self, product: list[mpz], question: RoundQuestion) -> list[mpz]:
+    def _masked(self, product: list[mpz], request: RoundRequest) -> list[mpz]:
         """Step 2(c): masks from Z*_(n^2), one for every pair and coordinate."""
         n2 = self.public.n2
         streams = {
-            other: shared.stream(*self._purpose(other, "ciphertexts", question.round, question.digest))
+            other: shared.stream(*self._purpose(other, "ciphertexts", request.round, request.digest))
             for other, shared in self._shared.items()
         }
         masked: list[mpz] = []
@@ -292,9 +293,9 @@ class PaillierSilo(SiloSide):
 class _Accumulator(Accumulator):
     """Raises encrypted weights to the rows of up to ``BLOCK_USERS`` users at a time: they share the squarings."""
 
-    def __init__(self, silo: PaillierSilo, weights: Weights, question: RoundQuestion) -> None:
-        release = silo.agreed.release
-        self._silo, self._weights, self._question, self._encoding = silo, weights, question, release.encoding
+    def __init__(self, silo: PaillierSilo, weights: Weights, request: RoundRequest) -> None:
+        release = silo.context.release
+        self._silo, self._weights, self._request, self._encoding = silo, weights, request, release.encoding
         self._dimension = release.facts.dimension
         self._size = min(BLOCK_USERS, max(8, BLOCK_NUMBERS // max(1, self._dimension)))
         self._product, self._rows_digest, self._left_out = [mpz(1)] * self._dimension, hashlib.sha256(), 0
@@ -328,11 +329,11 @@ class _Accumulator(Accumulator):
         if self._rows:
             self._multiply()
         digest = self._rows_digest.hexdigest()
-        return Released(self._silo.finished(self._product, digest, self._question, covered), 0, self._left_out)
+        return Released(self._silo.finished(self._product, digest, self._request, covered), 0, self._left_out)
 
 
 class Weights:
-    """Enc(num_su L / D_u) of the users asked for. A full exponentiation each, so they are kept."""
+    """Enc(num_su L / D_u) of the users asked for. A full exponentiation each, so they are cached."""
 
     def __init__(self, public: PublicKey, ciphertexts: list[mpz], exponents: list[mpz], workers: int) -> None:
         self._public = public

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from uldp.aggregation.base import Aggregation, AggregationContext, WordsServer, WordsSilo
+from uldp.aggregation.base import Aggregation, AggregationContext, ModularSumServer, ModularSumSilo
 from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray
 from uldp.rng import Secrets
@@ -23,10 +23,10 @@ class Plain(Aggregation):
     server_sees_each_silo: ClassVar[bool] = True
     repeatable: ClassVar[bool] = True
 
-    def server(self, context: AggregationContext, secrets: Secrets) -> WordsServer:
-        return WordsServer(context, secrets)
+    def server(self, context: AggregationContext, secrets: Secrets) -> ModularSumServer:
+        return ModularSumServer(context, secrets)
 
     def silo(
         self, context: AggregationContext, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey
-    ) -> WordsSilo:
-        return WordsSilo(context, index, counts, secrets)
+    ) -> ModularSumSilo:
+        return ModularSumSilo(context, index, counts, secrets)

@@ -73,7 +73,7 @@ class Channel:
 
 
 def _probes(drawn: Vector) -> tuple[Vector, npt.NDArray[np.int64] | None]:
-    """Outputs to sum P(y | w) over, and how often each stands for others: None if they are all that there are.
+    """Outputs to sum P(y | w) over, and how often each counts: None if they are all that there are.
 
     Where there are too many, evenly chosen ones of those drawn take their place. They follow the law Q of outputs of
     evenly spread weights, so the sum of P(y | w) / Q(y) over those in a bin is P(bin | w), up to a factor.
@@ -114,7 +114,7 @@ class Adversary:
     summary: str
     predict: Predict
     uses_counts: bool
-    misfit: Callable[[LocalMechanism], str]
+    misfit: Callable[[LocalMechanism], str] = lambda mechanism: ""
 
     def fits(self, mechanism: LocalMechanism) -> bool:
         return not self.misfit(mechanism)
@@ -122,10 +122,6 @@ class Adversary:
 
 def _two_outputs(mechanism: LocalMechanism) -> str:
     return "" if isinstance(mechanism, TwoPoint) else "it counts two outputs, which only two-point has"
-
-
-def _any(mechanism: LocalMechanism) -> str:
-    return ""
 
 
 def _tells_apart(candidates: int) -> Callable[[LocalMechanism], str]:
@@ -162,7 +158,8 @@ def by_mean(mechanism: LocalMechanism, evidence: Evidence) -> Guess:
 
 def by_likelihood(mechanism: LocalMechanism, evidence: Evidence) -> Guess:
     """The one weight of all clients under which the reports are likeliest."""
-    channel = _needed(evidence.channel)
+    channel = evidence.channel
+    assert channel is not None  # of an adversary that uses counts
     likelihood = evidence.counts @ np.log(channel.ratios)
     best = likelihood >= likelihood.max(axis=1, keepdims=True) - _SAME_LIKELIHOOD
     first, last = best.argmax(axis=1), len(channel.weights) - 1 - best[:, ::-1].argmax(axis=1)
@@ -177,7 +174,8 @@ def by_likelihood(mechanism: LocalMechanism, evidence: Evidence) -> Guess:
 
 def by_deconvolution(mechanism: LocalMechanism, evidence: Evidence) -> Guess:
     """EM for the law of the clients' weights, without any assumption about it, from the uniform law; then its mean."""
-    channel = _needed(evidence.channel)
+    channel = evidence.channel
+    assert channel is not None  # of an adversary that uses counts
     weights, ratios = channel.weights[::_EM_EVERY], np.ascontiguousarray(channel.ratios[:, ::_EM_EVERY])
     # A few trials at a time: each block stops when it may, and products so small are not spread over threads.
     blocks = np.array_split(evidence.counts, -(-len(evidence.counts) // _EM_TRIALS))
@@ -198,17 +196,11 @@ def _mean_by_em(shares: Vector, weights: Vector, ratios: Vector, still: float) -
     return mean
 
 
-def _needed(channel: Channel | None) -> Channel:
-    if channel is None:
-        raise ValueError("this adversary needs counts")
-    return channel
-
-
 ADVERSARIES: Final[Mapping[str, Adversary]] = {
     adversary.name: adversary
     for adversary in (
         Adversary("frequency", "the paper's: how often each of two outputs comes", by_frequency, False, _two_outputs),
-        Adversary("mean", "inverts the mean output", by_mean, False, _any),
+        Adversary("mean", "inverts the mean output", by_mean, False),
         Adversary("likelihood", "one likeliest weight of all clients", by_likelihood, True, _tells_apart(WEIGHTS)),
         Adversary(
             "em", "the law of clients' weights by EM", by_deconvolution, True, _tells_apart(WEIGHTS // _EM_EVERY)

@@ -1,7 +1,7 @@
 """The inference attack of SRR-FL (CODASPY 2024, Section 3 and Appendix), by simulation.
 
-In each round all clients perturb one weight and send it. The server keeps everything and guesses the clients' mean
-weight. Clients differ by a normal offset that they keep, and in each round the mean is moved by an independent uniform
+In each round all clients perturb one weight and send it. The server stores everything and guesses the clients' mean
+weight. Clients differ by a fixed normal offset, and in each round the mean is moved by an independent uniform
 shift within the tolerance. The error is the distance to the mean of the last round, as a part of the range.
 """
 
@@ -15,14 +15,14 @@ from typing import Final
 import numpy as np
 
 from uldp.attacks.estimators import Adversary, Channel, Evidence
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, require
 from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.rng import Secrets, Streams
 from uldp.vectors import Vector
 
 MAX_TRIAL: Final = 10**7
 MAX_TRIALS: Final = 10**5
-_MAX_ROUNDS_OF_ALL: Final = 5 * 10**7  # each is kept: some numbers for each round of each trial
+_MAX_ROUNDS_OF_ALL: Final = 5 * 10**7  # memory: some numbers for each round of each trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,24 +43,16 @@ class Scene:
 
     def __post_init__(self) -> None:
         for location, count in (("--clients", self.clients), ("--rounds", self.rounds), ("--trials", self.trials)):
-            if count < 1:
-                raise ConfigError(f"a whole number from 1 up, not {count}", location=location, value=count)
+            require(count >= 1, location, count, "a whole number from 1 up")
         if self.clients * self.rounds > MAX_TRIAL:
-            raise ConfigError(
-                f"{self.clients:,} clients in {self.rounds:,} rounds send more than {MAX_TRIAL:,} values",
-                location="--clients",
-                value=self.clients,
-            )
+            reason = f"{self.clients:,} clients in {self.rounds:,} rounds send more than {MAX_TRIAL:,} values"
+            raise ConfigError(reason, location="--clients", value=self.clients)
         most = min(MAX_TRIALS, _MAX_ROUNDS_OF_ALL // self.rounds)
         if self.trials > most:
-            raise ConfigError(
-                f"at most {most:,} trials of {self.rounds:,} rounds, not {self.trials:,}",
-                location="--trials",
-                value=self.trials,
-            )
+            reason = f"at most {most:,} trials of {self.rounds:,} rounds, not {self.trials:,}"
+            raise ConfigError(reason, location="--trials", value=self.trials)
         for location, value in (("--spread", self.spread), ("--tolerance", self.tolerance)):
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"a number from 0 up, not {value!r}", location=location, value=value)
+            require(math.isfinite(value) and value >= 0, location, value, "a number from 0 up")
 
     def weights(self, mechanism: LocalMechanism, streams: Streams) -> Vector:
         """One row for each round, one column for each client, within the range."""
@@ -97,11 +89,8 @@ def attack(
 ) -> list[Outcome]:
     """One outcome for each adversary that fits the mechanism. All see the same reports."""
     if not abs(scene.offset) <= mechanism.radius:
-        raise ConfigError(
-            f"a weight within {mechanism.low:g} and {mechanism.high:g}, not {mechanism.center + scene.offset:g}",
-            location="--weight",
-            value=mechanism.center + scene.offset,
-        )
+        reason = f"a weight within {mechanism.low:g} and {mechanism.high:g}, not {mechanism.center + scene.offset:g}"
+        raise ConfigError(reason, location="--weight", value=mechanism.center + scene.offset)
     fitting = [adversary for adversary in adversaries if adversary.fits(mechanism)]
     if not fitting:
         return []

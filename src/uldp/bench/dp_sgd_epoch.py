@@ -19,15 +19,14 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from uldp.bench.machine import Case, Say, counted_threads, random_silo, thread_options, timed, torch_threads
+from uldp.bench.machine import Case, Problem, Say, plural, silent, thread_options, timed
 from uldp.bench.versus import Variant, Versus, variants_note
-from uldp.data.federation import SiloData, Task
+from uldp.data.federation import Task
 from uldp.learners.base import Vector
-from uldp.learners.models import build_model
-from uldp.learners.torch import TorchLearner
 from uldp.methods.record_dp import RecordDp
 from uldp.privacy.releases import PublicFacts
 from uldp.rng import Secrets, Streams
+from uldp.runtimes.recording import torch_threads
 
 MODES: Final = ("hooks", "functorch", "ew", "ghost")
 MISSING: Final = "Opacus is not installed; install it with: pip install 'uldp[bench]'"
@@ -62,27 +61,12 @@ class Epoch:
         )
 
 
-@dataclass(frozen=True)
-class Problem:
-    """The data and the model, the same for both sides."""
-
-    epoch: Epoch
-    data: SiloData
-    module: nn.Module
-    learner: TorchLearner
-    x: Vector
-
-    @classmethod
-    def of(cls, epoch: Epoch) -> Problem:
-        streams = Streams.from_seed(0).child("bench", "dp-sgd")
-        data = random_silo(streams, epoch.records, 1, _SHAPE, _TASK.classes)
-        module = build_model("cnn", _SHAPE, _TASK, {"dropout": epoch.dropout})
-        learner = TorchLearner(module, _TASK)
-        return cls(epoch, data, module, learner, learner.initial(streams))
+def make_problem(epoch: Epoch) -> Problem[Epoch]:
+    return Problem.random("dp-sgd", epoch, (epoch.records, 1), _SHAPE, _TASK, "cnn", {"dropout": epoch.dropout})
 
 
-def run_case(say: Say = lambda text: None, epoch: Epoch = Epoch()) -> Case:  # noqa: B008
-    problem = Problem.of(epoch)
+def run_case(say: Say = silent, epoch: Epoch = Epoch()) -> Case:  # noqa: B008
+    problem = make_problem(epoch)
     found = importlib.util.find_spec("opacus") is not None
     versus = Versus(
         name="dp-sgd-epoch",
@@ -90,7 +74,7 @@ def run_case(say: Say = lambda text: None, epoch: Epoch = Epoch()) -> Case:  # n
         flops=float(epoch.records * problem.learner.training(_SHAPE).flops),
         threads=torch.get_num_threads(),
         variants=[
-            Variant(f"{mode}, {counted_threads(threads)}", partial(_opacus_seconds, problem, mode, threads))
+            Variant(f"{mode}, {plural(threads, 'thread')}", partial(_opacus_seconds, problem, mode, threads))
             for mode in MODES
             for threads in thread_options()
         ],
@@ -107,41 +91,41 @@ def run_case(say: Say = lambda text: None, epoch: Epoch = Epoch()) -> Case:  # n
     return case
 
 
-def run_ours(problem: Problem) -> Vector:
+def run_ours(problem: Problem[Epoch]) -> Vector:
     """The change of the model in an epoch."""
     streams, secrets = Streams.from_seed(0), Secrets.from_os()
-    method = problem.epoch.method
-    release = method.release(PublicFacts(problem.epoch.records, 1, problem.learner.dimension))
+    method = problem.work.method
+    release = method.release(PublicFacts(problem.work.records, 1, problem.learner.dimension))
     ((_, rows),) = release.rows(method, problem.x, problem.data, problem.learner, streams, secrets)
     change: Vector = rows[0]
     return change
 
 
-def _opacus_seconds(problem: Problem, mode: str, threads: int, part: float) -> float:
+def _opacus_seconds(problem: Problem[Epoch], mode: str, threads: int, part: float) -> float:
     with torch_threads(threads), torch.random.fork_rng(devices=[]):
         opacus = Opacus(problem, mode)
         opacus.run(1)
-        return timed(lambda: opacus.run(round(part * problem.epoch.steps)))
+        return timed(lambda: opacus.run(round(part * problem.work.steps)))
 
 
 class Opacus:
     """The problem, made private by Opacus in one of its modes."""
 
-    def __init__(self, problem: Problem, mode: str) -> None:
+    def __init__(self, problem: Problem[Epoch], mode: str) -> None:
         from opacus import PrivacyEngine
 
-        method = problem.epoch.method
+        method = problem.work.method
         self._features, self._labels = torch.from_numpy(problem.data.features), torch.from_numpy(problem.data.labels)
         self._rate = method.record_rate
         records = torch.utils.data.TensorDataset(self._features, self._labels)
-        self._module = copy.deepcopy(problem.module).train()
+        self._module = copy.deepcopy(problem.learner.module).train()
         nn.utils.vector_to_parameters(torch.from_numpy(problem.x).float(), self._module.parameters())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that its random numbers are not secure
             made: Any = PrivacyEngine().make_private(
                 module=self._module,
                 optimizer=torch.optim.SGD(self._module.parameters(), lr=method.local_lr),
-                data_loader=torch.utils.data.DataLoader(records, batch_size=problem.epoch.batch),
+                data_loader=torch.utils.data.DataLoader(records, batch_size=problem.work.batch),
                 noise_multiplier=method.noise_multiplier,
                 max_grad_norm=method.clip,
                 grad_sample_mode=mode,

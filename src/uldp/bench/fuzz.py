@@ -1,7 +1,7 @@
 """``uldp bench fuzz``: messages that nobody would send, against both sessions in every phase.
 
-An experiment of each kind is run once and written down: before every exchange the state of all parties, what was asked
-and what was answered. Then a session is brought to each of these places, again and again, and gets mutated messages
+An experiment of each kind is run once and written down: before every exchange the state of all parties, the requests
+and the responses. Then a session is brought to each of these places, again and again, and gets mutated messages
 (:mod:`uldp.bench.mutations`). Each of them must be refused, with an error that we declare and nothing changed; or be
 taken, and then whatever follows of it (adding up, charging, stepping, saving) must end well or in a declared error.
 After each series the genuine exchange must come out as if nothing had happened, byte for byte.
@@ -14,15 +14,13 @@ import time
 import warnings
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
 from uldp.bench.fuzz_cases import CASES, Case, Place
-from uldp.bench.machine import PeakMemory
+from uldp.bench.machine import PeakMemory, Say, check_names, silent
 from uldp.bench.mutations import mutated
 from uldp.errors import ConfigError, MessageRefused, UldpError, first_line, located
 from uldp.protocol import messages as m
@@ -30,7 +28,6 @@ from uldp.rng import Streams
 from uldp.runtimes.recording import torch_threads
 from uldp.sessions.silo import ReleaseGuard
 
-Say = Callable[[str], None]
 SERIES: Final = 500
 """Messages that a session gets at one place, at most."""
 SOME: Final = 20
@@ -44,7 +41,7 @@ class Counting(ReleaseGuard):
 
     begun: int = 0
 
-    def begins(self, round_: int, question: str) -> None:
+    def begins(self, round_: int, request: str) -> None:
         self.begun += 1
 
 
@@ -63,13 +60,13 @@ class Outcomes:
             self.findings.append(f"{what}: {message[:200].hex()}{'...' if len(message) > 200 else ''}")
 
 
+@dataclass
 class Target(ABC):
     """A party of a case at a place, and how a message is handed to it."""
 
-    def __init__(self, case: Case, location: Place, name: str) -> None:
-        self.case = case
-        self.location = location
-        self.name = name
+    case: Case
+    location: Place
+    name: str
 
     @property
     @abstractmethod
@@ -84,13 +81,12 @@ class Target(ABC):
     def hand(self, message: bytes) -> None:
         """Give it a message."""
 
-    @abstractmethod
-    def follow(self) -> None:
-        """After a message was taken: whatever comes of it."""
+    def follow(self) -> None:  # noqa: B027
+        """After a message was accepted: whatever comes of it."""
 
     @abstractmethod
     def state(self) -> tuple[object, ...]:
-        """What must not change when a message is refused; first what is saved, or asked."""
+        """What must not change when a message is refused; first what is saved, or requested."""
 
     @abstractmethod
     def genuine(self) -> bool:
@@ -98,7 +94,7 @@ class Target(ABC):
 
 
 class AtServer(Target):
-    """A server that has asked; a silo answers."""
+    """A server that waits for a silo's response."""
 
     def reset(self) -> None:
         self.session = self.case.server(self.location)
@@ -114,7 +110,7 @@ class AtServer(Target):
     def follow(self) -> None:
         session = self.session
         if zlib.crc32(self.taken) % 2:
-            self._say_alike(msgspec.msgpack.decode(self.taken, type=m.Envelope).body)
+            self._respond_alike(m.opened(self.taken, self.case.plan.kinds)[1])
         self._take_the_others()
         session.collect()
         session.save()
@@ -124,8 +120,8 @@ class AtServer(Target):
         again.restore(session.save())
         again.requests()
 
-    def _say_alike(self, body: m.Body) -> None:
-        """The other silos answer the same, as far as that is taken: what one may say, all may say."""
+    def _respond_alike(self, body: m.Message) -> None:
+        """The other silos respond alike, as far as that is accepted: what one may send, all may send."""
         for name in self.session.requests():
             with suppress(MessageRefused):
                 self.session.receive(name, m.encode(self.case.plan.digest, name, body))
@@ -146,25 +142,25 @@ class AtServer(Target):
 
 
 class AtSilo(Target):
-    """A silo that is asked."""
+    """A silo that gets a request."""
 
     def reset(self) -> None:
         self.watch = Counting()
         self.session = self.case.silo(self.name, self.watch, self.location)
-        self.answer = b""
+        self.response = b""
 
     @property
     def due(self) -> bytes:
         return self.location.requests[self.name]
 
     def hand(self, message: bytes) -> None:
-        self.answer = self.session.reply(message)
+        self.response = self.session.reply(message)
 
     def follow(self) -> None:
         again = self.case.silo(self.name, ReleaseGuard())
         again.restore(self.session.save())
         plan = self.case.plan
-        m.decode(self.answer, experiment=plan.digest, silo=self.name, limit=plan.message_limit)
+        m.decode(self.response, experiment=plan.digest, silo=self.name, limit=plan.message_limit, kinds=plan.kinds)
 
     def state(self) -> tuple[object, ...]:
         return self.session.save(), self.session.left_out, self.watch.begun
@@ -186,9 +182,6 @@ class AtShuffler(Target):
     def hand(self, message: bytes) -> None:
         self.case.mixed({**self.location.replies, self.name: message}, self.round)
 
-    def follow(self) -> None:
-        pass
-
     def state(self) -> tuple[object, ...]:
         return ((),)
 
@@ -196,13 +189,11 @@ class AtShuffler(Target):
         return self.case.mixed(self.location.replies, self.round) == self.location.taken
 
 
-def run_fuzz(messages: int, seed: int = 0, cases: Sequence[str] = (), say: Say = lambda text: None) -> dict[str, Any]:
+def run_fuzz(messages: int, seed: int = 0, cases: Sequence[str] = (), say: Say = silent) -> dict[str, Any]:
     """Hand out so many messages, spread over all places of all cases, and count what became of them."""
     if messages < 1:
         raise ConfigError(f"at least 1, not {messages}", location="--messages", value=messages)
-    for name in cases:
-        if name not in CASES:
-            raise ConfigError(f"one of {', '.join(map(repr, CASES))}, not {name!r}", location="--case", value=name)
+    check_names(cases, CASES)
     began = time.perf_counter()
     with torch_threads(1), PeakMemory() as memory, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # models of 1e308 overflow, and shall

@@ -14,16 +14,13 @@ from uldp.runtimes.simulation import simulated_plan
 from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession, Stage
 from uldp.sessions.shuffler import Shuffler
-from uldp.sessions.silo import ReleaseGuard, SiloSession, signing_key
+from uldp.sessions.silo import Owner, ReleaseGuard, SiloSession, signing_key
 
 _KEY: Final = {"name": "paillier", "key_bits": 512, "slots": 1, "max_records": 30}
 _AVG: Final = {"name": "uldp-avg-w"}
 CASES: Final[Mapping[str, Mapping[str, Any]]] = {
     "plain, no guarantee": {"method": {"name": "fedavg"}, "privacy": {}, "aggregation": {"name": "plain"}},
-    "plain, silos picked": {
-        "method": {"name": "central-sub-dp", "fraction": 0.7},
-        "aggregation": {"name": "plain"},
-    },
+    "plain, silos picked": {"method": {"name": "central-sub-dp", "fraction": 0.7}, "aggregation": {"name": "plain"}},
     "masked, weights": {"method": _AVG, "run": {"evaluate_silos": True}, "data": {"holdout": 0.3}},
     "masked, sampled": {"method": {"name": "uldp-avg", "sample_rate": 0.5}, "aggregation": {"min_silos": 2}},
     "paillier": {"method": _AVG, "aggregation": _KEY},
@@ -42,7 +39,7 @@ class Place:
     silos: Mapping[str, bytes]
     requests: Mapping[str, bytes]
     replies: Mapping[str, bytes]
-    """What the silos answer."""
+    """What the silos respond."""
     taken: Mapping[str, bytes]
     """What the server gets: the same, unless a shuffler is in between."""
     after: bytes
@@ -74,7 +71,7 @@ class Case:
         ]
 
     def server(self, location: Place | None = None) -> ServerSession:
-        """A server, or one that stands at ``place`` and has asked."""
+        """A server, or one at ``location`` that has made its requests."""
         streams, entries = self.prepared.streams, location.entries if location else ()
         x = self.prepared.learner.initial(streams.child("model"))
         session = ServerSession(self.plan, x, self.prepared.ledger(entries), self.secrets)
@@ -83,8 +80,8 @@ class Case:
             session.requests()
         return session
 
-    def silo(self, name: str, watch: ReleaseGuard, location: Place | None = None) -> SiloSession:
-        """A silo, or one that stands at ``place``."""
+    def silo(self, name: str, guard: ReleaseGuard, location: Place | None = None) -> SiloSession:
+        """A silo, or one at ``location``."""
         index = self.plan.silos.index(name)
         session = SiloSession(
             self.plan,
@@ -92,9 +89,8 @@ class Case:
             self.prepared.learner,
             self.prepared.streams,
             self.secrets,
-            identity=signing_key(self.secrets, index),
-            watch=watch,
             holdout=self.prepared.holdout(name),
+            owner=Owner(identity=signing_key(self.secrets, index), guard=guard),
         )
         if location is not None:
             session.restore(location.silos[name])

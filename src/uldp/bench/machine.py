@@ -1,4 +1,4 @@
-"""What the machine can do, and what a piece of work takes of it."""
+"""What the machine can do, what a piece of work takes of it, and what all benchmarks share."""
 
 from __future__ import annotations
 
@@ -7,21 +7,40 @@ import os
 import resource
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
-import torch
 
-from uldp.data.federation import SiloData
-from uldp.errors import RunError
+from uldp.data.federation import SiloData, Task
+from uldp.errors import ConfigError, RunError
 from uldp.rng import Streams
+from uldp.vectors import Vector
+
+if TYPE_CHECKING:
+    from uldp.learners.torch import TorchLearner
 
 Case = dict[str, Any]
 Say = Callable[[str], None]
+Work = TypeVar("Work")
+
+
+def silent(text: str) -> None:
+    """Say nothing about the progress."""
+
+
+def check_names(names: Sequence[str] | None, known: Collection[str]) -> None:
+    """Refuse cases that do not exist."""
+    for name in names or ():
+        if name not in known:
+            raise ConfigError(f"unknown case {name!r}. Known cases: {'; '.join(known)}", location="--case", value=name)
+
+
+def compared(name: str, ours: float, baseline: float, unit: str = "s") -> Case:
+    """The fields that every case of two sides has."""
+    return {"name": name, "ours": ours, "baseline": baseline, "ratio": baseline / ours, "unit": unit}
 
 
 def matrix_flops(sizes: Sequence[int] = (512, 1024, 2048), seconds: float = 0.1) -> float:
@@ -34,10 +53,11 @@ def matrix_flops(sizes: Sequence[int] = (512, 1024, 2048), seconds: float = 0.1)
 
 
 def _fastest_product(size: int, seconds: float) -> float:
-    a = torch.linspace(-1.0, 1.0, size * size).view(size, size)
-    out = torch.empty(size, size)
-    times = [timed(lambda: torch.mm(a, a, out=out)) for _ in range(3)]
-    while sum(times) < seconds:
+    import torch
+
+    a, out = torch.linspace(-1.0, 1.0, size * size).view(size, size), torch.empty(size, size)
+    times: list[float] = []
+    while len(times) < 3 or sum(times) < seconds:
         times.append(timed(lambda: torch.mm(a, a, out=out)))
     return min(times)
 
@@ -47,17 +67,6 @@ def timed(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
-
-
-@contextmanager
-def torch_threads(threads: int) -> Iterator[None]:
-    """Set torch's number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def run_process(
@@ -73,20 +82,53 @@ def run_process(
 
 def thread_options() -> list[int]:
     """Numbers of threads that a baseline is tried with: one, and all that torch takes."""
+    import torch
+
     return sorted({1, torch.get_num_threads()})
 
 
-def counted_threads(threads: int) -> str:
-    """For people."""
-    return f"{threads} thread{'s' if threads > 1 else ''}"
+def plural(number: int, what: str) -> str:
+    """For people.
+
+    >>> plural(1, "thread"), plural(2, "thread")
+    ('1 thread', '2 threads')
+    """
+    return f"{number} {what}{'s' if number > 1 else ''}"
 
 
-def random_silo(streams: Streams, users: int, records: int, shape: tuple[int, ...], classes: int) -> SiloData:
-    """A silo of random records, the same number for every user, in the order of users."""
-    generator = streams.child("data").generator()
-    owners = np.repeat(np.arange(users), records)
-    features = generator.standard_normal((len(owners), *shape), dtype=np.float32)
-    return SiloData("0", features, generator.integers(classes, size=len(owners)), owners)
+@dataclass(frozen=True)
+class Problem(Generic[Work]):
+    """Work to be done by both sides: one silo of random records, in the order of users, and a model of the zoo."""
+
+    work: Work
+    data: SiloData
+    learner: TorchLearner
+    x: Vector
+    streams: Streams
+
+    @classmethod
+    def random(
+        cls,
+        name: str,
+        work: Work,
+        size: tuple[int, int],
+        shape: tuple[int, ...],
+        task: Task,
+        model: str,
+        options: Mapping[str, Any],
+        threads: int | None = None,
+    ) -> Problem[Work]:
+        """``size`` says how many users there are, and how many records each of them has."""
+        from uldp.learners.models import build_model
+        from uldp.learners.torch import TorchLearner
+
+        streams = Streams.from_seed(0).child("bench", name)
+        generator = streams.child("data").generator()
+        owners = np.repeat(np.arange(size[0]), size[1])
+        features = generator.standard_normal((len(owners), *shape), dtype=np.float32)
+        data = SiloData("0", features, generator.integers(task.classes, size=len(owners)), owners)
+        learner = TorchLearner(build_model(model, shape, task, dict(options)), task, threads=threads)
+        return cls(work, data, learner, learner.initial(streams), streams)
 
 
 class PeakMemory:
@@ -110,9 +152,7 @@ class PeakMemory:
         self._before = _peak_mb(self._resettable)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.peak_mb = _peak_mb(self._resettable)
         self.growth_mb = max(0.0, self.peak_mb - self._before)
 

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 import msgspec
 
-from uldp.protocol import messages as m
-
 INTEGERS: Final = (0, 1, -1, 2, 3, 255, 2**31, 2**53, 2**63 - 1, 2**63, 2**64 - 1, -(2**31), -(2**63))
 OTHER_NUMBERS: Final = (True, 1.5, float("nan"), float("inf"), -1, 2**64 - 1)
 OTHER_TYPES: Final[tuple[Any, ...]] = (None, *OTHER_NUMBERS, "", "x" * 300, b"", bytes(9), [], {})
@@ -72,12 +70,14 @@ def retyped(rng: random.Random, genuine: Sequence[bytes]) -> bytes:
 
 def edited(rng: random.Random, genuine: Sequence[bytes]) -> bytes:
     """A field of the body has another value of the same type: what only the sessions can refuse."""
-    envelope = msgspec.msgpack.decode(genuine[0], type=m.Envelope)
-    names = [field.name for field in msgspec.structs.fields(envelope.body)]
+    tree = msgspec.msgpack.decode(genuine[0])
+    body = tree["body"]
+    names = [name for name in body if name != "type"]
     if not names:
         return foreign(rng, genuine)
-    changes = {name: _other(rng, getattr(envelope.body, name)) for name in rng.sample(names, min(len(names), 2))}
-    return m.encode(envelope.experiment, envelope.silo, msgspec.structs.replace(envelope.body, **changes))
+    for name in rng.sample(names, min(len(names), 2)):
+        body[name] = _other(rng, body[name])
+    return msgspec.msgpack.encode(tree)
 
 
 def _other(rng: random.Random, value: Any) -> Any:
@@ -94,12 +94,9 @@ def _other(rng: random.Random, value: Any) -> Any:
 
 def foreign(rng: random.Random, genuine: Sequence[bytes]) -> bytes:
     """Another message, with this envelope: of another silo, phase, round or experiment."""
-    envelope = msgspec.msgpack.decode(genuine[0], type=m.Envelope)
-    body = msgspec.msgpack.decode(rng.choice(genuine), type=m.Envelope).body
-    about = rng.choice(
-        ((envelope.experiment, envelope.silo), ("f" * 64, envelope.silo), (envelope.experiment, "nobody"))
-    )
-    return m.encode(*about, body)
+    tree = msgspec.msgpack.decode(genuine[0]) | {"body": msgspec.msgpack.decode(rng.choice(genuine))["body"]}
+    tree |= rng.choice(({}, {"experiment": "f" * 64}, {"silo": "nobody"}))
+    return msgspec.msgpack.encode(tree)
 
 
 def replayed(rng: random.Random, genuine: Sequence[bytes]) -> bytes:

@@ -10,20 +10,22 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 import torch
 from torch import nn
 
-from uldp.bench.machine import Case, PeakMemory, Say, matrix_flops, run_process, thread_options, timed, torch_threads
+from uldp.bench.machine import Case, PeakMemory, Say, matrix_flops, run_process, silent, thread_options, timed
+from uldp.bench.versus import comparison
 from uldp.data.allocate import allocate
 from uldp.data.federation import SiloData, Task
 from uldp.learners.base import LocalTraining, Vector
 from uldp.learners.models import build_model
 from uldp.learners.torch import TorchLearner
 from uldp.rng import Streams
+from uldp.runtimes.recording import torch_threads
 
 
 @dataclass(frozen=True)
@@ -37,50 +39,30 @@ class Workload:
     records: int
     users: int
     silos: int
-    local: LocalTraining
+    epochs: int
+    batch_size: int = 64
     loop_trainings: int = 0
     repeats: int = 2
-    remark: str = ""
+    scope: str = ""
     check_memory: bool = False
 
+    @property
+    def local(self) -> LocalTraining:
+        return LocalTraining(epochs=self.epochs, lr=0.01, batch_size=self.batch_size)
 
-WORKLOADS: Final = (
-    Workload(
-        name="creditcard-like",
-        model="creditcard",
-        feature_shape=(30,),
-        classes=2,
-        records=25_000,
-        users=1000,
-        silos=5,
-        local=LocalTraining(epochs=30, lr=0.01, batch_size=64),
-        loop_trainings=200,
-    ),
-    Workload(
-        name="heart-like",
-        model="logistic",
-        feature_shape=(13,),
-        classes=2,
-        records=486,
-        users=200,
-        silos=4,
-        local=LocalTraining(epochs=50, lr=0.01, batch_size=4),
-        repeats=3,
-    ),
-    Workload(
-        name="mnist-like",
-        model="cnn",
-        feature_shape=(1, 28, 28),
-        classes=10,
-        records=6_000,
-        users=1000,
-        silos=5,
-        local=LocalTraining(epochs=5, lr=0.01, batch_size=64),
-        loop_trainings=200,
-        remark="1,000 of the 10,000 users (6,000 of 60,000 records) and 5 of the 50 epochs, on both sides",
-        check_memory=True,
-    ),
+
+CREDITCARD: Final = Workload(
+    "creditcard-like", "creditcard", (30,), 2, records=25_000, users=1000, silos=5, epochs=30, loop_trainings=200
 )
+HEART: Final = Workload(
+    "heart-like", "logistic", (13,), 2, records=486, users=200, silos=4, epochs=50, batch_size=4, repeats=3
+)
+MNIST: Final = Workload(
+    "mnist-like", "cnn", (1, 28, 28), 10, records=6_000, users=1000, silos=5, epochs=5, loop_trainings=200,
+    scope="1,000 of the 10,000 users (6,000 of 60,000 records) and 5 of the 50 epochs, on both sides",
+    check_memory=True,
+)  # fmt: skip
+WORKLOADS: Final = (CREDITCARD, HEART, MNIST)
 
 
 @dataclass(frozen=True)
@@ -89,33 +71,27 @@ class Problem:
 
     work: Workload
     silos: tuple[SiloData, ...]
-    module: nn.Module
     learner: TorchLearner
     x: Vector
     streams: Streams
     trainings: tuple[tuple[int, int], ...] = field(repr=False)
 
-    @property
-    def record_passes(self) -> int:
-        return sum(len(silo) for silo in self.silos) * self.work.local.epochs
-
     def steps(self, training: tuple[int, int]) -> int:
         """Optimiser steps of one user in one silo."""
         silo, user = training
         records = int((self.silos[silo].users == user).sum())
-        return self.work.local.epochs * -(-records // self.work.local.batch_size)
+        return self.work.epochs * -(-records // self.work.batch_size)
 
 
-def run_case(work: Workload, say: Say = lambda text: None) -> Case:
+def run_case(work: Workload, say: Say = silent) -> Case:
     """One case: both sides several times in turn, the best time of each."""
     say(f"{work.name}: preparing")
     problem = make_problem(work)
-    threads = torch.get_num_threads()
     chosen, factor = _sample(problem)
     loop_threads = _best_threads(problem, chosen[: max(3, len(chosen) // 20)])
-    ours, baseline, peak = [], [], 0.0
-    flops = problem.record_passes * problem.learner.training(work.feature_shape).flops
-    rate = 0.0
+    training = problem.learner.training(work.feature_shape)
+    flops = sum(map(len, problem.silos)) * work.epochs * training.flops
+    ours, baseline, peak, rate = [], [], 0.0, 0.0
     for repeat in range(work.repeats):
         say(f"{work.name}: run {repeat + 1} of {work.repeats}")
         rate = max(rate, matrix_flops())
@@ -123,22 +99,13 @@ def run_case(work: Workload, say: Say = lambda text: None) -> Case:
             ours.append(timed(lambda: run_ours(problem)))
         peak = max(peak, memory.peak_mb)
         baseline.append(factor * _timed_loop(problem, chosen, loop_threads))
-    case: Case = {
-        "name": work.name,
-        "kind": "comparison",
-        "ours": min(ours),
-        "baseline": min(baseline),
-        "ratio": min(baseline) / min(ours),
-        "unit": "s",
-        "peak_mb": peak,
-        "flops": flops,
-        "flops_share": flops / min(ours) / rate,
-        "machine_flops": rate,
-        "threads": threads,
+    case = {
+        **comparison(work.name, min(ours), min(baseline), peak, flops, rate),
+        "threads": torch.get_num_threads(),
         "baseline_threads": loop_threads,
         "trainings": len(problem.trainings),
         "baseline_trainings": len(chosen),
-        "path": problem.learner.training(work.feature_shape).path,
+        "path": training.path,
     }
     if work.check_memory:
         say(f"{work.name}: memory at 1,000 and 10,000 users")
@@ -159,10 +126,9 @@ def make_problem(work: Workload) -> Problem:
         SiloData(str(s), features[places == s], labels[places == s], users[places == s]) for s in range(work.silos)
     )
     task = Task(classes=work.classes)
-    module = build_model(work.model, work.feature_shape, task)
-    learner = TorchLearner(module, task)
+    learner = TorchLearner(build_model(work.model, work.feature_shape, task), task)
     trainings = tuple((s, int(user)) for s, silo in enumerate(silos) for user in np.unique(silo.users))
-    return Problem(work, silos, module, learner, learner.initial(streams), streams, trainings)
+    return Problem(work, silos, learner, learner.initial(streams), streams, trainings)
 
 
 def run_ours(problem: Problem) -> int:
@@ -177,13 +143,12 @@ def run_ours(problem: Problem) -> int:
 
 def run_loop(problem: Problem, trainings: Sequence[tuple[int, int]]) -> int:
     """The plain loop over these trainings (silo, user); returns the number of rows."""
-    local = problem.work.local
-    rows = 0
+    local, rows = problem.work.local, 0
     for number, user in trainings:
         silo = problem.silos[number]
         mine = np.flatnonzero(silo.users == user)
         features, labels = torch.from_numpy(silo.features[mine]), torch.from_numpy(silo.labels[mine])
-        model = copy.deepcopy(problem.module).train()
+        model = copy.deepcopy(problem.learner.module).train()
         before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
         optimizer = torch.optim.SGD(model.parameters(), lr=local.lr, weight_decay=local.weight_decay)
         for _ in range(local.epochs):
@@ -206,16 +171,7 @@ def _loop_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def memory_growth(users: int) -> float:
     """Megabytes by which memory rises above the data while one silo with this number of users trains the CNN."""
-    work = Workload(
-        name=f"memory-{users}",
-        model="cnn",
-        feature_shape=(1, 28, 28),
-        classes=10,
-        records=3 * users,
-        users=users,
-        silos=1,
-        local=LocalTraining(epochs=1, lr=0.01, batch_size=64),
-    )
+    work = replace(MNIST, name=f"memory-{users}", records=3 * users, users=users, silos=1, epochs=1)
     problem = make_problem(work)
     with PeakMemory() as memory:
         run_ours(problem)
@@ -254,14 +210,14 @@ def _timed_loop(problem: Problem, trainings: Sequence[tuple[int, int]], threads:
 def _note(work: Workload, case: Case) -> str:
     """What was measured, in a sentence or two."""
     text = (
-        f"{case['trainings']} trainings of {work.local.epochs} epochs, {case['flops'] / 1e9:.3g} GFLOP; "
+        f"{case['trainings']} trainings of {work.epochs} epochs, {case['flops'] / 1e9:.3g} GFLOP; "
         f"{case['threads']} threads, the loop (one process) at its best with {case['baseline_threads']}; "
         f"best of {work.repeats} runs of each side"
     )
     if case["baseline_trainings"] < case["trainings"]:
         text += f"; the loop was timed on {case['baseline_trainings']} random trainings and scaled by steps"
-    if work.remark:
-        text += f"; {work.remark}"
+    if work.scope:
+        text += f"; {work.scope}"
     if "growth_mb_10000_users" in case:
         text += (
             f"; memory rises by {case['growth_mb_1000_users']:.0f} MB with 1,000 users in a silo, "

@@ -5,8 +5,8 @@ protocol's alone. Three silos; every user has records in every silo. All parties
 otherwise, and times of silos are added up. Simple code is :mod:`uldp.bench.published`. Where its round would take
 minutes it is extrapolated from the mean times of its operations, and the case says so.
 
-A round is what all silos do to their rows plus what the server does to the answers. Without sub-sampling we encrypt and
-raise weights once, at setup; simple code multiplies by the coefficients in every round.
+A round is what all silos do to their rows plus what the server does to the responses. Without sub-sampling we encrypt
+and raise weights once, at setup; simple code multiplies by the coefficients in every round.
 
 Two kinds of cases have no simple code to compare with. Those about packed ciphertexts compare ours with ours, one
 parameter in a ciphertext. Those about oblivious transfer compare with an encryption, which is paid anyway.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,32 +29,14 @@ import numpy as np
 
 from uldp.aggregation.paillier import SECURE_BITS
 from uldp.aggregation.paillier_silo import _residue_table
-from uldp.bench.protocol_run import (
-    AT_SERVER,
-    AT_SILO,
-    CHECKS,
-    DECRYPTION,
-    ENCRYPTING,
-    ENCRYPTION,
-    KEYS,
-    ROUND,
-    SETUP,
-    TABLE,
-    WEIGHTING,
-    Case,
-    Run,
-    Shape,
-    Target,
-    Times,
-)
+from uldp.bench.machine import Case, PeakMemory, Say, check_names, compared, plural, run_process, silent
+from uldp.bench.protocol_run import ROUND, SETUP, Phase, Run, Shape, Target, Times
 from uldp.bench.published import Published, full_run, load_phe, sampled_run
 from uldp.crypto.masks import add_masks
-from uldp.errors import ConfigError
 from uldp.limits import MAX_THREADS, check_whole
 from uldp.protocol import messages as m
 from uldp.rng import Secrets
 
-Say = Callable[[str], None]
 WHOLE_RUN: Final = 1000
 """Up to so many powers (silos x users x parameters), a round of the baseline is run and not extrapolated."""
 SAMPLES: Final = 8
@@ -132,7 +113,7 @@ class Bench:
 
     quick: bool = False
     workers: int = 1
-    say: Say = lambda text: None
+    say: Say = silent
     table: float = 0.0
     packings: dict[Shape, tuple[Packing, Packing]] = field(default_factory=dict)
 
@@ -159,11 +140,11 @@ class Bench:
         self.say(f"{shape.name}: setup")
         run = Run(shape)
         setup = run.setup()
-        self.table = max(self.table, setup[TABLE])
-        setup[TABLE] = shape.silos * self.table if run.uses_table else 0.0
+        self.table = max(self.table, setup[Phase.TABLE])
+        setup[Phase.TABLE] = shape.silos * self.table if run.uses_table else 0.0
         start = time.perf_counter()
         naive = Published(shape.key_bits, run.counts, shape.max_records)
-        naive_setup = {KEYS: time.perf_counter() - start}
+        naive_setup = {Phase.KEYS: time.perf_counter() - start}
         whole = run.rows.size <= WHOLE_RUN
         ours, baseline = [], []
         for repeat in range(shape.repeats):
@@ -183,10 +164,10 @@ class Bench:
         return case | {"note": _note(shape, case)}
 
     def two_cores(self, shape: Shape) -> Case:
-        """A round of ours with one worker and with two. A busy machine spoils this one, so processor time is told."""
+        """A round of ours with one worker and with two; processor time too, for a busy machine spoils the wall time."""
         shape, wall, busy = self.fitted(shape), {}, {}
         for workers in (1, 2):
-            self.say(f"two cores, {shape.name}: {workers} {'workers' if workers > 1 else 'worker'}")
+            self.say(f"two cores, {shape.name}: {plural(workers, 'worker')}")
             run = Run(replace(shape, workers=workers))
             run.setup()
             before = os.times()
@@ -195,12 +176,7 @@ class Bench:
             parent = after.user + after.system - before.user - before.system
             child = after.children_user + after.children_system - before.children_user - before.children_system
             busy[workers] = max(parent, child)
-        return {
-            "name": f"two cores, {shape.name}",
-            "ours": wall[2],
-            "baseline": wall[1],
-            "ratio": wall[1] / wall[2],
-            "unit": "s",
+        return compared(f"two cores, {shape.name}", wall[2], wall[1]) | {
             "target": None,
             "met": None,
             "slots": run.slots,
@@ -219,14 +195,8 @@ class Bench:
             self.packings[fitted] = self._measured_packings(fitted)
         ours, single = self.packings[fitted]
         comparison = COMPARISONS[kind]
-        amount, simple = comparison.amount(ours), comparison.amount(single)
-        case: Case = {
-            "name": _packed_name(kind, shape),
-            "ours": amount,
-            "baseline": simple,
-            "ratio": simple / amount,
-            "unit": comparison.unit,
-        }
+        amount, name = comparison.amount, _packed_name(kind, shape)
+        case = compared(name, amount(ours), amount(single), comparison.unit)
         return case | {
             **_verdict(None if self.quick else comparison.target, case),
             "slots": ours.slots,
@@ -236,7 +206,7 @@ class Bench:
             "note": (
                 f"{comparison.what}; {ours.slots} parameters in a ciphertext, and as the baseline ours with 1; "
                 f"one silo takes {ours.one_silo:.3g} s against {single.one_silo:.3g} s, the server "
-                f"{ours.server:.3g} s against {single.server:.3g} s; {_terms(fitted)}, best of {fitted.repeats}"
+                f"{ours.server:.3g} s against {single.server:.3g} s; {_settings(fitted)}, best of {fitted.repeats}"
             ),
         }
 
@@ -260,14 +230,13 @@ class Bench:
         self.say(f"{name}: setup")
         run = Run(shape)
         run.setup()
-        self.say(f"{name}: {shape.repeats} {'rounds' if shape.repeats > 1 else 'round'}")
+        self.say(f"{name}: {plural(shape.repeats, 'round')}")
         rounds = [run.transfer(repeat + 1) for repeat in range(shape.repeats)]
         server, silo, checks, encryption = (
             1000 * min(times[part] for times in rounds) / shape.users
-            for part in (AT_SERVER, AT_SILO, CHECKS, ENCRYPTION)
+            for part in (Phase.AT_SERVER, Phase.AT_SILO, Phase.CHECKS, Phase.ENCRYPTION)
         )
-        ours, baseline = server + silo, encryption / 2  # a real weight and a zero are encrypted
-        case: Case = {"name": name, "ours": ours, "baseline": baseline, "ratio": baseline / ours, "unit": "ms per user"}
+        case = compared(name, server + silo, encryption / 2, "ms per user")  # a real weight and a zero are encrypted
         return case | {
             **_verdict(shape.target, case),
             "slots": None,
@@ -277,21 +246,19 @@ class Bench:
                 f"1 of {shape.choices} chosen for each of {shape.users} users, server ({server:.3g} ms) and one silo "
                 f"({silo:.3g} ms) together, without the encryptions and without the server's checks of {shape.silos} "
                 f"silos' choices ({checks:.3g} ms); the baseline is one encryption by CRT, which a user takes in every "
-                f"sampled round anyway, and two in a private one; {_terms(shape)}, best of {shape.repeats}"
+                f"sampled round anyway, and two in a private one; {_settings(shape)}, best of {shape.repeats}"
             ),
         }
 
 
 def run_cases(
-    names: Sequence[str] | None = None, *, quick: bool = False, workers: int = 1, say: Say = lambda text: None
+    names: Sequence[str] | None = None, *, quick: bool = False, workers: int = 1, say: Say = silent
 ) -> list[Case]:
     """Measure the named cases (all by default). ``quick``: a small key, and by default the smallest case."""
     load_phe()
     check_whole(workers, 1, MAX_THREADS, "--workers")
     cases = Bench(quick, workers, say).cases()
-    for name in names or ():
-        if name not in cases:
-            raise ConfigError(f"unknown case {name!r}. Known cases: {'; '.join(cases)}", location="--case", value=name)
+    check_names(names, cases)
     chosen = names or ([SHAPES[0].name, "masks"] if quick else list(cases))
     return [measure() for name, measure in cases.items() if name in chosen]
 
@@ -310,35 +277,28 @@ def masks_case(words: int) -> Case:
         ours.append(middle - start)
         numpys.append(time.perf_counter() - middle)
     rate, plain = words / min(ours) / 1e6, words / min(numpys) / 1e6
-    case: Case = {"name": "masks", "ours": rate, "baseline": plain, "ratio": rate / plain, "unit": "Mwords/s"}
+    case = compared("masks", rate, plain, "Mwords/s") | {"ratio": rate / plain}
     note = f"{words} words of 64 bits; more is better; the baseline adds numpy's random integers, which are no secret"
     return case | _verdict(MASKS, case) | {"slots": None, "note": note}
 
 
 def memory_growth(dimension: int, users: int) -> dict[str, float]:
     """Megabytes by which memory rises in a silo's release, and in the setup before, where the table is made."""
-    from uldp.bench.machine import PeakMemory  # brings PyTorch along, which nothing else here needs
-
     run = Run(Shape(dimension, users))
     with PeakMemory() as setup:
         run.setup()
-    asked = m.AskUpdate(1, m.pack(np.zeros(dimension)), b"")
+    request = m.UpdateRequest(1, m.pack(np.zeros(dimension)), b"")
     with PeakMemory() as release:
-        vector = run.release(0, asked)
-    return {
-        "growth_mb": release.growth_mb,
-        "setup_growth_mb": setup.growth_mb,
-        "update_mb": len(vector) / 2**20,
-    }
+        vector = run.release(0, request)
+    growth = {"growth_mb": release.growth_mb, "setup_growth_mb": setup.growth_mb}
+    return {**growth, "update_mb": len(vector) / 2**20}
 
 
 def _memory_in_fresh_process(dimension: int, users: int) -> dict[str, float]:
     """:func:`memory_growth` where no memory is left over from earlier work, which would hide the growth."""
-    code = (
-        f"import json; from uldp.bench import protocol; print(json.dumps(protocol.memory_growth({dimension}, {users})))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {name: float(value) for name, value in json.loads(done.stdout).items()}
+    code = f"import json, uldp.bench.protocol as p; print(json.dumps(p.memory_growth({dimension}, {users})))"
+    found: dict[str, float] = json.loads(run_process([sys.executable, "-c", code], "bench protocol"))
+    return found
 
 
 def _packed_name(kind: str, shape: Shape) -> str:
@@ -357,9 +317,9 @@ def _packing(run: Run, rounds: Sequence[Times]) -> Packing:
     return Packing(
         slots=run.slots,
         dimension=run.shape.dimension,
-        one_silo=min(times[WEIGHTING] for times in rounds) / run.shape.silos,
-        server=min(times[DECRYPTION] for times in rounds),
-        update_bytes=run.bytes_per_silo(WEIGHTING)["from_silo"],
+        one_silo=min(times[Phase.WEIGHTING] for times in rounds) / run.shape.silos,
+        server=min(times[Phase.DECRYPTION] for times in rounds),
+        update_bytes=run.bytes_per_silo(Phase.WEIGHTING)["from_silo"],
     )
 
 
@@ -374,7 +334,6 @@ def _verdict(target: Target | None, case: Case) -> Case:
 def _round_record(run: Run, ours: Times, baseline: Times, whole: bool) -> Case:
     """The case as the command prints it."""
     shape = run.shape
-    seconds, simple = _round_seconds(ours), _round_seconds(baseline)
     phases = [
         {
             "name": phase,
@@ -385,42 +344,35 @@ def _round_record(run: Run, ours: Times, baseline: Times, whole: bool) -> Case:
         }
         for phase in (*SETUP, *ROUND)
     ]
-    case: Case = {"name": shape.name, "ours": seconds, "baseline": simple, "ratio": simple / seconds, "unit": "s"}
+    case = compared(shape.name, _round_seconds(ours), _round_seconds(baseline))
     return case | {
         **_verdict(shape.target, case),
         "setup": sum(ours[phase] for phase in SETUP),
         "baseline_setup": sum(baseline.get(phase, 0.0) for phase in SETUP),
         "phases": phases,
-        "extrapolated": [] if whole else [phase for phase in (ENCRYPTING, *ROUND) if phase in baseline],
+        "extrapolated": [] if whole else [phase for phase in (Phase.ENCRYPTING, *ROUND) if phase in baseline],
         "randomisers": "table" if run.uses_table else "direct",
-        "rounds": shape.rounds,
-        "key_bits": shape.key_bits,
-        "workers": shape.workers,
-        "silos": shape.silos,
+        **{key: getattr(shape, key) for key in ("rounds", "key_bits", "workers", "silos")},
         "slots": run.slots,
     }
 
 
-def _terms(shape: Shape) -> str:
+def _settings(shape: Shape) -> str:
     """Silos, key and workers."""
     insecure = " (insecure)" if shape.key_bits < SECURE_BITS else ""
-    workers = "worker" if shape.workers == 1 else "workers"
-    return f"{shape.silos} silos, {shape.key_bits}-bit key{insecure}, {shape.workers} {workers}"
+    return f"{shape.silos} silos, {shape.key_bits}-bit key{insecure}, {plural(shape.workers, 'worker')}"
 
 
 def _note(shape: Shape, case: Case) -> str:
     """What was measured, in a sentence or two."""
-    text = f"{_terms(shape)}, slots = {case['slots']}; best of {shape.repeats} of ours"
+    text = f"{_settings(shape)}, slots = {case['slots']}; best of {shape.repeats} of ours"
+    rounds = f"method.rounds = {shape.rounds}"
     if case["randomisers"] == "table":
-        text += (
-            f"; randomisers from a table, which pays with method.rounds = {shape.rounds} and is counted for each silo"
-        )
+        text += f"; randomisers from a table, which pays with {rounds} and is counted for each silo"
     else:
-        text += f"; randomisers one by one, for a table does not pay with method.rounds = {shape.rounds}"
-    if not case["extrapolated"]:
-        text += "; the baseline ran once, in full"
-    else:
-        text += f"; the baseline's times are extrapolated from {SAMPLES} operations of each kind in a run"
+        text += f"; randomisers one by one, for a table does not pay with {rounds}"
+    extrapolated = f"; the baseline's times are extrapolated from {SAMPLES} operations of each kind in a run"
+    text += extrapolated if case["extrapolated"] else "; the baseline ran once, in full"
     if "growth_mb" in case:
         text += (
             f"; one silo's release raises memory by {case['growth_mb']:.0f} MB (its update has "

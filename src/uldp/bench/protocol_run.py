@@ -4,54 +4,63 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from gmpy2 import mpz
 
-from uldp.aggregation.base import RoundQuestion
+from uldp.aggregation.base import RoundRequest
+from uldp.aggregation.key_agreement import KeyRequest, SiloKeys
 from uldp.aggregation.paillier import SECURE_BITS, PaillierWeighting
+from uldp.aggregation.paillier_messages import EncryptedWeights, SealedSeed
 from uldp.aggregation.paillier_server import PaillierServer
 from uldp.aggregation.paillier_silo import PaillierSilo
 from uldp.aggregation.ratios import PSEUDO_COUNT
+from uldp.bench.machine import Case
 from uldp.crypto.paillier import PrivateKey
 from uldp.data.federation import IntArray
 from uldp.methods.uldp_avg import UldpAvg
 from uldp.privacy.releases import PublicFacts
 from uldp.protocol import messages as m
-from uldp.protocol.turns import Question
+from uldp.protocol.turns import RequestType
 from uldp.rng import Secrets, SecretStream, Streams
 from uldp.sessions.plan import Plan
 from uldp.sessions.silo import signing_key
 from uldp.vectors import Integers, Vector, clip_rows
 
-Case = dict[str, Any]
 Times = dict[str, float]
 
 CLIP: Final = 1.0
-KEYS: Final = "key exchange"
-HISTOGRAM: Final = "histogram"
-ENCRYPTING: Final = "encrypting weights"
-RAISING: Final = "raising weights"
-TABLE: Final = "randomiser table"
-WEIGHTING: Final = "silo weighting"
-DECRYPTION: Final = "aggregation and decryption"
-SETUP: Final = (KEYS, HISTOGRAM, ENCRYPTING, RAISING, TABLE)
-ROUND: Final = (WEIGHTING, DECRYPTION)
 
-AT_SERVER: Final = "transfer at the server"
-AT_SILO: Final = "transfer in a silo"
-CHECKS: Final = "checks of choices"
-ENCRYPTION: Final = "encryption"
 
-PHASES: Final[Mapping[Question, tuple[str, str]]] = {
-    m.AskKey: (KEYS, KEYS),
-    m.TellKeys: (KEYS, KEYS),
-    m.TellSeed: (HISTOGRAM, HISTOGRAM),
-    m.TellWeights: (ENCRYPTING, RAISING),
+class Phase(StrEnum):
+    """What is timed apart. The last four are parts of an oblivious transfer."""
+
+    KEYS = "key exchange"
+    HISTOGRAM = "histogram"
+    ENCRYPTING = "encrypting weights"
+    RAISING = "raising weights"
+    TABLE = "randomiser table"
+    WEIGHTING = "silo weighting"
+    DECRYPTION = "aggregation and decryption"
+    AT_SERVER = "transfer at the server"
+    AT_SILO = "transfer in a silo"
+    CHECKS = "checks of choices"
+    ENCRYPTION = "encryption"
+
+
+SETUP: Final = (Phase.KEYS, Phase.HISTOGRAM, Phase.ENCRYPTING, Phase.RAISING, Phase.TABLE)
+ROUND: Final = (Phase.WEIGHTING, Phase.DECRYPTION)
+PHASES: Final[Mapping[RequestType, tuple[str, str]]] = {
+    KeyRequest: (Phase.KEYS, Phase.KEYS),
+    SiloKeys: (Phase.KEYS, Phase.KEYS),
+    SealedSeed: (Phase.HISTOGRAM, Phase.HISTOGRAM),
+    EncryptedWeights: (Phase.ENCRYPTING, Phase.RAISING),
 }
 """The phases that the server's and the silos' parts of an exchange belong to."""
 
@@ -119,7 +128,7 @@ class Run:
         raw = generator.standard_normal((shape.silos, shape.users, shape.dimension))
         self.rows: Vector = np.stack([clip_rows(rows, CLIP) for rows in raw])
         self.naive_noise: Integers = np.rint(
-            generator.normal(0.0, self.plan.release.noise_scale, (shape.silos, shape.dimension))
+            generator.normal(0.0, self.plan.release.silo_noise_std, (shape.silos, shape.dimension))
         ).astype(np.int64)
         self._sizes: dict[tuple[str, str], list[int]] = {}
         self._secrets = secrets.child("silos")
@@ -143,32 +152,32 @@ class Run:
         The time of the table is that of one silo, and next to nothing where an earlier run has left the table: all
         silos of this process share it.
         """
-        times: Times = {TABLE: 0.0}
-        for question in self.plan.setup:
-            at_server, at_silos = PHASES[question]
+        times: Times = defaultdict(float, {Phase.TABLE: 0.0})
+        for kind in self.plan.setup:
+            at_server, at_silos = PHASES[kind]
             start = time.perf_counter()
-            asked = {name: self.server.ask(question, name) for name in self.silos}
+            requests = {name: self.server.ask(kind, name) for name in self.silos}
             asking = time.perf_counter() - start
-            answers, answering = self._answers(asked)
-            if question is m.TellSeed and self.uses_table:
-                # Silos make the table with their first answer. The same answers again take the time of all the rest.
-                answers, again = self._answers(asked)
-                times[TABLE], answering = max(0.0, answering - again), again
+            responses, responding = self._responses(requests)
+            if kind is SealedSeed and self.uses_table:
+                # Silos make the table with their first response. The same ones again take the time of all the rest.
+                responses, again = self._responses(requests)
+                times[Phase.TABLE], responding = max(0.0, responding - again), again
             start = time.perf_counter()
-            for name, body in answers.items():
+            for name, body in responses.items():
                 self.server.check(name, body)
-            self.server.collect(question, answers)
-            _add(times, at_server, asking + time.perf_counter() - start)
-            _add(times, at_silos, answering)
-            for name, body in asked.items():
-                self._weigh(name, at_server, body, answers[name])
+            self.server.collect(kind, responses)
+            times[at_server] += asking + time.perf_counter() - start
+            times[at_silos] += responding
+            for name, body in requests.items():
+                self._weigh(name, at_server, body, responses[name])
         return times
 
-    def _answers(self, asked: Mapping[str, m.Body]) -> tuple[dict[str, m.Body], float]:
-        """All silos' answers, and the seconds they took."""
+    def _responses(self, requests: Mapping[str, m.Message]) -> tuple[dict[str, m.Message], float]:
+        """All silos' responses, and the seconds they took."""
         start = time.perf_counter()
-        answers = {name: silo.answer(asked[name]) for name, silo in self.silos.items()}
-        return answers, time.perf_counter() - start
+        responses = {name: silo.respond(requests[name]) for name, silo in self.silos.items()}
+        return responses, time.perf_counter() - start
 
     @property
     def slots(self) -> int:
@@ -182,30 +191,30 @@ class Run:
 
     def round(self, number: int) -> Times:
         """One round."""
-        asked = m.AskUpdate(number, m.pack(np.zeros(self.shape.dimension)), b"")
+        request = m.UpdateRequest(number, m.pack(np.zeros(self.shape.dimension)), b"")
         start = time.perf_counter()
-        vectors = {name: self.release(index, asked) for index, name in enumerate(self.silos)}
+        vectors = {name: self.release(index, request) for index, name in enumerate(self.silos)}
         released = time.perf_counter()
         for name, vector in vectors.items():
             self.server.check_vector(name, vector)
         self.server.total(vectors)
-        times = {WEIGHTING: released - start, DECRYPTION: time.perf_counter() - released}
-        for name, vector in vectors.items():
-            if number == 1:
-                self._weigh(name, WEIGHTING, asked, m.Update(number, vector, 0))
+        times: Times = {Phase.WEIGHTING: released - start, Phase.DECRYPTION: time.perf_counter() - released}
+        if number == 1:
+            for name, vector in vectors.items():
+                self._weigh(name, Phase.WEIGHTING, request, m.Update(number, vector, 0))
         return times
 
-    def release(self, index: int, asked: m.AskUpdate) -> bytes:
+    def release(self, index: int, body: m.UpdateRequest) -> bytes:
         """What silo ``index`` sends in a round."""
-        question = RoundQuestion(asked.round, hashlib.sha256(m.encode_body(asked)).hexdigest(), asked.weights)
+        request = RoundRequest(body.round, hashlib.sha256(m.encode_body(body)).hexdigest(), body.weights)
 
         def covered(purpose: str, further: Sequence[str]) -> Secrets:
-            return self._secrets.child(index, purpose, asked.round, *further)
+            return self._secrets.child(index, purpose, body.round, *further)
 
         users = np.arange(self.shape.users)
         side = self.silos[self.plan.silos[index]]
-        side.check_question(question)
-        accumulator = side.accumulator(None, question)
+        side.check_request(request)
+        accumulator = side.accumulator(None, request)
         accumulator.add(users, self.rows[index])
         return accumulator.release(covered).vector
 
@@ -222,23 +231,22 @@ class Run:
         for name in self.plan.silos:
             server.check_choices(name, points)
         checked = time.perf_counter()
-        question = RoundQuestion(number, "", server.weights_for(number, points), offer)
+        request = RoundRequest(number, "", server.weights_for(number, points), offer)
         sealed = time.perf_counter()
-        silo._opened_weights(question)
+        silo.opened_weights(request)
         opened = time.perf_counter()
         return {
-            AT_SERVER: offered - start + sealed - checked - key.seconds,
-            AT_SILO: chosen - offered + opened - sealed,
-            CHECKS: checked - chosen,
-            ENCRYPTION: key.seconds,
+            Phase.AT_SERVER: offered - start + sealed - checked - key.seconds,
+            Phase.AT_SILO: chosen - offered + opened - sealed,
+            Phase.CHECKS: checked - chosen,
+            Phase.ENCRYPTION: key.seconds,
         }
 
-    def _weigh(self, silo: str, phase: str, question: m.Body, answer: m.Body) -> None:
+    def _weigh(self, silo: str, phase: str, request: m.Message, response: m.Message) -> None:
         """Count the bytes to and from ``silo``."""
-        both = [len(m.encode(self.plan.digest, silo, body)) for body in (question, answer)]
         sizes = self._sizes.setdefault((phase, silo), [0, 0])
-        sizes[0] += both[0]
-        sizes[1] += both[1]
+        for way, body in enumerate((request, response)):
+            sizes[way] += len(m.encode(self.plan.digest, silo, body))
 
     def bytes_per_silo(self, phase: str) -> dict[str, int]:
         """Of the silo that sends and gets most: the first one also sends the sealed seeds."""
@@ -259,13 +267,8 @@ class TimedKey(PrivateKey):
 
 
 def _plan(shape: Shape, secrets: Secrets) -> Plan:
-    aggregation = PaillierWeighting(
-        key_bits=shape.key_bits,
-        slots=shape.slots,
-        max_records=shape.max_records,
-        pseudo_count=shape.pseudo_count,
-        workers=shape.workers,
-    )
+    same = {key: getattr(shape, key) for key in ("key_bits", "slots", "max_records", "pseudo_count", "workers")}
+    aggregation = PaillierWeighting(**same)
     method = UldpAvg(
         weighting="records",
         clip=CLIP,
@@ -283,7 +286,3 @@ def _plan(shape: Shape, secrets: Secrets) -> Plan:
         aggregation=aggregation,
     )
     return plan.with_identities([signing_key(secrets, index).public for index in range(shape.silos)])
-
-
-def _add(times: Times, phase: str, seconds: float) -> None:
-    times[phase] = times.get(phase, 0.0) + seconds

@@ -51,7 +51,7 @@ class Published:
         self._phe = load_phe()
         self.public, self._private = self._phe.generate_paillier_keypair(n_length=key_bits)
         self._counts: list[list[int]] = counts.tolist()
-        self._multiple = math.lcm(*range(1, max_records + 1))
+        self.multiple = math.lcm(*range(1, max_records + 1))
         self._n, self._n2 = self.public.n, self.public.nsquare
         self._blinds = [self.public.get_random_lt_n() for _ in range(counts.shape[1])]
         totals = counts.sum(axis=0).tolist()
@@ -67,7 +67,7 @@ class Published:
 
     def coefficient(self, weight: int, silo: int, user: int) -> int:
         """Enc(C_LCM n_su / N_u)."""
-        factor = self._counts[silo][user] * self._blinds[user] * self._multiple % self._n
+        factor = self._counts[silo][user] * self._blinds[user] * self.multiple % self._n
         return int(self._phe.powmod(weight, factor, self._n2))
 
     def scaled(self, c: int, delta: int) -> int:
@@ -78,16 +78,12 @@ class Published:
 
     def noised(self, c: int, noise: int) -> int:
         """With r = 1: noise comes as a plaintext."""
-        return self.added(c, self.public.raw_encrypt(noise * self._multiple % self._n, r_value=1))
+        return self.added(c, self.public.raw_encrypt(noise * self.multiple % self._n, r_value=1))
 
     def decrypted(self, c: int) -> int:
         """C_LCM times the total, which need not be whole."""
         plain = int(self._private.raw_decrypt(c))
         return plain - self._n if plain > self._n // 2 else plain
-
-    @property
-    def multiple(self) -> int:
-        return self._multiple
 
     def silo(self, index: int, rows: Integers, noise: Integers) -> list[int]:
         """What silo ``index`` sends: one ciphertext for each parameter."""

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
 
-from uldp.bench.machine import Case, Say, random_silo, thread_options, timed
+from uldp.bench.machine import Case, Problem, Say, silent, thread_options, timed
 from uldp.data.federation import Task
 from uldp.learners.base import LocalTraining
-from uldp.learners.models import build_model
-from uldp.learners.torch import TorchLearner
-from uldp.rng import Streams
 
 FEATURES: Final = 30
 _TASK: Final = Task(classes=2)
@@ -41,27 +39,20 @@ class Point:
 
 
 BASE: Final = Point()
-SERIES: Final = (
-    ("users", (100, 1000, 10_000)),
-    ("records", (4, 16, 64, 256)),
-    ("width", (10, 30, 100, 300)),
-)
+SERIES: Final = (("users", (100, 1000, 10_000)), ("records", (4, 16, 64, 256)), ("width", (10, 30, 100, 300)))
 
 
 def run_case(
-    say: Say = lambda text: None,
-    base: Point = BASE,
-    series: Sequence[tuple[str, Sequence[int]]] = SERIES,
-    repeats: int = 3,
+    say: Say = silent, base: Point = BASE, series: Sequence[tuple[str, Sequence[int]]] = SERIES, repeats: int = 3
 ) -> Case:
     points = []
     for setting, values in series:
         for value in values:
             say(f"scaling: {setting} {value}")
-            problem = _Problem(replace(base, **{setting: value}))
-            problem.run()
-            best = min(timed(problem.run) for _ in range(repeats))
-            points.append({"setting": setting, "value": value, **problem.measured(best)})
+            problem = _problem(replace(base, **{setting: value}))
+            _train(problem)
+            best = min(timed(partial(_train, problem)) for _ in range(repeats))
+            points.append(_measured(problem, setting, value, best))
     say("scaling: threads")
     points += _threads(base, repeats)
     most = points[-1]
@@ -82,34 +73,32 @@ def run_case(
 
 def _threads(base: Point, repeats: int) -> list[Measured]:
     """One thread, and all of torch's, in turn."""
-    problems = [_Problem(replace(base, threads=n)) for n in thread_options()]
-    times = [[timed(problem.run) for problem in problems] for _ in range(repeats + 1)][1:]
+    problems = [_problem(replace(base, threads=n)) for n in thread_options()]
+    times = [[timed(partial(_train, problem)) for problem in problems] for _ in range(repeats + 1)][1:]
     return [
-        {"setting": "threads", "value": problem.point.threads, **problem.measured(min(seconds))}
+        _measured(problem, "threads", problem.work.threads, min(seconds))
         for problem, seconds in zip(problems, zip(*times, strict=True), strict=True)
     ]
 
 
-class _Problem:
-    """Random data for a point, and a learner."""
+def _problem(point: Point) -> Problem[Point]:
+    size, model = (point.users, point.records), {"width": point.width, "dropout": 0.0}
+    return Problem.random("scaling", point, size, (FEATURES,), _TASK, "creditcard", model, point.threads)
 
-    def __init__(self, point: Point) -> None:
-        self.point = point
-        self._streams = Streams.from_seed(0).child("bench", "scaling")
-        self._data = random_silo(self._streams, point.users, point.records, (FEATURES,), _TASK.classes)
-        module = build_model("creditcard", (FEATURES,), _TASK, {"width": point.width, "dropout": 0.0})
-        self._learner = TorchLearner(module, _TASK, threads=point.threads)
-        self._x = self._learner.initial(self._streams)
 
-    def run(self) -> int:
-        """Train all users; returns the number of rows."""
-        return sum(len(rows) for _, rows in self._learner.user_deltas(self._x, self._data, _LOCAL, self._streams))
+def _train(problem: Problem[Point]) -> None:
+    """Train all users."""
+    for _ in problem.learner.user_deltas(problem.x, problem.data, _LOCAL, problem.streams):
+        pass
 
-    def measured(self, seconds: float) -> Measured:
-        flops = self._learner.training((FEATURES,)).flops * len(self._data) * _LOCAL.epochs
-        return {
-            "parameters": self._learner.dimension,
-            "seconds": seconds,
-            "us_per_user_step": 1e6 * seconds / self.point.steps,
-            "gflops": 1e-9 * flops / seconds,
-        }
+
+def _measured(problem: Problem[Point], setting: str, value: int | None, seconds: float) -> Measured:
+    flops = problem.learner.training((FEATURES,)).flops * len(problem.data) * _LOCAL.epochs
+    return {
+        "setting": setting,
+        "value": value,
+        "parameters": problem.learner.dimension,
+        "seconds": seconds,
+        "us_per_user_step": 1e6 * seconds / problem.work.steps,
+        "gflops": 1e-9 * flops / seconds,
+    }

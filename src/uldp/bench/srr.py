@@ -9,24 +9,20 @@ draw, as simple code does. Both are timed on a sample of the weights and scaled;
 from __future__ import annotations
 
 import secrets
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from uldp.errors import ConfigError
+from uldp.bench.machine import Case, Say, check_names, compared, silent, timed
 from uldp.mechanisms.grid import rank_of
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
 from uldp.mechanisms.staircase import StaircaseResponse
 from uldp.rng import Secrets, SecretStream, Streams
 from uldp.vectors import Vector
-
-Case = dict[str, Any]
-Say = Callable[[str], None]
 
 WEIGHTS: Final = 5_611_878
 EPSILON: Final = 3.0
@@ -56,7 +52,7 @@ class _Bench:
         """The best times of the mechanism and of the baseline, which run in turn: other work slows both alike."""
         mechanism = local_mechanism(name, epsilon=EPSILON)
         runs = [
-            (_timed(lambda: mechanism.perturb(self.weights, self.stream)), _timed(baseline))
+            (timed(lambda: mechanism.perturb(self.weights, self.stream)), timed(baseline))
             for _ in range(self.size.repeats)
         ]
         return min(ours for ours, _ in runs), min(theirs for _, theirs in runs)
@@ -66,28 +62,19 @@ def case_names() -> list[str]:
     return [LOOP, ROWS, BYTES, *(name for name in LOCAL_MECHANISMS if name != StaircaseResponse.name)]
 
 
-def run_cases(names: Sequence[str] | None = None, say: Say = lambda text: None, size: Size | None = None) -> list[Case]:
+def run_cases(names: Sequence[str] | None = None, say: Say = silent, size: Size | None = None) -> list[Case]:
     """Measure the named cases (all by default)."""
-    known = case_names()
-    for name in names or ():
-        if name not in known:
-            raise ConfigError(f"unknown case {name!r}. Known cases: {'; '.join(known)}", location="--case", value=name)
+    check_names(names, case_names())
     size = size or Size()
     generator = Streams.from_seed(0).child("bench", "srr").generator()
     weights = generator.uniform(-0.08, 0.08, size.weights)  # a few beyond the range, which are clipped
     bench = _Bench(size, weights, Secrets.from_os().child("bench").stream())
     cases = []
-    for name in known:
+    for name in case_names():
         if names is None or name in names:
             say(f"{name}: measuring")
-            cases.append(_run_case(bench, name))
+            cases.append(_against_loop(bench, name) if name in (LOOP, ROWS) else _against_bytes(bench, name))
     return cases
-
-
-def _run_case(bench: _Bench, name: str) -> Case:
-    if name in (LOOP, ROWS):
-        return _against_loop(bench, name)
-    return _against_bytes(bench, name)
 
 
 def _against_loop(bench: _Bench, name: str) -> Case:
@@ -95,40 +82,30 @@ def _against_loop(bench: _Bench, name: str) -> Case:
     mechanism, sample = StaircaseResponse(epsilon=EPSILON), bench.weights[:count].tolist()
     ours, part = bench.times(mechanism.name, lambda: loop(mechanism, sample))
     baseline = part * len(bench.weights) / len(sample)
-    case = _case(bench, name, ours, baseline, baseline / ours)
-    case["extrapolated"] = ["baseline"]
-    case["target"] = "100x, within 0.3 s"
-    case["met"] = case["ratio"] >= 100 and ours <= 0.3
-    case["note"] += f"; the loop was timed on {len(sample):,} weights and scaled by their number"
-    return case
+    note = f"the loop was timed on {len(sample):,} weights and scaled by their number"
+    met = baseline / ours >= 100 and ours <= 0.3
+    return _case(bench, name, ours, baseline, note, "100x, within 0.3 s", met) | {"extrapolated": ["baseline"]}
 
 
 def _against_bytes(bench: _Bench, name: str) -> Case:
     mechanism = StaircaseResponse.name if name == BYTES else name
     ours, baseline = bench.times(mechanism, lambda: bench.stream.words(len(bench.weights)))
-    case = _case(bench, name, ours, baseline, ours / baseline)
-    if name == BYTES:
-        case["target"] = "at most 30x"
-        case["met"] = case["ratio"] <= 30
-    case["note"] += "; the ratio is our time over that of drawing 8 random bytes for each weight"
-    return case
+    note = "the ratio is our time over that of drawing 8 random bytes for each weight"
+    ratio = ours / baseline
+    target, met = ("at most 30x", ratio <= 30) if name == BYTES else ("", None)
+    return _case(bench, name, ours, baseline, note, target, met) | {"ratio": ratio}
 
 
-def _case(bench: _Bench, name: str, ours: float, baseline: float, ratio: float) -> Case:
+def _case(bench: _Bench, name: str, ours: float, baseline: float, note: str, target: str, met: bool | None) -> Case:
     count = len(bench.weights)
-    return {
-        "name": name,
-        "ours": ours,
-        "baseline": baseline,
-        "ratio": ratio,
-        "unit": "s",
-        "target": "",
-        "met": None,
+    return compared(name, ours, baseline) | {
+        "target": target,
+        "met": met,
         "extrapolated": [],
         "weights": count,
         "ns_per_weight": 1e9 * ours / count,
         "baseline_ns_per_weight": 1e9 * baseline / count,
-        "note": f"{count:,} weights, epsilon {EPSILON:g}, one core, best of {bench.size.repeats} runs in turn",
+        "note": f"{count:,} weights, epsilon {EPSILON:g}, one core, best of {bench.size.repeats} runs in turn; {note}",
     }
 
 
@@ -163,9 +140,3 @@ def run_rows(mechanism: StaircaseResponse, weights: Sequence[float]) -> list[flo
         index = np.full(1, min(max(round(weight * grid.scale) - grid.first, 0), grid.size - 1), dtype=np.int32)
         outputs.append(float(generator.choice(values, p=by_rank[rank_of(index, every, grid.size)])))
     return outputs
-
-
-def _timed(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start

@@ -12,12 +12,12 @@ import tempfile
 import time
 from typing import Final
 
-from uldp.bench.machine import Case, Say, run_process
+from uldp.bench.machine import Case, Say, run_process, silent
 
 WARM_RUNS: Final = 3
 
 
-def run_case(say: Say = lambda text: None) -> Case:
+def run_case(say: Say = silent) -> Case:
     with tempfile.TemporaryDirectory() as folder:
         say("start: cold, kernels are compiled")
         cold = start(folder)
@@ -39,6 +39,4 @@ def start(folder: str) -> dict[str, float]:
 
     begin = time.perf_counter()
     printed = run_process([sys.executable, "-m", "uldp.bench.start_worker"], "start", {FOLDER_VARIABLE: folder})
-    total = time.perf_counter() - begin
-    parts: dict[str, float] = json.loads(printed)
-    return {"total": total, **parts}
+    return {"total": time.perf_counter() - begin, **json.loads(printed)}

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Final
 
 from uldp.bench import dp_sgd_epoch, plain_loop, scaling, start, user_round
-from uldp.bench.machine import Case, Say
-from uldp.errors import ConfigError
+from uldp.bench.machine import Case, Say, check_names, silent
 
 CASES: Final[Mapping[str, Callable[[Say], Case]]] = {
     **{work.name: partial(plain_loop.run_case, work) for work in plain_loop.WORKLOADS},
@@ -19,9 +18,7 @@ CASES: Final[Mapping[str, Callable[[Say], Case]]] = {
 }
 
 
-def run_cases(names: Sequence[str] | None = None, say: Say = lambda text: None) -> list[Case]:
+def run_cases(names: Sequence[str] | None = None, say: Say = silent) -> list[Case]:
     """Measure the named cases (all by default)."""
-    for name in names or ():
-        if name not in CASES:
-            raise ConfigError(f"unknown case {name!r}. Known cases: {', '.join(CASES)}", location="--case", value=name)
+    check_names(names, CASES)
     return [run(say) for name, run in CASES.items() if names is None or name in names]

@@ -20,12 +20,10 @@ from typing import Final
 import numpy as np
 import torch
 
-from uldp.bench.machine import Case, Say, counted_threads, random_silo, run_process, thread_options
+from uldp.bench.machine import Case, Problem, Say, plural, run_process, silent, thread_options
 from uldp.bench.versus import Variant, Versus, variants_note
-from uldp.data.federation import SiloData, Task
+from uldp.data.federation import Task
 from uldp.learners.base import Vector
-from uldp.learners.models import build_model
-from uldp.learners.torch import TorchLearner
 from uldp.methods.base import State
 from uldp.methods.uldp_avg import UldpAvg
 from uldp.privacy.releases import PublicFacts
@@ -60,29 +58,16 @@ class Round:
         )
 
 
-@dataclass(frozen=True)
-class Problem:
-    """The data and the model, the same for both sides; records are in the order of users."""
-
-    work: Round
-    data: SiloData
-    learner: TorchLearner
-    x: Vector
-
-    @classmethod
-    def of(cls, work: Round) -> Problem:
-        streams = Streams.from_seed(0).child("bench", "user-round")
-        data = random_silo(streams, work.users, work.records_per_user, (WIDTH,), _TASK.classes)
-        module = build_model("creditcard", (WIDTH,), _TASK, {"width": WIDTH, "dropout": 0.0})
-        learner = TorchLearner(module, _TASK)
-        return cls(work, data, learner, learner.initial(streams))
+def make_problem(work: Round) -> Problem[Round]:
+    size, model = (work.users, work.records_per_user), {"width": WIDTH, "dropout": 0.0}
+    return Problem.random("user-round", work, size, (WIDTH,), _TASK, "creditcard", model)
 
 
-def run_case(say: Say = lambda text: None, work: Round = Round()) -> Case:  # noqa: B008
-    problem = Problem.of(work)
+def run_case(say: Say = silent, work: Round = Round()) -> Case:  # noqa: B008
+    problem = make_problem(work)
     most = torch.get_num_threads()
     variants = [
-        Variant(f"one process, {counted_threads(n)}", partial(_pfl_seconds, problem, n, 1)) for n in thread_options()
+        Variant(f"one process, {plural(n, 'thread')}", partial(_pfl_seconds, problem, n, 1)) for n in thread_options()
     ]
     if most > 1:
         variants.append(Variant(f"{most} workers", partial(_pfl_seconds, problem, 1, most)))
@@ -103,7 +88,7 @@ def run_case(say: Say = lambda text: None, work: Round = Round()) -> Case:  # no
     return case
 
 
-def run_ours(problem: Problem) -> Vector:
+def run_ours(problem: Problem[Round]) -> Vector:
     """The model after the round."""
     method, facts = problem.work.method, PublicFacts(problem.work.users, 1, problem.learner.dimension)
     streams, secrets, release = Streams.from_seed(0), Secrets.from_os(), method.release(facts)
@@ -111,11 +96,11 @@ def run_ours(problem: Problem) -> Vector:
     summed = IntegerSum(release.encoding, facts.dimension, weights)
     for users, rows in release.rows(method, problem.x, problem.data, problem.learner, streams, secrets):
         summed.add(users, rows)
-    noisy = add_noise(summed.total, release.noise_scale, secrets.child("noise").stream())
+    noisy = add_noise(summed.total, release.silo_noise_std, secrets.child("noise").stream())
     return method.server(State(problem.x), release.encoding.decode(noisy), facts).x
 
 
-def run_pfl(problem: Problem, users: int, threads: int = 1, workers: int = 1) -> tuple[float, Vector]:
+def run_pfl(problem: Problem[Round], users: int, threads: int = 1, workers: int = 1) -> tuple[float, Vector]:
     """Seconds of a central iteration with the first ``users`` users, and the model after it."""
     work, method = problem.work, problem.work.method
     records = users * work.records_per_user
@@ -141,9 +126,9 @@ def run_pfl(problem: Problem, users: int, threads: int = 1, workers: int = 1) ->
         environment = {"PYTHONSAFEPATH": "1", "PYTHONPATH": "", "OMP_NUM_THREADS": str(threads)}
         command = [str(PYTHON), *many, str(WORKER), str(given), str(result)]
         run_process(command, "user-round", environment, "; remove .venv-pfl and install it again with: make bench-pfl")
-        with np.load(result) as answer:
-            return float(answer["seconds"]), answer["x"].astype(np.float64)
+        with np.load(result) as found:
+            return float(found["seconds"]), found["x"].astype(np.float64)
 
 
-def _pfl_seconds(problem: Problem, threads: int, workers: int, part: float) -> float:
+def _pfl_seconds(problem: Problem[Round], threads: int, workers: int, part: float) -> float:
     return run_pfl(problem, round(part * problem.work.users), threads, workers)[0]

@@ -53,16 +53,7 @@ class Versus:
                     whole[variant.name] = min(whole[variant.name], variant.seconds(1.0))
         best = min(whole, key=lambda name: whole[name]) if whole else None
         return {
-            "name": self.name,
-            "kind": "comparison",
-            "ours": min(ours),
-            "baseline": whole[best] if best else None,
-            "ratio": whole[best] / min(ours) if best else None,
-            "unit": "s",
-            "peak_mb": memory.peak_mb,
-            "flops": self.flops,
-            "flops_share": self.flops / min(ours) / rate,
-            "machine_flops": rate,
+            **comparison(self.name, min(ours), whole[best] if best else None, memory.peak_mb, self.flops, rate),
             "threads": self.threads,
             "baseline_variant": best,
             "variants": tried | whole,
@@ -82,6 +73,22 @@ class Versus:
             except Exception as error:  # a mode that does not support a layer says so in its own way
                 failed[variant.name] = first_line(error)
         return tried, failed
+
+
+def comparison(name: str, ours: float, baseline: float | None, peak_mb: float, flops: float, rate: float) -> Case:
+    """The fields of a case: ``flops`` and ``peak_mb`` are those of our side, ``rate`` is what the machine can do."""
+    return {
+        "name": name,
+        "kind": "comparison",
+        "ours": ours,
+        "baseline": baseline,
+        "ratio": None if baseline is None else baseline / ours,
+        "unit": "s",
+        "peak_mb": peak_mb,
+        "flops": flops,
+        "flops_share": flops / ours / rate,
+        "machine_flops": rate,
+    }
 
 
 def variants_note(case: Case) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from uldp._version import __version__
 from uldp.cli.attack import attack
@@ -15,20 +19,45 @@ from uldp.cli.compare import compare
 from uldp.cli.data import data
 from uldp.cli.demo import demo
 from uldp.cli.doctor import doctor
-from uldp.cli.join import join
+from uldp.cli.join import join, leave
 from uldp.cli.keys import keys
-from uldp.cli.leave import leave
 from uldp.cli.local_dp import local
-from uldp.cli.models import export, predict
+from uldp.cli.models import export, predict, statement
 from uldp.cli.new import new
+from uldp.cli.output import report
 from uldp.cli.plan import plan
 from uldp.cli.published import published
 from uldp.cli.rehearse import rehearse
 from uldp.cli.run import resume, run
 from uldp.cli.serve import serve
-from uldp.cli.statement import statement
 from uldp.cli.total import total
-from uldp.cli.usage import OneSentence
+from uldp.errors import ConfigError
+
+
+class OneSentence(TyperGroup):
+    """The commands; an error of usage looks like all others: one sentence, and with ``--json`` a document."""
+
+    def main(self, args: Sequence[str] | None = None, **extra: Any) -> Any:  # type: ignore[override]
+        if not extra.pop("standalone_mode", True):
+            return super().main(args, standalone_mode=False, **extra)
+        try:
+            code = super().main(args, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            code = error.exit_code
+        except click.ClickException as error:
+            given = sys.argv[1:] if args is None else args
+            report(_in_one_sentence(error), as_json="--json" in given)
+            code = error.exit_code
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _in_one_sentence(error: click.ClickException) -> ConfigError:
+    context = getattr(error, "ctx", None)
+    wanted = error.format_message().rstrip(".")
+    helpful = f"; `{context.command_path} --help` shows what there is" if context else ""
+    return ConfigError(f"{wanted}{helpful}", location="command line")
+
 
 app = typer.Typer(
     cls=OneSentence,

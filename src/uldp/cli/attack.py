@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uldp.cli.output import Json, naming, print_json, print_table, reporting
+from uldp.cli import options as opt
+from uldp.cli.output import naming, print_json, print_table, reporting
 from uldp.errors import ConfigError, did_you_mean
 from uldp.limits import MAX_CURVE, MAX_SEED, check_whole
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from uldp.attacks.inference import Outcome, Scene
     from uldp.mechanisms.local_mechanism import LocalMechanism
 
-attack = typer.Typer(help="Play an adversary: what can be found out from what is sent.", no_args_is_help=True)
+attack = typer.Typer(help="Run attacks on what is sent.", no_args_is_help=True)
 
 _OPTIONS = {
     "method.epsilon_weight": "--epsilon",
@@ -28,26 +29,19 @@ _OPTIONS = {
     "method.delta_sizes": "--delta-sizes",
     "method.precision": "--precision",
 }
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
-_MARKERS, _LINES = ("s", "o", "^", "v"), (":", "-", "--", "-.")
 _PUBLISHED = (1501, 10, 20.0)  # g, m and Delta(d) of the paper's experiments
 
 Mechanisms = Annotated[
-    list[str], typer.Option("--mechanism", help="srr, two-point, grr, piecewise, hybrid; a list with commas, or again.")
+    list[str], typer.Option("--mechanism", help="srr, two-point, grr, piecewise, hybrid; comma-separated, or repeated.")
 ]
-Epsilons = Annotated[list[str], typer.Option("--epsilon", help="Epsilon of one weight; a list with commas, or again.")]
+Epsilons = Annotated[list[str], typer.Option("--epsilon", help="Epsilon of one weight; comma-separated, or repeated.")]
 Adversaries = Annotated[
     list[str],
     typer.Option(
         "--adversary",
-        help="frequency (two-point only), mean, likelihood, em; a list, or again (default: all).",
+        help="frequency (two-point only), mean, likelihood, em; comma-separated, or repeated (default: all).",
     ),
 ]
-
-
-@attack.callback()
-def _attack() -> None:
-    pass
 
 
 @attack.command()
@@ -56,49 +50,39 @@ def inference(
     mechanism: Mechanisms = ["two-point,srr"],  # noqa: B006
     epsilon: Epsilons = ["1,2,3,5,8,10"],  # noqa: B006
     adversary: Adversaries = [],  # noqa: B006
-    clients: Annotated[int, typer.Option("--clients", help="Clients, all of them in every round.")] = 1000,
-    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of which the server keeps the reports.")] = 50,
-    center: Annotated[float, typer.Option("--center", help="c, the middle of the range of weights.")] = 0.0,
-    radius: Annotated[float, typer.Option("--radius", help="r, half the width of the range.")] = 1.0,
-    weight: Annotated[
-        float | None,
-        typer.Option("--weight", help="The clients' mean weight (default: c + 0.3 r).", show_default=False),
-    ] = None,
+    clients: Annotated[int, typer.Option(help="Number of clients, all of them in every round.")] = 1000,
+    rounds: Annotated[int, typer.Option(help="Number of rounds that the server sees.")] = 50,
+    center: Annotated[float, typer.Option(help="Center c of the range of weights.")] = 0.0,
+    radius: Annotated[float, typer.Option(help="Radius r of the range of weights.")] = 1.0,
+    weight: Annotated[float | None, typer.Option(help="The clients' mean weight (default: c + 0.3 r).")] = None,
     spread: Annotated[
-        float, typer.Option("--spread", help="Standard deviation between clients, in units of the weights, whatever r.")
+        float, typer.Option(help="Standard deviation between clients, in units of the weights.")
     ] = 0.00548,
     tolerance: Annotated[
-        float,
-        typer.Option("--tolerance", help="A round moves the mean by so much at most, in units of the weights."),
+        float, typer.Option(help="Largest change of the mean in a round, in units of the weights.")
     ] = 0.01,
-    trials: Annotated[int, typer.Option("--trials", help="Attacks to average over.")] = 500,
-    groups: Annotated[int, typer.Option("--groups", help="SRR: m, the number of groups.")] = 10,
+    trials: Annotated[int, typer.Option(help="Number of attacks to average over.")] = 500,
+    groups: Annotated[int, typer.Option(help="SRR: number of groups m.")] = 10,
     delta_sizes: Annotated[
         float | None,
-        typer.Option(
-            "--delta-sizes",
-            help="SRR: Delta(d), by how much groups grow (default: as published, scaled).",
-            show_default=False,
-        ),
+        typer.Option(help="SRR: growth of groups Delta(d) (default: as published, scaled).", show_default=False),
     ] = None,
-    precision: Annotated[int, typer.Option("--precision", help="SRR and GRR: decimals of the grid.")] = 4,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", help="A picture (png, pdf, svg): error against epsilon.")] = None,
-    as_json: Json = False,
+    precision: Annotated[int, typer.Option(help="SRR and GRR: number of decimals of the grid.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Draw error against epsilon to this file (png, pdf, svg).")] = None,
+    as_json: opt.Json = False,
 ) -> None:
-    """An untrusted server guesses the clients' mean weight from perturbed ones (SRR-FL, Section 3).
+    """Estimate the clients' mean weight from perturbed ones, as an untrusted server (SRR-FL, Section 3).
 
     The error is in percent of the range. Confidence (of frequency alone, Eq. 10 of the paper) is 1 / (0.01 + d), where
     d is by how much of the range the guesses from two halves of the rounds differ: 100 if they agree.
     """
     from uldp.attacks.inference import Scene
-    from uldp.reports.figures import check_picture
+    from uldp.reports.figures import attack_figure, check_picture
 
     check_whole(seed, 0, MAX_SEED, "--seed")
     offset = 0.3 * radius if weight is None else weight - center
-    scene = Scene(
-        clients=clients, rounds=rounds, offset=offset, spread=spread, tolerance=tolerance, trials=trials
-    )  # fmt: skip
+    scene = Scene(clients=clients, rounds=rounds, offset=offset, spread=spread, tolerance=tolerance, trials=trials)
     settings = {"center": center, "radius": radius, "groups": groups, "delta": delta_sizes, "precision": precision}
     mechanisms = _mechanisms(_listed(mechanism), _numbers(_listed(epsilon)), settings)
     adversaries = _adversaries(_listed(adversary), mechanisms)
@@ -109,11 +93,12 @@ def inference(
         for name, why in _misfits(one, mechanisms).items():
             typer.echo(f"{one.name} is not played on {name}: {why}", err=as_json)
     if out is not None:
-        _picture(outcomes, out)
+        attack_figure(outcomes, out)
+    rows = [_row(outcome) for outcome in outcomes]
     if as_json:
-        print_json([_row(outcome) for outcome in outcomes])
+        print_json(rows)
         return
-    _print_outcomes(outcomes)
+    _print_outcomes(rows)
     if out is not None:
         typer.echo(f"picture: {out}")
 
@@ -161,8 +146,7 @@ def _published_delta(settings: dict[str, Any]) -> float:
     from uldp.mechanisms.staircase import StaircaseResponse, largest_delta
 
     groups = settings["groups"]
-    plain = {key: settings[key] for key in ("center", "radius", "precision", "groups")}
-    size = StaircaseResponse(epsilon=1.0, delta=0.0, **plain).grid.size
+    size = StaircaseResponse(**{**settings, "epsilon": 1.0, "delta": 0.0}).grid.size
     if groups == 1:
         return 0.0
     size_then, groups_then, delta = _PUBLISHED
@@ -170,7 +154,7 @@ def _published_delta(settings: dict[str, Any]) -> float:
 
 
 def _adversaries(names: Sequence[str], mechanisms: Sequence[LocalMechanism]) -> list[Adversary]:
-    """Those asked for. One that fits none of the mechanisms is refused; without names all are taken."""
+    """The named ones, or all. One that fits none of the mechanisms is refused."""
     from uldp.attacks.estimators import ADVERSARIES
 
     for name in names:
@@ -207,61 +191,18 @@ def _played(
     return outcomes
 
 
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
 def _row(outcome: Outcome) -> dict[str, Any]:
     return {
         "mechanism": outcome.mechanism,
         "adversary": outcome.adversary,
         "epsilon": outcome.epsilon,
-        "error_percent": _percent(outcome.error),
-        "standard_error": _percent(outcome.standard_error),
+        "error_percent": 100 * outcome.error,
+        "standard_error": None if outcome.standard_error is None else 100 * outcome.standard_error,
         "confidence": outcome.confidence,
     }
 
 
-def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
-    rows = []
-    for outcome in outcomes:
-        within = "" if outcome.standard_error is None else f"{100 * outcome.standard_error:.3f}"
-        sure = "" if outcome.confidence is None else f"{outcome.confidence:.1f}"
-        error = f"{100 * outcome.error:.3f}"
-        rows.append((outcome.mechanism, outcome.adversary, f"{outcome.epsilon:g}", error, within, sure))
-    print_table(("mechanism", "adversary", "epsilon", "error, % of the range", "standard error", "confidence"), rows)
-
-
-def _picture(outcomes: Sequence[Outcome], path: Path) -> Path:
-    """Error against epsilon, a line for each mechanism (colour) and adversary (marker)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    from uldp.reports.figures import save_picture
-
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    mechanisms = list(dict.fromkeys(outcome.mechanism for outcome in outcomes))
-    adversaries = list(dict.fromkeys(outcome.adversary for outcome in outcomes))
-    for name, adversary in dict.fromkeys((outcome.mechanism, outcome.adversary) for outcome in outcomes):
-        line = [outcome for outcome in outcomes if (outcome.mechanism, outcome.adversary) == (name, adversary)]
-        line.sort(key=lambda outcome: outcome.epsilon)
-        axes.errorbar(
-            [outcome.epsilon for outcome in line],
-            [100 * outcome.error for outcome in line],
-            yerr=[100 * (outcome.standard_error or 0.0) for outcome in line],
-            color=_COLOURS[mechanisms.index(name) % len(_COLOURS)],
-            marker=_MARKERS[adversaries.index(adversary)],
-            linestyle=_LINES[adversaries.index(adversary)],
-            markersize=4,
-            label=f"{name}, {adversary}",
-        )
-    errors = [outcome.error for outcome in outcomes if outcome.error > 0]
-    if errors and max(errors) > 10 * min(errors):
-        axes.set_yscale("log")
-    axes.set(xlabel="epsilon of one weight", ylabel="error, % of the range", title="Guessing the clients' mean weight")
-    axes.legend(frameon=False, fontsize="small")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    return save_picture(figure, path)
+def _print_outcomes(rows: Sequence[dict[str, Any]]) -> None:
+    digits = {"epsilon": "g", "error_percent": ".3f", "standard_error": ".3f", "confidence": ".1f"}
+    shown = [["" if row[key] is None else format(row[key], digits.get(key, "")) for key in row] for row in rows]
+    print_table(("mechanism", "adversary", "epsilon", "error, % of the range", "standard error", "confidence"), shown)

@@ -8,39 +8,40 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uldp.cli.output import Json, Set, naming, print_json, print_table, reporting
+from uldp.cli import options as opt
+from uldp.cli.output import naming, print_json, print_table, reporting
 from uldp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from uldp.experiment.calculator import Question
+    from uldp.experiment.calculator import PrivacyQuery
 
-MethodName = Annotated[str, typer.Option("--method", help="A method by name (see `uldp methods`).")]
-Rounds = Annotated[int | None, typer.Option("--rounds", help="T, the number of rounds.", show_default=False)]
+MethodName = Annotated[str, typer.Option(help="Method by name (see `uldp methods`).")]
+Rounds = Annotated[int | None, typer.Option(help="Number of rounds T.")]
 AccountantName = Annotated[
-    str, typer.Option("--accountant", help="auto, or one by name: rdp, lemma5, lemma6 for the papers' figures.")
+    str, typer.Option(help="Accountant: auto, or by name (rdp, lemma5, lemma6 for the papers' figures).")
 ]
-Adversary = Annotated[str, typer.Option("--adversary", help="public, server or silo.")]
+Adversary = Annotated[str, typer.Option(help="Adversary: public, server or silo.")]
 AggregationName = Annotated[
-    str, typer.Option("--aggregation", help="plain, masked or paillier: what the server and the silos see.")
+    str, typer.Option(help="Aggregation, which decides what the server and the silos see: plain, masked or paillier.")
 ]
-Silos = Annotated[int, typer.Option("--silos", help="|S|, for what the server and silos see.")]
-Colluding = Annotated[int, typer.Option("--colluding", help="With --adversary silo: how many silos collude.")]
-Dropped = Annotated[int, typer.Option("--dropped", help="How many silos sent nothing.")]
-Delta = Annotated[float, typer.Option("--delta", help="The probability with which epsilon may fail; far below 1/|U|.")]
+Silos = Annotated[int, typer.Option(help="Number of silos |S|.")]
+Colluding = Annotated[int, typer.Option(help="With --adversary silo: number of colluding silos.")]
+Dropped = Annotated[int, typer.Option(help="Number of silos that dropped out.")]
+Delta = Annotated[float, typer.Option(help="delta of the guarantee; choose it far below 1/|U|.")]
 
 
 _OPTIONS = {"privacy.accountant": "--accountant", "privacy.delta": "--delta"}
-"""Which option a setting was given by."""
+"""The options of settings, for errors."""
 
 
 @reporting
 def epsilon(
     noise_multiplier: Annotated[
-        float, typer.Option("--noise-multiplier", help="sigma; the noise is sigma * clip.", show_default=False)
+        float, typer.Option(help="sigma; the standard deviation of the noise is sigma * clip.", show_default=False)
     ],
     rounds: Rounds = None,
     method: MethodName = "uldp-avg",
-    overrides: Set = [],  # noqa: B006
+    overrides: opt.Set = [],  # noqa: B006
     delta: Delta = 1e-5,
     adversary: Adversary = "public",
     aggregation: AggregationName = "masked",
@@ -49,13 +50,13 @@ def epsilon(
     dropped: Dropped = 0,
     accountant: AccountantName = "auto",
     table: Annotated[
-        bool, typer.Option("--table", help="The paper's formula, a valid one and the tight value side by side.")
+        bool, typer.Option("--table", help="Print the paper's formula, a valid one and the tight value side by side.")
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="With --table: a picture of it.")] = None,
-    as_json: Json = False,
+    out: Annotated[Path | None, typer.Option(help="With --table: draw it to this file.")] = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Compute the epsilon of a run, and for whom it holds."""
-    from uldp.experiment.calculator import Question, Side
+    from uldp.experiment.calculator import PrivacyQuery, Side
     from uldp.privacy.sentences import PUBLIC, finite_or_none, show_epsilon
     from uldp.reports.figures import check_picture
 
@@ -65,11 +66,13 @@ def epsilon(
         check_picture(out)
     with naming({**_OPTIONS, "privacy.noise_multiplier": "--noise-multiplier"}):
         side = Side(adversary, aggregation, silos, colluding, dropped)
-        asked = Question.of(method, rounds=rounds, settings=overrides, side=side, delta=delta, accountant=accountant)
+        query = PrivacyQuery.of(
+            method, rounds=rounds, settings=overrides, side=side, delta=delta, accountant=accountant
+        )
         if table:
-            _print_side_by_side(asked, noise_multiplier, out, as_json)
+            _print_side_by_side(query, noise_multiplier, out, as_json)
             return
-        spent, replaced = asked.epsilon(noise_multiplier), asked.replace_one(noise_multiplier)
+        spent, replaced = query.epsilon(noise_multiplier), query.replace_one(noise_multiplier)
     if as_json:
         print_json(
             {
@@ -78,8 +81,8 @@ def epsilon(
                 "delta": delta,
                 "accountant": spent.accountant,
                 "adversary": adversary,
-                "silos_of_a_user": asked.silos_of_a_user(),
-                "asserted_by": list(asked.authors()),
+                "silos_of_a_user": query.silos_of_a_user(),
+                "asserted_by": list(query.authors()),
                 "noise_multiplier": noise_multiplier,
             }
         )
@@ -88,33 +91,33 @@ def epsilon(
     who = f"{colluding} colluding silos" if colluding > 1 else who
     typer.echo(
         f"epsilon {show_epsilon(spent.value)} at delta {delta:g} against {who} ({spent.accountant}, add/remove one "
-        f"{asked.method.unit or 'user'}; {show_epsilon(replaced)} under replace-one adjacency)"
+        f"{query.method.unit or 'user'}; {show_epsilon(replaced)} under replace-one adjacency)"
     )
-    _say_what_it_rests_on(asked)
+    _say_what_it_rests_on(query)
 
 
 @reporting
 def sigma(
-    target: Annotated[float, typer.Option("--epsilon", help="The epsilon to stay within.")],
+    target: Annotated[float, typer.Option("--epsilon", help="Target epsilon.")],
     rounds: Rounds = None,
     method: MethodName = "uldp-avg",
-    overrides: Set = [],  # noqa: B006
+    overrides: opt.Set = [],  # noqa: B006
     delta: Delta = 1e-5,
     adversary: Adversary = "public",
     aggregation: AggregationName = "masked",
     silos: Silos = 5,
     colluding: Colluding = 1,
     dropped: Dropped = 0,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Compute the smallest noise multiplier with which a run stays within an epsilon."""
-    from uldp.experiment.calculator import Question, Side
+    from uldp.experiment.calculator import PrivacyQuery, Side
 
     with naming({**_OPTIONS, "privacy.epsilon": "--epsilon"}):
         side = Side(adversary, aggregation, silos, colluding, dropped)
-        asked = Question.of(method, rounds=rounds, settings=overrides, side=side, delta=delta)
-        found = asked.noise_multiplier(target)
-        reached = asked.worst().epsilon(found)
+        query = PrivacyQuery.of(method, rounds=rounds, settings=overrides, side=side, delta=delta)
+        found = query.noise_multiplier(target)
+        reached = query.worst().epsilon(found)
     if as_json:
         print_json(
             {
@@ -122,31 +125,31 @@ def sigma(
                 "epsilon": reached.value,
                 "delta": delta,
                 "accountant": reached.accountant,
-                "asserted_by": list(asked.authors()),
+                "asserted_by": list(query.authors()),
             }
         )
     else:
         typer.echo(f"noise multiplier {found:g} (epsilon {reached.value:.4g} at delta {delta:g}, {reached.accountant})")
-        _say_what_it_rests_on(asked)
+        _say_what_it_rests_on(query)
 
 
-def _say_what_it_rests_on(asked: Question) -> None:
+def _say_what_it_rests_on(query: PrivacyQuery) -> None:
     """Code that is not ours, and the number of a user's silos where epsilon depends on it."""
 
-    if by := asked.authors():
+    if by := query.authors():
         typer.echo(f"asserted by {', '.join(by)}, not proven by uldp")
-    if (silos := asked.silos_of_a_user()) is not None:
-        typer.echo(f"for a user with records in {silos} of {asked.side.silos} silos (method.max_silos, --silos)")
+    if (silos := query.silos_of_a_user()) is not None:
+        typer.echo(f"for a user with records in {silos} of {query.side.silos} silos (method.max_silos, --silos)")
 
 
-def _print_side_by_side(asked: Question, noise_multiplier: float, out: Path | None, as_json: bool) -> None:
+def _print_side_by_side(query: PrivacyQuery, noise_multiplier: float, out: Path | None, as_json: bool) -> None:
     from uldp.experiment.calculator import side_by_side
     from uldp.privacy.sentences import finite_or_none, show_epsilon
 
-    table = side_by_side(asked, noise_multiplier)
+    table = side_by_side(query, noise_multiplier)
     figure = None
     if out is not None:
-        from uldp.reports.tables import table_figure
+        from uldp.reports.figures import table_figure
 
         figure = str(table_figure(table.head, table.columns, table.rows, out))
     if as_json:
@@ -154,7 +157,7 @@ def _print_side_by_side(asked: Question, noise_multiplier: float, out: Path | No
             {table.head: key, **dict(zip(table.columns, map(finite_or_none, values), strict=True))}
             for key, values in table.rows
         ]
-        print_json({"table": rows, "delta": asked.delta, "asserted_by": list(asked.authors()), "figure": figure})
+        print_json({"table": rows, "delta": query.delta, "asserted_by": list(query.authors()), "figure": figure})
         return
     shown = [(str(key), *("-" if math.isnan(v) else show_epsilon(v) for v in values)) for key, values in table.rows]
     print_table((table.head, *table.columns), shown)
@@ -162,6 +165,6 @@ def _print_side_by_side(asked: Question, noise_multiplier: float, out: Path | No
         typer.echo(
             "'published' is what the paper's formula or figure says; where it is the smaller one it is no bound."
         )
-    _say_what_it_rests_on(asked)
+    _say_what_it_rests_on(query)
     if figure:
         typer.echo(f"picture: {figure}")

@@ -5,41 +5,37 @@ from __future__ import annotations
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
-from uldp.cli.output import Json, print_json, print_table, reporting
+from uldp.cli import options as opt
+from uldp.cli.output import print_json, print_table, reporting
 
 if TYPE_CHECKING:
     from uldp.methods.registry import Named
 
 
 @reporting
-def methods(as_json: Json = False) -> None:
+def methods(as_json: opt.Json = False) -> None:
     """List the methods: what each does, whom it protects, what it costs."""
     from uldp.methods.registry import METHODS
 
-    protects = {name: named.with_defaults.unit for name, named in METHODS.items()}
-    if as_json:
-        print_json(
-            [
-                {
-                    "name": name,
-                    "summary": named.summary,
-                    "protects": protects[name],
-                    "paper": named.method.paper,
-                    "settings": _settings(named),
-                }
-                for name, named in METHODS.items()
-            ]
-        )
-        return
-    rows = [
-        (name, f"one {protects[name]}" if protects[name] else "nobody", named.summary)
+    found: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "summary": named.summary,
+            "protects": named.with_defaults.unit,
+            "paper": named.method.paper,
+            "settings": _settings(named),
+        }
         for name, named in METHODS.items()
     ]
+    if as_json:
+        print_json(found)
+        return
+    rows = [(one["name"], f"one {one['protects']}" if one["protects"] else "nobody", one["summary"]) for one in found]
     print_table(("method", "protects", "what it does"), rows)
 
 
 def _settings(named: Named) -> dict[str, Any]:
-    """What stands in ``[method]`` if nobody says anything; a name may mean other values than its method's."""
+    """The defaults of ``[method]``; a name may set other values than its method's."""
     from uldp.methods.base import settings
 
     known = {name: field.default for name, field in settings(named.method).items()}
@@ -47,7 +43,7 @@ def _settings(named: Named) -> dict[str, Any]:
 
 
 @reporting
-def datasets(as_json: Json = False) -> None:
+def datasets(as_json: opt.Json = False) -> None:
     """List the built-in data sets."""
     from uldp.data.builtin import datasets as known
 

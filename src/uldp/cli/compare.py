@@ -10,34 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from uldp.cli import options as opt
 from uldp.cli.output import (
     NOTHING_STARTED,
-    Json,
-    Set,
+    before_start,
     metric_names,
     print_json,
     print_table,
     progress,
     reporting,
-    stopped_with,
     warn,
 )
 from uldp.cli.run import warnings_after, warnings_before
-from uldp.cli.source import (
-    Announcing,
-    DataDirOption,
-    DatasetOption,
-    DeltaOption,
-    EpsilonOption,
-    File,
-    PresetOption,
-    RoundsOption,
-    SeedOption,
-    assigned_key,
-    experiment_from,
-    fitting,
-    shortcuts,
-)
+from uldp.cli.source import Announcing, assigned_key, experiment_from, fitting, shortcuts
 from uldp.errors import ConfigError, concerning
 from uldp.limits import MAX_REPEATS, check_whole
 
@@ -49,24 +34,23 @@ if TYPE_CHECKING:
 
 @reporting
 def compare(
-    file: File = None,
-    dataset: DatasetOption = None,
-    methods: Annotated[str, typer.Option("--methods", help="Method names, separated by commas.")] = (
+    file: opt.File = None,
+    dataset: opt.Dataset = None,
+    methods: Annotated[str, typer.Option(help="Comma-separated list of methods.")] = (
         "fedavg,uldp-avg-w,uldp-avg,uldp-sgd"
     ),
-    repeats: Annotated[int, typer.Option("--repeats", help="Seeds per method, from run.seed up.")] = 3,
-    preset: PresetOption = "",
-    data_dir: DataDirOption = None,
-    epsilon: EpsilonOption = None,
-    delta: DeltaOption = None,
-    rounds: RoundsOption = None,
-    seed: SeedOption = None,
-    overrides: Set = [],  # noqa: B006
+    repeats: Annotated[int, typer.Option(help="Number of seeds per method, from run.seed up.")] = 3,
+    preset: opt.Preset = "",
+    data_dir: opt.DataDir = None,
+    epsilon: opt.Epsilon = None,
+    delta: opt.Delta = None,
+    rounds: opt.Rounds = None,
+    seed: opt.Seed = None,
+    overrides: opt.Set = [],  # noqa: B006
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="The folder for runs and picture; one that was begun is continued, or grows."),
+        Path | None, typer.Option(help="Write runs and picture to this folder; continue or extend it if it exists.")
     ] = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Train several methods on the same federation and seeds: a table, and a picture of utility and epsilon."""
     from uldp.reports.figures import compare_figure
@@ -75,7 +59,7 @@ def compare(
 
     overrides = shortcuts(overrides, epsilon, delta, rounds, seed)
     names, experiments, admit = _names(methods, repeats, overrides), {}, Announcing(overrides)
-    with stopped_with(NOTHING_STARTED):
+    with before_start():
         for name in names:
             with concerning(f"method {name}"):
                 base = experiment_from(file, dataset, name, fitting(overrides, name, names), preset, data_dir, admit)
@@ -112,7 +96,7 @@ def compare(
 
 
 def _names(methods: str, repeats: int, overrides: list[str]) -> list[str]:
-    from uldp.experiment.sections import check_keys
+    from uldp.errors import check_keys
     from uldp.methods.base import settings
     from uldp.methods.registry import lookup
 
@@ -125,7 +109,7 @@ def _names(methods: str, repeats: int, overrides: list[str]) -> list[str]:
     for assignment in overrides:
         section, _, key = assigned_key(assignment).partition(".")
         if section == "method" and key != "name" and key not in known:
-            check_keys({key: None}, known, "method")
+            check_keys({key: None}, sorted(known), "method")
     check_whole(repeats, 1, MAX_REPEATS, "--repeats")
     if any(assigned_key(assignment) == "method.name" for assignment in overrides):
         raise ConfigError("name the methods in --methods, not by method.name", location="--set", value="method.name")
@@ -133,15 +117,15 @@ def _names(methods: str, repeats: int, overrides: list[str]) -> list[str]:
 
 
 def _watching() -> OnRun:
-    """Before each run say what should be known, everything once; then show how far it is."""
-    said: set[str] = set()
+    """Before each run show its warnings, each once; then its progress."""
+    shown: set[str] = set()
 
     @contextmanager
     def watch(prepared: Prepared) -> Iterator[OnRound | None]:
         for text in warnings_before(prepared):
-            if text not in said:
+            if text not in shown:
                 warn(text)
-            said.add(text)
+            shown.add(text)
         experiment = prepared.experiment
         with progress(f"{experiment.method_name} seed {experiment.run.seed}", experiment.method.rounds) as show:
             yield show
@@ -152,25 +136,16 @@ def _watching() -> OnRun:
 def _show(comparison: Comparison, metrics: list[str]) -> None:
     from uldp.privacy.sentences import NOT_SECRET, show_epsilon
 
-    rows = [
-        (
-            method.method,
-            *(_cell(method.metrics.get(name)) for name in metrics),
-            *(
-                show_epsilon(epsilon) + mark + (f" ({method.unit})" if method.unit in ("record", "client") else "")
-                for epsilon, mark in ((method.epsilon, ""), (method.server_epsilon, method.server_mark))
-            ),
-            f"{method.seconds:.1f} s",
-        )
-        for method in comparison.methods
-    ]
+    rows = []
+    for method in comparison.methods:
+        values = [_cell(method.metrics.get(name)) for name in metrics]
+        unit = f" ({method.unit})" if method.unit in ("record", "client") else ""
+        epsilon, server = show_epsilon(method.epsilon), show_epsilon(method.server_epsilon) + method.server_mark
+        rows.append((method.method, *values, epsilon + unit, server + unit, f"{method.seconds:.1f} s"))
     first = comparison.methods[0].to_json()
     seeds = "1 seed" if first["repeats"] == 1 else f"{first['repeats']} seeds, mean and standard deviation"
-    print_table(
-        ("method", *metrics, "epsilon", "server", "time per run"),
-        rows,
-        title=f"{first['dataset']}: {first['rounds']} rounds, {seeds}",
-    )
+    title = f"{first['dataset']}: {first['rounds']} rounds, {seeds}"
+    print_table(("method", *metrics, "epsilon", "server", "time per run"), rows, title)
     if comparison.total.simulated and any(method.results[0].statement.holds for method in comparison.methods):
         typer.echo(f"{NOT_SECRET}.")
     by = {name for method in comparison.methods for name in method.results[0].statement.asserted_by}

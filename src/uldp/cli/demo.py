@@ -8,33 +8,24 @@ from typing import Annotated
 
 import typer
 
-from uldp.cli.output import (
-    NOTHING_STARTED,
-    Json,
-    Set,
-    metric_names,
-    print_json,
-    print_table,
-    progress,
-    reporting,
-    stopped_with,
-)
-from uldp.cli.source import DataDirOption, experiment_from
+from uldp.cli import options as opt
+from uldp.cli.output import before_start, metric_names, print_json, print_table, progress, reporting
+from uldp.cli.source import experiment_from
 
 METHODS = ("fedavg", "uldp-avg-w", "uldp-avg", "uldp-sgd")
 
 
 @reporting
 def demo(
-    dataset: Annotated[str, typer.Option("--dataset", help="A built-in data set.")] = "breast-cancer",
-    data_dir: DataDirOption = None,
-    overrides: Set = [],  # noqa: B006
+    dataset: Annotated[str, typer.Option(help="Use this built-in data set.")] = "breast-cancer",
+    data_dir: opt.DataDir = None,
+    overrides: opt.Set = [],  # noqa: B006
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where to put runs and picture (default: runs/demo-N).")
+        Path | None, typer.Option(help="Write runs and picture to this folder (default: runs/demo-N).")
     ] = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
-    """Train four methods on real built-in data, compare them, draw a picture and say what was protected."""
+    """Train four methods on real built-in data, compare them, draw a picture and explain what was protected."""
     from uldp.experiment.build import prepare
     from uldp.privacy.sentences import show_epsilon
     from uldp.reports.figures import compare_figure
@@ -45,7 +36,7 @@ def demo(
     folder = out or RunDirectory.next_free(Path("runs"), "demo")
     RunDirectory.check_free(folder)
     results = []
-    with stopped_with(NOTHING_STARTED):
+    with before_start():
         every = [prepare(experiment_from(None, dataset, method, overrides, data_dir=data_dir)) for method in METHODS]
     for method, prepared in zip(METHODS, every, strict=True):
         with progress(method, prepared.plan.rounds) as show:
@@ -56,21 +47,13 @@ def demo(
     if as_json:
         print_json({"results": [result.to_json() for result in results], "figure": str(figure)})
         return
-    rows = [
-        (
-            result.method,
-            *(f"{result.metrics[name]:.4f}" for name in metrics),
-            show_epsilon(result.epsilon),
-            f"{result.seconds:.1f} s",
-        )
-        for result in results
-    ]
+    rows = []
+    for result in results:
+        values = [f"{result.metrics[name]:.4f}" for name in metrics]
+        rows.append((result.method, *values, show_epsilon(result.epsilon), f"{result.seconds:.1f} s"))
     facts = prepared.plan.facts
-    print_table(
-        ("method", *metrics, "epsilon", "time"),
-        rows,
-        title=f"{dataset}: {facts.users} people, {facts.silos} silos, test set of {len(prepared.federation.test)}",
-    )
+    title = f"{dataset}: {facts.users} people, {facts.silos} silos, test set of {len(prepared.federation.test)}"
+    print_table(("method", *metrics, "epsilon", "time"), rows, title)
     typer.echo(f"picture: {figure}\n")
     typer.echo(_explain(results[1].statement.epsilon, results[1].statement.delta, facts.silos))
 

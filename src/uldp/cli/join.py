@@ -1,4 +1,4 @@
-"""``uldp join``: one silo of a real federation."""
+"""``uldp join`` and ``uldp leave``: one silo of a real federation."""
 
 from __future__ import annotations
 
@@ -7,42 +7,34 @@ from typing import Annotated, Any
 
 import typer
 
-from uldp.cli.federation import Insecure, Rehearse, default_state, politely_ended, say
-from uldp.cli.output import Set, reporting
+from uldp.cli import options as opt
+from uldp.cli.output import ended_by_sigterm, print_json, print_table, reporting, say
+from uldp.cli.source import Announcing, experiment_from
 from uldp.errors import ConfigError
 
 
 @reporting
 def join(
     file: Annotated[Path, typer.Argument(help="The experiment file, the same as the server's.")],
-    silo: Annotated[str, typer.Option("--silo", help="Which of the experiment's silos this is.")],
-    superlink: Annotated[str, typer.Option("--superlink", help="HOST:PORT of the server.")],
-    data: Annotated[
-        Path | None, typer.Option("--data", help="This silo's table (default: where the experiment says it lies).")
-    ] = None,
+    silo: Annotated[str, typer.Option(help="Name of this silo in the experiment.")],
+    superlink: Annotated[str, typer.Option(help="HOST:PORT of the server.")],
+    data: Annotated[Path | None, typer.Option(help="This silo's table (default: as in the experiment file).")] = None,
     holdout: Annotated[
-        Path | None,
-        typer.Option("--holdout", help="People to measure on, not to train on (run.evaluate_silos)."),
+        Path | None, typer.Option(help="Table of hold-out people for metrics (run.evaluate_silos).")
     ] = None,
-    keys: Annotated[Path | None, typer.Option("--keys", help="The folder of `uldp keys silo`.")] = None,
-    ca: Annotated[
-        Path | None, typer.Option("--ca", help="The authority of the server's certificate (default: KEYS/ca.crt).")
-    ] = None,
+    keys: Annotated[Path | None, typer.Option(help="Folder of `uldp keys silo`.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="CA certificate of the server (default: KEYS/ca.crt).")] = None,
     state: Annotated[
-        Path | None,
-        typer.Option("--state", help="Where this silo keeps its sessions and its ledger (default: KEYS/state)."),
+        Path | None, typer.Option(help="Folder of this silo's sessions and ledger (default: KEYS/state).")
     ] = None,
-    policy: Annotated[
-        Path | None, typer.Option("--policy", help="What the owner of the data allows (default: STATE/policy.toml).")
-    ] = None,
-    insecure: Insecure = False,
-    rehearse: Rehearse = False,
-    overrides: Set = [],  # noqa: B006
+    policy: Annotated[Path | None, typer.Option(help="The data owner's policy (default: STATE/policy.toml).")] = None,
+    insecure: opt.Insecure = False,
+    rehearse: opt.Rehearse = False,
+    overrides: opt.Set = [],  # noqa: B006
 ) -> None:
     """Take part in an experiment with this silo's data. It runs until the experiment is over, and can be restarted."""
     import logging
 
-    from uldp.cli.source import Announcing, experiment_from
     from uldp.experiment.parties import prepare_silo
     from uldp.runtimes.flower.federation import Joining
     from uldp.runtimes.flower.federation import join as join_over_flower
@@ -66,6 +58,37 @@ def join(
     for note in prepared.federation.notes:
         say(note)
     say(f"silo {silo}: {len(prepared.data(silo))} records; state in {folder}; joining {address}")
-    with politely_ended():
+    with ended_by_sigterm():
         join_over_flower(prepared, joining, say)
     say(f"silo {silo}: the experiment is over")
+
+
+def default_state(silo: str, keys: Path | None) -> Path:
+    """A silo's folder of sessions if --state is not given: with its keys, whatever an experiment calls the silo."""
+    return Path(f"uldp-{silo}".replace("/", "-")) if keys is None else keys / "state"
+
+
+@reporting
+def leave(
+    state: Annotated[Path, typer.Argument(help="The silo's folder of state.", show_default=False)],
+    experiment: Annotated[
+        str, typer.Option(help="End the experiment whose digest starts with this.", show_default=False)
+    ] = "",
+    as_json: opt.Json = False,
+) -> None:
+    """Show a silo's experiments, or end one that its server never closes: its secrets are destroyed."""
+    from uldp.runtimes.silo_state import experiments_in, left
+
+    if experiment:
+        left(state, experiment)
+    found = experiments_in(state)
+    if as_json:
+        print_json(
+            [{"experiment": one.digest, "round": one.round, "over": one.over, "secrets": one.secrets} for one in found]
+        )
+        return
+    rows = []
+    for one in found:
+        last = "cannot be read" if one.round is None else str(one.round)
+        rows.append((one.digest[:12], last, "over" if one.over else "not over", "here" if one.secrets else "none"))
+    print_table(("experiment", "last round", "state", "secrets"), rows)

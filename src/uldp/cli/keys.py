@@ -7,24 +7,20 @@ from typing import Annotated
 
 import typer
 
-from uldp.cli.output import Json, print_json, reporting
+from uldp.cli import options as opt
+from uldp.cli.output import print_json, reporting
 
-keys = typer.Typer(help="Make keys of a silo, and certificates for trials.", no_args_is_help=True)
-
-
-@keys.callback()
-def _keys() -> None:
-    pass
+keys = typer.Typer(help="Create keys of a silo, and certificates for trials.", no_args_is_help=True)
 
 
 @keys.command()
 @reporting
 def silo(
     name: Annotated[str, typer.Argument(help="The silo's name, as in the experiment.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", help="The folder to make; it stays with the silo.")],
-    as_json: Json = False,
+    out: Annotated[Path, typer.Option(help="Create this folder; it stays with the silo.")],
+    as_json: opt.Json = False,
 ) -> None:
-    """Make a silo's two private keys, and print the public lines for the experiment file."""
+    """Create a silo's two private keys, and print the public lines for the experiment file."""
     from uldp.runtimes.flower.credentials import make_silo_keys
 
     public = make_silo_keys(name, out)
@@ -39,9 +35,9 @@ def silo(
 @reporting
 def show(
     name: Annotated[str, typer.Argument(help="The silo's name, as in the experiment.", show_default=False)],
-    folder: Annotated[Path, typer.Option("--keys", help="The folder of `uldp keys silo`.")],
+    folder: Annotated[Path, typer.Option("--keys", help="Folder of `uldp keys silo`.")],
 ) -> None:
-    """Print the public lines of keys that are there."""
+    """Print the public lines of existing keys."""
     from uldp.runtimes.flower.credentials import public_keys
 
     typer.echo(public_keys(name, folder).lines())
@@ -50,12 +46,12 @@ def show(
 @keys.command()
 @reporting
 def certificates(
-    out: Annotated[Path, typer.Option("--out", help="The folder to make; it stays with the server.")],
-    host: Annotated[list[str], typer.Option("--host", help="A name or address of the server; may be repeated.")],
-    days: Annotated[int, typer.Option("--days", help="How long they are valid.")] = 90,
-    as_json: Json = False,
+    out: Annotated[Path, typer.Option(help="Create this folder; it stays with the server.")],
+    host: Annotated[list[str], typer.Option(help="Host name or address of the server; may be repeated.")],
+    days: Annotated[int, typer.Option(help="Validity in days.")] = 90,
+    as_json: opt.Json = False,
 ) -> None:
-    """For trials: make a private authority and a certificate of the server, signed by it."""
+    """For trials: create a private CA and a certificate of the server, signed by it."""
     from uldp.runtimes.flower.credentials import CA, make_certificates
 
     make_certificates(out, host, days)

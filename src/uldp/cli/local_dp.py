@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uldp.cli.output import Json, naming, print_json, print_table, reporting
+from uldp.cli import options as opt
+from uldp.cli.output import naming, print_json, print_table, reporting
 
 if TYPE_CHECKING:
     from uldp.privacy.shuffle import RunCost
@@ -25,25 +27,17 @@ _OPTIONS = {
 
 @reporting
 def local(
-    epsilon_weight: Annotated[
-        float, typer.Option("--epsilon-weight", help="The epsilon of one weight in one round, from 1e-6 to 20.")
-    ],
-    weights: Annotated[int, typer.Option("--weights", help="n_w: how many weights a client sends in a round.")] = 1,
-    rounds: Annotated[int, typer.Option("--rounds", help="T: in how many rounds a client takes part.")] = 1,
-    clients: Annotated[
-        int | None, typer.Option("--clients", help="N: clients of a round whose values a shuffler mixes.")
-    ] = None,
+    epsilon_weight: Annotated[float, typer.Option(help="Epsilon of one weight in one round, from 1e-6 to 20.")],
+    weights: Annotated[int, typer.Option(help="Number of weights n_w that a client sends in a round.")] = 1,
+    rounds: Annotated[int, typer.Option(help="Number of rounds T in which a client takes part.")] = 1,
+    clients: Annotated[int | None, typer.Option(help="Number of clients N whose values a shuffler mixes.")] = None,
     mechanism: Annotated[
-        str,
-        typer.Option(
-            "--mechanism",
-            help="srr, two-point, grr, piecewise or hybrid. It matters with --clients only: some are amplified more.",
-        ),
+        str, typer.Option(help="srr, two-point, grr, piecewise or hybrid; matters with --clients only.")
     ] = "piecewise",
-    delta: Annotated[float, typer.Option("--delta", help="The probability with which epsilon may fail.")] = 1e-5,
-    as_json: Json = False,
+    delta: Annotated[float, typer.Option(help="delta of the guarantee.")] = 1e-5,
+    as_json: opt.Json = False,
 ) -> None:
-    """Epsilon of local DP: of one weight, of a client in a round, and of its whole run."""
+    """Compute the epsilon of local DP: of one weight, of a client in a round, and of its whole run."""
     from uldp.errors import ConfigError
     from uldp.mechanisms.local_registry import local_mechanism
     from uldp.privacy.accountants import account
@@ -51,8 +45,7 @@ def local(
     from uldp.privacy.releases.local_perturbation import EXTREMAL
     from uldp.privacy.shuffle import erlingsson, local_run, shuffled_run
 
-    mixed: RunCost | None = None
-    formula: float | None = None
+    mixed = formula = None
     with naming(_OPTIONS):
         local_mechanism(mechanism, epsilon=epsilon_weight)
         pure = local_run(epsilon_weight, weights, rounds)
@@ -60,23 +53,18 @@ def local(
         alone = [account({LocalReports(epsilon_weight, count): 1}, delta).value for count in counts]
         if clients is not None:
             mixed = shuffled_run(epsilon_weight, clients, weights, rounds, delta, extremal=mechanism in EXTREMAL)
-            try:
+            with suppress(ConfigError):  # outside of its region it says nothing
                 formula = erlingsson(epsilon_weight, clients, delta)
-            except ConfigError:
-                formula = None  # outside of its region it says nothing
     if as_json:
-        found: dict[str, Any] = dict(zip(_KEYS, alone, strict=True))
+        found = {"epsilon": alone[2], "delta": delta, "accountant": "local", **dict(zip(_KEYS, alone, strict=True))}
         shuffled = None if mixed is None else {**mixed.to_json(), "mechanism": mechanism}
-        print_json({"epsilon": alone[2], "delta": delta, "accountant": "local", **found, "pure": pure.to_json(),
-                    "shuffled": shuffled, "erlingsson_per_weight": formula})  # fmt: skip
+        print_json({**found, "pure": pure.to_json(), "shuffled": shuffled, "erlingsson_per_weight": formula})
         return
     _show(pure, alone, mixed, delta)
     if mixed is not None:
         typer.echo(f"Shuffled, {mechanism}: {mixed.how}")
-        inside = (
-            "its formula is for N >= 1000, epsilon < 1/2 and delta < 1/100" if formula is None else f"{formula:.4g}"
-        )
-        typer.echo(f"Erlingsson et al. 2019, one weight: {inside}")
+        region = "its formula is for N >= 1000, epsilon < 1/2 and delta < 1/100"
+        typer.echo(f"Erlingsson et al. 2019, one weight: {region if formula is None else f'{formula:.4g}'}")
 
 
 def _show(pure: RunCost, alone: list[float], mixed: RunCost | None, delta: float) -> None:

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from uldp.cli.output import Json, print_json, reporting
+from uldp.cli import options as opt
+from uldp.cli.output import print_json, reporting
 
 BUCKETS = 10
 """Buckets for each person that ids are hashed into: about a tenth of the people then share one."""
@@ -52,21 +53,16 @@ allocation = "{allocation}"            # how records are dealt to users and silo
 @reporting
 def new(
     name: Annotated[str, typer.Argument(help="Writes NAME.toml.")],
-    silo: Annotated[
-        list[Path], typer.Option("--silo", help="A CSV or Parquet file of one silo; once for each silo.")
-    ] = [],  # noqa: B006
-    user: Annotated[str | None, typer.Option("--user", help="The column that says whose record it is.")] = None,
-    label: Annotated[str | None, typer.Option("--label", help="The column to predict.")] = None,
-    test: Annotated[
-        Path | None, typer.Option("--test", help="A file of held-out records (default: 20 % of the users).")
-    ] = None,
-    people: Annotated[int | None, typer.Option("--people", help="About how many people there are; public.")] = None,
+    silo: Annotated[list[Path], typer.Option(help="CSV or Parquet file of a silo; repeat for each silo.")] = [],  # noqa: B006
+    user: Annotated[str | None, typer.Option(help="Column with the user ids.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
+    test: Annotated[Path | None, typer.Option(help="File of held-out records (default: 20 % of the users).")] = None,
+    people: Annotated[int | None, typer.Option(help="Approximate number of people; public.")] = None,
     suggest: Annotated[
-        bool,
-        typer.Option("--suggest", help="Propose ranges and categories from the files, marked as not agreed yet."),
+        bool, typer.Option("--suggest", help="Propose ranges and categories from the files, marked as not agreed yet.")
     ] = False,
-    dataset: Annotated[str, typer.Option("--dataset", help="Without --silo: a data set by name.")] = "breast-cancer",
-    as_json: Json = False,
+    dataset: Annotated[str, typer.Option(help="Without --silo: use this built-in data set.")] = "breast-cancer",
+    as_json: opt.Json = False,
 ) -> None:
     """Draft an experiment file: for a built-in data set, or with a schema for your own tables."""
     from uldp.data.builtin import dataset as find_dataset

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import typer
 
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 NOTHING_STARTED = "stopped; nothing was started."
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
-Set = Annotated[
-    list[str],
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated."),
-]
 
 
 def reporting(command: Callable[P, None]) -> Callable[P, None]:
@@ -60,24 +55,37 @@ def report(error: UldpError, *, as_json: bool) -> None:
 
 
 @contextmanager
-def stopped_with(text: str) -> Iterator[None]:
-    """What Ctrl-C says inside, unless somebody deeper said it already."""
+def before_start() -> Iterator[None]:
+    """Ctrl-C inside says that nothing was started, unless somebody deeper said something already."""
     try:
         yield
     except KeyboardInterrupt as stopped:
-        raise KeyboardInterrupt(str(stopped) or text) from None
+        raise KeyboardInterrupt(str(stopped) or NOTHING_STARTED) from None
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM acts like Ctrl-C: everything that was started is stopped."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
 def _beyond_this_machine() -> Iterator[None]:
-    """Memory that is not there is a matter of what was asked for."""
+    """Running out of memory is an error of the input: less of it may fit."""
     try:
         yield
     except (MemoryError, OSError, RuntimeError) as error:
         if isinstance(error, RecursionError):
             raise InputError("something that was given is nested too deep") from error
-        lacking = isinstance(error, MemoryError) or "allocate memory" in str(error).lower()  # PyTorch, fork
-        if not lacking:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error).lower():  # PyTorch, fork
             raise
         raise InputError(
             "not enough memory for this; take fewer users, silos, records or parameters, or a machine with more"
@@ -99,7 +107,7 @@ def _own_code_that_leaves() -> Iterator[None]:
 
 @contextmanager
 def naming(options: Mapping[str, str]) -> Iterator[None]:
-    """Errors inside name a command's own options: ``options`` says which stands for a place."""
+    """Errors inside name a command's own options: ``options`` maps locations to them."""
     try:
         yield
     except ConfigError as error:
@@ -121,6 +129,15 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: st
     for row in rows:
         table.add_row(*row)
     Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120).print(table, markup=False)
+
+
+def print_metrics(metrics: Mapping[str, float]) -> None:
+    print_table(("test metric", "value"), [(name, f"{value:.4f}") for name, value in metrics.items()])
+
+
+def say(text: str) -> None:
+    """Print a line for people on stderr."""
+    typer.echo(text, err=True)
 
 
 def warn(text: str) -> None:
@@ -152,6 +169,11 @@ def metric_names(metrics: Mapping[str, object]) -> list[str]:
     return sorted(metrics, key=location)
 
 
+def first_metric(metrics: Mapping[str, float]) -> str:
+    """The metric that is shown where there is room for one; empty if there is none."""
+    return "".join(f"{name} {metrics[name]:.4g}" for name in metric_names(metrics)[:1])
+
+
 @contextmanager
 def progress(label: str, rounds: int) -> Iterator[Callable[[RoundReport], None]]:
     """A bar on stderr with round, metric, epsilon and time left; plain lines where stderr is no terminal."""
@@ -162,20 +184,13 @@ def progress(label: str, rounds: int) -> Iterator[Callable[[RoundReport], None]]
     if not console.is_terminal:
         yield lambda report: None
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
-    )
+    description, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
+    columns = (description, BarColumn(bar_width=24), MofNCompleteColumn(), note, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(label, total=rounds, note="")
 
         def show(report: RoundReport) -> None:
-            shown = metric_names(report.metrics)[:1]
-            metric = "".join(f"{name} {report.metrics[name]:.4g}" for name in shown)
-            note = f"{metric}  epsilon {report.shown_epsilon}"
-            bar.update(task, completed=report.round, note=note)
+            metric = first_metric(report.metrics)
+            bar.update(task, completed=report.round, note=f"{metric}  epsilon {report.shown_epsilon}")
 
         yield show

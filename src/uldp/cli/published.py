@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uldp.cli.output import Json, Set, naming, print_json, print_table, progress, reporting, warn
-from uldp.cli.source import DataDirOption, assigned_key, experiment_from
+from uldp.cli import options as opt
+from uldp.cli.output import naming, print_json, print_metrics, progress, reporting, warn
+from uldp.cli.source import assigned_key, experiment_from
 from uldp.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 @reporting
 def published(
     algorithm: Annotated[str, typer.Argument(help="central-sub-dp or local-sub-dp.")],
-    dataset: Annotated[str, typer.Option("--dataset", help="A built-in data set.")] = "breast-cancer",
-    data_dir: DataDirOption = None,
-    overrides: Set = [],  # noqa: B006
-    seed: Annotated[int, typer.Option("--seed", help="Of data, model, batches and noise.")] = 0,
-    as_json: Json = False,
+    dataset: Annotated[str, typer.Option(help="Use this built-in data set.")] = "breast-cancer",
+    data_dir: opt.DataDir = None,
+    overrides: opt.Set = [],  # noqa: B006
+    seed: Annotated[int, typer.Option(help="Seed of data, model, batches and noise.")] = 0,
+    as_json: opt.Json = False,
 ) -> None:
-    """Train an algorithm as printed. It keeps NO guarantee: its claimed epsilon stands beside what holds.
+    """Train an algorithm as printed. It has NO guarantee: its claimed epsilon is shown beside what holds.
 
     --set takes epsilon, delta, rounds, clip, batch_size, global_lr, local_lr, local_steps, and data.users,
     data.silos, data.allocation, model.name.
@@ -57,7 +58,7 @@ def published(
         print_json({"dataset": federation.name, **outcome.to_json()})
         return
     typer.echo(f"{algorithm} as printed, on {federation.name}: {settings.rounds} rounds")
-    print_table(("test metric", "value"), [(name, f"{value:.4f}") for name, value in outcome.metrics.items()])
+    print_metrics(outcome.metrics)
     for line in outcome.claimed_and_true:
         typer.echo(textwrap.fill(line, 100, initial_indent="- ", subsequent_indent="  "))
 
@@ -68,7 +69,8 @@ def _elsewhere(assignment: str) -> bool:
 
 
 def _settings(algorithm: str, assignments: list[str]) -> Published:
-    from uldp.experiment.sections import check_keys, parse_value, read_section
+    from uldp.errors import check_keys
+    from uldp.experiment.sections import parse_value, read_section
     from uldp.research.published_subjects import Published
 
     chosen: dict[str, Any] = {}
@@ -78,7 +80,7 @@ def _settings(algorithm: str, assignments: list[str]) -> Published:
             raise ConfigError("write key=value, for instance epsilon=3", location="--set", value=assignment)
         chosen[key] = parse_value(text)
     keys = [item.name for item in fields(Published) if item.name != "algorithm"]
-    check_keys(chosen, keys, "--set")
+    check_keys(chosen, sorted(keys), "--set")
     with naming({f"published.{key}": key for key in keys}):
         return read_section(Published, {**chosen, "algorithm": algorithm}, "published")
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uldp.cli.federation import politely_ended, say
-from uldp.cli.output import NOTHING_STARTED, Json, Set, print_json, print_table, reporting, stopped_with
-from uldp.cli.source import Announcing, DataDirOption, DatasetOption, File, MethodOption, experiment_from
+from uldp.cli import options as opt
+from uldp.cli.output import before_start, ended_by_sigterm, print_json, print_table, reporting, say
+from uldp.cli.source import Announcing, experiment_from
 from uldp.errors import RunError
 
 if TYPE_CHECKING:
@@ -18,18 +18,16 @@ if TYPE_CHECKING:
 
 @reporting
 def rehearse(
-    file: File = None,
-    dataset: DatasetOption = None,
-    method: MethodOption = None,
-    data_dir: DataDirOption = None,
-    aggregation: Annotated[
-        list[str], typer.Option("--aggregation", help="Rehearse with this one; may be repeated.")
-    ] = [],  # noqa: B006
-    overrides: Set = [],  # noqa: B006
-    out: Annotated[Path | None, typer.Option("--out", help="The folder to make (default: runs/rehearsal-N).")] = None,
-    as_json: Json = False,
+    file: opt.File = None,
+    dataset: opt.Dataset = None,
+    method: opt.Method = None,
+    data_dir: opt.DataDir = None,
+    aggregation: Annotated[list[str], typer.Option(help="Use this aggregation; may be repeated.")] = [],  # noqa: B006
+    overrides: opt.Set = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="Create this folder (default: runs/rehearsal-N).")] = None,
+    as_json: opt.Json = False,
 ) -> None:
-    """Start a server and all silos as processes here, over Flower and TLS; the model must be the simulation's."""
+    """Run a server and all silos as local processes over Flower and TLS, and compare with the simulation."""
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.flower.rehearsal import rehearse as rehearse_one
 
@@ -37,10 +35,10 @@ def rehearse(
     RunDirectory.check_free(folder)
     found: dict[str, Rehearsed] = {}
     admit = Announcing(overrides)
-    with stopped_with(NOTHING_STARTED):
+    with before_start():
         chosen = [[*overrides, f"aggregation.name={name}"] for name in aggregation] or [overrides]
         experiments = [experiment_from(file, dataset, method, each, data_dir=data_dir, admit=admit) for each in chosen]
-    with politely_ended():
+    with ended_by_sigterm():
         for experiment in experiments:
             found[experiment.aggregation.name] = rehearse_one(experiment, folder / experiment.aggregation.name, say)
     if as_json:
@@ -56,29 +54,14 @@ def rehearse(
 
 
 def _show(found: dict[str, Rehearsed]) -> None:
+    costs = ("setup (exchanges)", "a round", "of it Flower", "simulated", "bytes to / from", "all")
     rows = []
     for name, one in found.items():
-        rounds = max(len(one.simulated.history), 1)
-        rows.append(
-            (
-                name,
-                "identical" if one.identical else "DIFFERENT",
-                f"{one.setup.seconds:.1f} s ({one.setup.exchanges})",
-                f"{one.rounds.seconds / rounds:.1f} s",
-                f"{100 * one.rounds.flower_share:.0f} %",
-                f"{one.simulated_round:.3f} s",
-                f"{one.rounds.sent // rounds:,} / {one.rounds.received // rounds:,}",
-                f"{one.seconds:.0f} s",
-            )
-        )
-    headers = (
-        "aggregation",
-        "model",
-        "setup (exchanges)",
-        "a round",
-        "of it Flower",
-        "simulated",
-        "bytes to / from",
-        "all",
-    )
-    print_table(headers, rows, title="All silos together; bytes and seconds of a round")
+        rounds = max(len(one.simulated.reports), 1)
+        model = "identical" if one.identical else "DIFFERENT"
+        setup = f"{one.setup.seconds:.1f} s ({one.setup.exchanges})"
+        a_round, flower = f"{one.rounds.seconds / rounds:.1f} s", f"{100 * one.rounds.flower_share:.0f} %"
+        sizes = f"{one.rounds.sent // rounds:,} / {one.rounds.received // rounds:,}"
+        simulated = f"{one.simulated_round:.3f} s"
+        rows.append((name, model, setup, a_round, flower, simulated, sizes, f"{one.seconds:.0f} s"))
+    print_table(("aggregation", "model", *costs), rows, title="All silos together; bytes and seconds of a round")

@@ -4,56 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from uldp.cli.output import (
-    NOTHING_STARTED,
-    Json,
-    Set,
-    print_json,
-    print_table,
-    progress,
-    reporting,
-    stopped_with,
-    warn,
-)
-from uldp.cli.source import (
-    DataDirOption,
-    DatasetOption,
-    DeltaOption,
-    EpsilonOption,
-    File,
-    MethodOption,
-    PresetOption,
-    RoundsOption,
-    SeedOption,
-    experiment_from,
-    experiment_of,
-    shortcuts,
-)
+from uldp.cli import options as opt
+from uldp.cli.output import NOTHING_STARTED, before_start, print_json, print_metrics, progress, reporting, warn
+from uldp.cli.source import experiment_from, experiment_of, new_run, shortcuts
 from uldp.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
     from uldp.experiment.config import Experiment
     from uldp.runs.directory import RunDirectory
-    from uldp.runtimes.recording import Result
-    from uldp.runtimes.simulation import Silos
+    from uldp.runtimes.recording import Result, Silos
 
 RUNTIMES: Final = ("local", "flower-sim")
 MAX_WARNINGS: Final = 5
-Out = Annotated[Path | None, typer.Option("--out", help="The run directory to create (default: runs/NAME-N).")]
-Run = Annotated[Path, typer.Argument(help="A run directory.")]
 Runtime = Annotated[
-    str,
-    typer.Option(
-        "--runtime", help="Where silos are simulated: local (in this process), or flower-sim (Flower's engine, on Ray)."
-    ),
+    str, typer.Option(help="Where to simulate silos: local (this process), or flower-sim (Flower's engine, on Ray).")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Print the whole privacy statement.")]
 Transcript = Annotated[
@@ -63,45 +33,44 @@ Transcript = Annotated[
 
 @reporting
 def run(
-    file: File = None,
-    dataset: DatasetOption = None,
-    method: MethodOption = None,
-    preset: PresetOption = "",
-    data_dir: DataDirOption = None,
-    epsilon: EpsilonOption = None,
-    delta: DeltaOption = None,
-    rounds: RoundsOption = None,
-    seed: SeedOption = None,
-    overrides: Set = [],  # noqa: B006
-    out: Out = None,
+    file: opt.File = None,
+    dataset: opt.Dataset = None,
+    method: opt.Method = None,
+    preset: opt.Preset = "",
+    data_dir: opt.DataDir = None,
+    epsilon: opt.Epsilon = None,
+    delta: opt.Delta = None,
+    rounds: opt.Rounds = None,
+    seed: opt.Seed = None,
+    overrides: opt.Set = [],  # noqa: B006
+    out: opt.Out = None,
     runtime: Runtime = "local",
     transcript: Transcript = False,
     verbose: Verbose = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Train: simulate all silos of an experiment on this machine."""
     from uldp.experiment.build import prepare
     from uldp.runs.directory import RunDirectory
 
-    with stopped_with(NOTHING_STARTED):
+    with before_start():
         chosen = shortcuts(overrides, epsilon, delta, rounds, seed)
         experiment = experiment_from(file, dataset, method, chosen, preset, data_dir)
         if out is not None:
             RunDirectory.check_free(out)
         _check_runtime(runtime, experiment)
         prepared = prepare(experiment)
-        name = f"{prepared.federation.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
-        directory = RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), experiment)
-    _train(prepared, directory, runtime, transcript, show=Show(as_json, verbose))
+        directory = new_run(prepared, out)
+    _train(prepared, directory, runtime, transcript, verbose, as_json)
 
 
 @reporting
 def resume(
-    run_directory: Run,
+    run_directory: opt.Run,
     runtime: Runtime = "local",
     transcript: Transcript = False,
     verbose: Verbose = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Continue a run from its last round; a finished run is only shown again."""
     from uldp.experiment.build import prepare
@@ -115,7 +84,7 @@ def resume(
         )
     experiment = experiment_of(directory)
     _check_runtime(runtime, experiment)
-    _train(prepare(experiment), directory, runtime, transcript, show=Show(as_json, verbose))
+    _train(prepare(experiment), directory, runtime, transcript, verbose, as_json)
 
 
 def _check_runtime(runtime: str, experiment: Experiment) -> None:
@@ -130,10 +99,10 @@ def _check_runtime(runtime: str, experiment: Experiment) -> None:
 @contextmanager
 def _silos(runtime: str, directory: RunDirectory) -> Iterator[Silos]:
     if runtime == "flower-sim":
-        from uldp.cli.federation import politely_ended
+        from uldp.cli.output import ended_by_sigterm
         from uldp.runtimes.flower.simulation import SilosOnRay
 
-        with politely_ended(), SilosOnRay(directory.path / "private" / "engine.log") as silos:
+        with ended_by_sigterm(), SilosOnRay(directory.path / "private" / "engine.log") as silos:
             yield silos
     else:
         from uldp.runtimes.simulation import SilosHere
@@ -141,13 +110,15 @@ def _silos(runtime: str, directory: RunDirectory) -> Iterator[Silos]:
         yield SilosHere()
 
 
-def _train(prepared: Prepared, directory: RunDirectory, runtime: str, transcript: bool, show: Show) -> None:
+def _train(
+    prepared: Prepared, directory: RunDirectory, runtime: str, transcript: bool, verbose: bool, as_json: bool
+) -> None:
     from uldp.runtimes.simulation import run as run_local
     from uldp.runtimes.transcript import TranscriptFiles
 
     warn_all(warnings_before(prepared), directory)
+    rounds = prepared.plan.rounds
     try:
-        rounds = prepared.plan.rounds
         with progress(prepared.experiment.method_name, rounds) as on_round, _silos(runtime, directory) as silos:
             record = TranscriptFiles(directory, prepared.plan.silos) if transcript else None
             result = run_local(prepared, directory, on_round, record, silos)
@@ -157,34 +128,21 @@ def _train(prepared: Prepared, directory: RunDirectory, runtime: str, transcript
         again = ("" if runtime == "local" else f" --runtime {runtime}") + (" --transcript" if transcript else "")
         text = f"stopped; nothing is lost. Continue with: uldp resume {quote(str(directory.path))}{again}"
         raise KeyboardInterrupt(text) from None
-    warn_all(warnings_after(result, prepared.plan.rounds))
-    if show.as_json:
-        print_json(result.to_json())
-    else:
-        show_result(result, verbose=show.verbose)
-
-
-@dataclass(frozen=True)
-class Show:
-    """How a result is shown."""
-
-    as_json: bool = False
-    verbose: bool = False
+    warn_all(warnings_after(result, rounds))
+    show_result(result, as_json=as_json, verbose=verbose)
 
 
 def warn_all(texts: Sequence[str], directory: RunDirectory | None = None) -> None:
-    """Each warning once, and at most five lines of them; the rest goes to a file of the run's private folder."""
+    """Show each warning once. With a directory at most five lines: the rest goes to a file of its private folder."""
     lines = list(dict.fromkeys(texts))
-    more = len(lines) - MAX_WARNINGS + 1 if len(lines) > MAX_WARNINGS else 0
-    for text in lines[: len(lines) - more]:
-        warn(text)
-    if more and directory is not None:
-        for text in lines[len(lines) - more :]:
+    further: list[str] = []
+    if directory is not None and len(lines) > MAX_WARNINGS:
+        lines, further = lines[: MAX_WARNINGS - 1], lines[MAX_WARNINGS - 1 :]
+        for text in further:
             directory.append_private("warnings.jsonl", {"warning": text})
-        warn(f"{more} more in {directory.path / 'private' / 'warnings.jsonl'}")
-    elif more:
-        for text in lines[len(lines) - more :]:
-            warn(text)
+        further = [f"{len(further)} more in {directory.path / 'private' / 'warnings.jsonl'}"]
+    for text in (*lines, *further):
+        warn(text)
 
 
 def warnings_before(prepared: Prepared) -> list[str]:
@@ -204,7 +162,7 @@ def warnings_before(prepared: Prepared) -> list[str]:
 
 
 def warnings_after(result: Result, rounds: int) -> list[str]:
-    """What went otherwise than planned. A simulation can say so; in a real federation most of it stays in the silo."""
+    """What did not go as planned. A simulation can say so; in a real federation most of it stays in the silo."""
     found = []
     if result.left_out:
         found.append(
@@ -219,12 +177,15 @@ def warnings_after(result: Result, rounds: int) -> list[str]:
     return found
 
 
-def show_result(result: Result, *, verbose: bool = False) -> None:
-    """A result for people: the statement in three lines, or all of it."""
+def show_result(result: Result, *, as_json: bool, verbose: bool = False) -> None:
+    """Print a result: as JSON, or for people with the statement in three lines, or all of it."""
     from uldp.reports.statement import summary, text
 
+    if as_json:
+        print_json(result.to_json())
+        return
     typer.echo(f"{result.method} on {result.dataset}: {result.rounds} rounds in {result.seconds:.1f} s")
-    print_table(("test metric", "value"), [(name, f"{value:.4f}") for name, value in result.metrics.items()])
+    print_metrics(result.metrics)
     typer.echo("Privacy")
     typer.echo("\n".join(text(result.statement) if verbose else summary(result.statement)))
     if not verbose:

@@ -8,19 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uldp.cli.federation import Insecure, Rehearse, politely_ended, say
-from uldp.cli.output import (
-    NOTHING_STARTED,
-    Json,
-    Set,
-    metric_names,
-    naming,
-    print_json,
-    reporting,
-    stopped_with,
-    warn,
-)
-from uldp.cli.source import File, experiment_of
+from uldp.cli import options as opt
+from uldp.cli.output import before_start, ended_by_sigterm, first_metric, naming, reporting, say, warn
+from uldp.cli.run import show_result
+from uldp.cli.source import experiment_from, experiment_of, new_run
 from uldp.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -33,25 +24,20 @@ if TYPE_CHECKING:
 
 @reporting
 def serve(
-    file: File = None,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Continue this run instead of a new one.")] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The run directory to create (default: runs/NAME-N).")
-    ] = None,
-    address: Annotated[str, typer.Option("--address", help="Where silos reach the server.")] = "127.0.0.1:8000",
-    certificates: Annotated[
-        Path | None,
-        typer.Option("--certificates", help="The folder with ca.crt, server.pem and server.key."),
-    ] = None,
-    insecure: Insecure = False,
-    running: Annotated[bool, typer.Option("--running", help="Use the SuperLink that runs there already.")] = False,
-    patience: Annotated[float, typer.Option("--patience", help="Seconds to wait for a silo.")] = 600.0,
+    file: opt.File = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue this run instead of starting a new one.")] = None,
+    out: opt.Out = None,
+    address: Annotated[str, typer.Option(help="HOST:PORT where silos reach the server.")] = "127.0.0.1:8000",
+    certificates: Annotated[Path | None, typer.Option(help="Folder with ca.crt, server.pem and server.key.")] = None,
+    insecure: opt.Insecure = False,
+    running: Annotated[bool, typer.Option("--running", help="Use a SuperLink that is already running there.")] = False,
+    patience: Annotated[float, typer.Option(help="Seconds to wait for a silo.")] = 600.0,
     on_missing: Annotated[
-        str, typer.Option("--on-missing", help="What to do then: stop, wait, or exclude the silo from the round.")
+        str, typer.Option(help="If a silo does not respond: stop, wait, or exclude it from the round.")
     ] = "stop",
-    rehearse: Rehearse = False,
-    overrides: Set = [],  # noqa: B006
-    as_json: Json = False,
+    rehearse: opt.Rehearse = False,
+    overrides: opt.Set = [],  # noqa: B006
+    as_json: opt.Json = False,
 ) -> None:
     """Serve an experiment to silos on other machines, over Flower and TLS."""
     from uldp.experiment.parties import prepare_server
@@ -77,7 +63,7 @@ def serve(
         assert file is not None
         if out is not None:
             RunDirectory.check_free(out)
-        with stopped_with(NOTHING_STARTED):
+        with before_start():
             prepared, directory = _new(file, out, overrides, rehearse, where)
     _serve(prepared, directory, where, waiting, as_json)
 
@@ -85,9 +71,7 @@ def serve(
 def _new(
     file: Path, out: Path | None, overrides: list[str], rehearse: bool, where: Where
 ) -> tuple[Prepared, RunDirectory]:
-    from uldp.cli.source import experiment_from
     from uldp.experiment.parties import prepare_server
-    from uldp.runs.directory import RunDirectory
     from uldp.runtimes.flower.checks import port_finding
     from uldp.runtimes.flower.federation import check_rehearsal, node_keys
     from uldp.runtimes.flower.processes import check_installed
@@ -100,12 +84,10 @@ def _new(
     port = port_finding(where.address)
     if not where.running and not port.well:
         raise ConfigError(port.said, location="--address", value=str(where.address))
-    name = f"{prepared.federation.name}-{experiment.method_name}".replace("/", "-").replace(":", "-")
-    return prepared, RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), experiment)
+    return prepared, new_run(prepared, out)
 
 
 def _serve(prepared: Prepared, directory: RunDirectory, where: Where, patience: Patience, as_json: bool) -> None:
-    from uldp.cli.run import show_result
     from uldp.runtimes.flower.checks import missing_test
     from uldp.runtimes.flower.federation import serve as serve_over_flower
 
@@ -114,7 +96,7 @@ def _serve(prepared: Prepared, directory: RunDirectory, where: Where, patience: 
         warn(missing)
     again = f"uldp serve --resume {quote(str(directory.path))} and the options of before"
     try:
-        with politely_ended():
+        with ended_by_sigterm():
             result = serve_over_flower(prepared, directory, where, patience=patience, on_round=_show_round, say=say)
     except KeyboardInterrupt:
         say(f"stopped; nothing is lost. Continue with: {again}")
@@ -122,14 +104,11 @@ def _serve(prepared: Prepared, directory: RunDirectory, where: Where, patience: 
     except RunError:
         say(f"When that is mended, continue with: {again}")
         raise
-    if as_json:
-        print_json(result.to_json())
-    else:
-        show_result(result)
+    show_result(result, as_json=as_json)
 
 
 def _show_round(report: RoundReport) -> None:
-    metrics = "".join(f"  {name} {report.metrics[name]:.4g}" for name in metric_names(report.metrics)[:1])
+    metric = f"  {first_metric(report.metrics)}" if report.metrics else ""
     without = f"  without {', '.join(report.missing)}" if report.missing else ""
     epsilon = report.shown_epsilon
-    say(f"round {report.round}/{report.rounds}{metrics}  epsilon {epsilon}  {report.seconds:.1f} s{without}")
+    say(f"round {report.round}/{report.rounds}{metric}  epsilon {epsilon}  {report.seconds:.1f} s{without}")

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from uldp.cli.output import warn
+from uldp.cli.output import say, warn
 from uldp.errors import ConfigError
 
 if TYPE_CHECKING:
+    from uldp.experiment.build import Prepared
     from uldp.experiment.config import Experiment
     from uldp.experiment.foreign import Admit, ForeignCode
     from uldp.runs.directory import RunDirectory
-
-File = Annotated[Path | None, typer.Argument(help="An experiment file (see `uldp new`).", show_default=False)]
-DatasetOption = Annotated[
-    str | None, typer.Option("--dataset", help="A built-in data set instead of a file (see `uldp datasets`).")
-]
-PresetOption = Annotated[
-    str, typer.Option("--preset", help="With --dataset: 'paper' for the published settings of a data set and method.")
-]
-DataDirOption = Annotated[
-    Path | None, typer.Option("--data-dir", help="Where the data sets' folders lie (default: $ULDP_DATA, user cache).")
-]
-MethodOption = Annotated[str | None, typer.Option("--method", help="A method by name (see `uldp methods`).")]
-
-EpsilonOption = Annotated[
-    float | None, typer.Option("--epsilon", help="The epsilon to keep to (privacy.epsilon); the noise follows.")
-]
-DeltaOption = Annotated[float | None, typer.Option("--delta", help="The delta of it (privacy.delta).")]
-RoundsOption = Annotated[int | None, typer.Option("--rounds", help="The number of rounds (method.rounds).")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Of everything that is simulated (run.seed).")]
 
 
 def shortcuts(
@@ -64,17 +44,14 @@ def experiment_from(
     if file is not None and preset_name:
         raise ConfigError("goes with --dataset, not with a file", location="--preset", value=preset_name)
     if (file is None) == (dataset is None):
-        raise ConfigError(
-            "give an experiment file, or --dataset NAME (and --method NAME), not both and not neither",
-            location="command line",
-        )
+        wanted = "give an experiment file, or --dataset NAME (and --method NAME), not both and not neither"
+        raise ConfigError(wanted, location="command line")
     if file is not None:
         tree, base = read_toml(file), file.resolve().parent
         admit = admit or Announcing(overrides)
         admit(apply_overrides(tree, overrides))
         if method is not None:
             admit(tree)  # the file's own method is looked up too: its settings are left behind
-        if method is not None:
             tree = _without_other_noise(tree, method)
             tree = {**tree, "method": _another_method(tree.get("method", {}), method)}
     else:
@@ -102,13 +79,21 @@ class Announcing:
         new = [one for one in foreign_code(tree) if one not in self._said]
         self._said.update(new)
         if new:
-            typer.echo(f"this experiment runs code that is not uldp's: {', '.join(map(str, new))}", err=True)
+            say(f"this experiment runs code that is not uldp's: {', '.join(map(str, new))}")
 
 
 def experiment_of(directory: RunDirectory) -> Experiment:
     """The experiment of a run, which may be somebody else's."""
     Announcing()(directory.read_json("experiment.json"))
     return directory.experiment()
+
+
+def new_run(prepared: Prepared, out: Path | None) -> RunDirectory:
+    """A new run directory: ``out``, or the next free one of ``runs/DATASET-METHOD-N``."""
+    from uldp.runs.directory import RunDirectory
+
+    name = f"{prepared.federation.name}-{prepared.experiment.method_name}".replace("/", "-").replace(":", "-")
+    return RunDirectory.create(out or RunDirectory.next_free(Path("runs"), name), prepared.experiment)
 
 
 def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from gmpy2 import gcd, mpz
 from uldp.errors import ConfigError, MessageRefused
 from uldp.rng import SecretStream
 
-_BLOCK_WORDS: Final = 1 << 17  # 1 MB of keystream at a time: bounds memory whatever the count
+BLOCK_WORDS: Final = 1 << 17  # 1 MB of keystream at a time: bounds memory whatever the count
 
 
 def uniform_below(stream: SecretStream, bound: int, count: int) -> list[mpz]:
@@ -38,19 +38,14 @@ def uniform_below(stream: SecretStream, bound: int, count: int) -> list[mpz]:
     if not bits:
         return [mpz(0)] * count
     words = -(-bits // 64)
-    block = max(1, _BLOCK_WORDS // words)
+    block = max(1, BLOCK_WORDS // words)
     drawn: list[mpz] = []
     while missing := count - len(drawn):
-        candidates = _candidates(stream, bits, words, min(missing, block))
+        rows = stream.words(min(missing, block) * words).reshape(-1, words)
+        rows[:, -1] &= np.uint64((1 << (bits - 64 * (words - 1))) - 1)
+        candidates = _cut(rows.astype("<u8", copy=False).tobytes(), 8 * words)
         drawn += [candidate for candidate in candidates if candidate < limit]
     return drawn
-
-
-def _candidates(stream: SecretStream, bits: int, words: int, count: int) -> list[mpz]:
-    """The next ``count`` numbers of ``bits`` bits."""
-    rows = stream.words(count * words).reshape(count, words)
-    rows[:, -1] &= np.uint64((1 << (bits - 64 * (words - 1))) - 1)
-    return _cut(rows.astype("<u8", copy=False).tobytes(), 8 * words)
 
 
 def uniform_units(stream: SecretStream, modulus: int, count: int, *, radical: int | None = None) -> list[mpz]:
@@ -69,10 +64,15 @@ def uniform_units(stream: SecretStream, modulus: int, count: int, *, radical: in
 
 def coprime(values: Iterable[int], modulus: int) -> bool:
     """Whether all values are coprime to the modulus: one gcd of their product, for a gcd costs many products."""
-    product = mpz(1)
+    return bool(gcd(product(values, modulus), modulus) == 1)
+
+
+def product(values: Iterable[int], modulus: int) -> mpz:
+    """The product of the values modulo ``modulus``."""
+    result = mpz(1)
     for value in values:
-        product = product * (value % modulus) % modulus
-    return bool(gcd(product, modulus) == 1)
+        result = result * (value % modulus) % modulus
+    return result
 
 
 def pack(values: Sequence[int], width: int) -> bytes:
@@ -94,9 +94,8 @@ def unpack(data: bytes, width: int, count: int, location: str) -> list[mpz]:
     [1, 258]
     """
     if len(data) != width * count:
-        raise MessageRefused(
-            f"{count} numbers of {width} bytes take {width * count} bytes, not {len(data)}", location=location
-        )
+        reason = f"{count} numbers of {width} bytes take {width * count} bytes, not {len(data)}"
+        raise MessageRefused(reason, location=location)
     return _cut(data, width)
 
 

@@ -1,7 +1,7 @@
 """Who a silo is, and what two silos share: signing keys, key agreement, keys for a purpose, sealed messages.
 
 The server relays everything, so it could put itself between two silos. Therefore each silo signs its agreement key with
-a long-term key whose public half stands in the experiment. Ed25519 signs, X25519 agrees, HKDF-SHA256 derives, ChaCha20
+a long-term key whose public half is in the experiment. Ed25519 signs, X25519 agrees, HKDF-SHA256 derives, ChaCha20
 with Poly1305 seals. The paper agrees in a finite field; ``docs/decisions/0008`` says why we do not.
 """
 
@@ -51,10 +51,8 @@ def verify(public: bytes, signature: bytes, parts: tuple[PathPart | bytes, ...],
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, path_bytes(parts))
     except (InvalidSignature, ValueError) as error:
-        raise MessageRefused(
-            "the signature of its key does not fit its identity in the experiment; somebody may sit in between",
-            location=location,
-        ) from error
+        reason = "the signature of its key does not fit its identity in the experiment; somebody may sit in between"
+        raise MessageRefused(reason, location=location) from error
 
 
 @dataclass(frozen=True)
@@ -76,9 +74,8 @@ class AgreementKey:
         try:
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(peer))
         except ValueError as error:  # wrong length, or a point of low order: the shared secret would be known to all
-            raise MessageRefused(
-                "its public key is not usable (of low order, or not 32 bytes)", location=location
-            ) from error
+            reason = "its public key is not usable (of low order, or not 32 bytes)"
+            raise MessageRefused(reason, location=location) from error
         if peer == self.public:
             raise MessageRefused("sent this silo's own public key back", location=location)
         ends = b"".join(sorted((self.public, peer)))
@@ -104,13 +101,22 @@ class SharedKey:
 
     def seal(self, message: bytes, *purpose: PathPart | bytes) -> bytes:
         """``message`` encrypted and authenticated. Seal one message per purpose."""
-        return ChaCha20Poly1305(self.key("seal", *purpose)).encrypt(_NONCE, message, None)
+        return seal(self.key("seal", *purpose), message)
 
     def open(self, sealed: bytes, *purpose: PathPart | bytes, location: str) -> bytes:
         """The message in ``sealed``, if a holder of this secret sealed it for this purpose."""
-        try:
-            return ChaCha20Poly1305(self.key("seal", *purpose)).decrypt(_NONCE, sealed, None)
-        except (InvalidTag, ValueError) as error:
-            raise MessageRefused(
-                "a sealed message was changed, or sealed by somebody else", location=location
-            ) from error
+        reason = "a sealed message was changed, or sealed by somebody else"
+        return unseal(self.key("seal", *purpose), sealed, location, reason)
+
+
+def seal(key: bytes, message: bytes) -> bytes:
+    """``message`` encrypted and authenticated under a key that seals nothing else."""
+    return ChaCha20Poly1305(key).encrypt(_NONCE, message, None)
+
+
+def unseal(key: bytes, sealed: bytes, location: str, reason: str) -> bytes:
+    """The message in ``sealed``, if it was sealed under ``key``; else it is refused for this ``reason``."""
+    try:
+        return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, None)
+    except (InvalidTag, ValueError) as error:
+        raise MessageRefused(reason, location=location) from error

@@ -1,13 +1,13 @@
 """Many products of powers of the same bases modulo n^2: prod_u base_u^(e_uj) for every column j.
 
-The method is Straus's: the bases are taken in groups, the product of every subset of a group is kept in a table, and a
+The method is Straus's: the bases are taken in groups, the product of every subset of a group is in a table, and a
 column costs one multiplication per group and bit of the exponents, plus one squaring per bit. Two things are added.
 
 *Split numbers.* A multiplication modulo n^2 is made cheaper by the shape of the modulus. Any unit is
 
     T = t (1 + n a)  modulo n^2,    t = T mod n,    a = (T div n) / t mod n,
 
-and (1 + n a)(1 + n b) = 1 + n (a + b). So a table keeps the pair (t, a): a running product is multiplied by t, which is
+and (1 + n a)(1 + n b) = 1 + n (a + b). So a table holds the pair (t, a): a running product is multiplied by t, which is
 half as long as T, and the a are simply added up; 1 + n times their sum enters once, at the end. At 6144 bits this takes
 6 us where ``acc * T % n2`` takes 11, and Barrett, Montgomery or late reduction by hand take longer still.
 
@@ -27,8 +27,9 @@ import numpy as np
 import numpy.typing as npt
 from gmpy2 import f_divmod, gcd, invert, isqrt, mpz, powmod
 
+from uldp.crypto.integers import product
 from uldp.crypto.parallel import spread
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, require
 from uldp.vectors import Integers
 
 MAX_BITS: Final = 63
@@ -37,12 +38,12 @@ _PLACE: Final = "crypto.multiexp"
 _TABLE_BYTES: Final = 40 << 20
 _OBJECT_BYTES: Final = 128  # of the two numbers of an entry, besides their digits
 _MAX_GROUP: Final = 16
-_BLOCK: Final = 1 << 18  # exponents whose bits are unpacked at a time
+BLOCK: Final = 1 << 18  # exponents whose bits are unpacked at a time
 
 # Costs in multiplications by an entry, measured at 6144 bits.
 _SQUARING: Final = 1.65
 _ENTRY: Final = 2.25
-_WORTH_A_FORK: Final = 4000.0
+WORTH_A_FORK: Final = 4000.0
 
 
 class Split(NamedTuple):  # made by the ten thousand: a frozen dataclass takes three times as long to make
@@ -127,7 +128,7 @@ def products(bases: Sequence[mpz], exponents: Integers, bits: int, modulus: mpz,
     _check(len(bases), exponents, bits)
     modulus = mpz(modulus)
     n = isqrt(modulus)
-    whole = _product(bases, modulus)
+    whole = product(bases, modulus)
     if n * n != modulus or gcd(whole, n) != 1:
         raise ConfigError("the modulus is not a square, or a base is not a unit", location=_PLACE)
     columns = exponents.shape[1]
@@ -135,7 +136,7 @@ def products(bases: Sequence[mpz], exponents: Integers, bits: int, modulus: mpz,
         return [mpz(1)] * columns
     entry_bytes = 2 * ((n.bit_length() + 7) // 8) + _OBJECT_BYTES
     plan = Plan.cheapest(len(bases), columns, bits, _TABLE_BYTES // entry_bytes)
-    if plan.cost < _WORTH_A_FORK:
+    if plan.cost < WORTH_A_FORK:
         workers = 1
     table = _Table.build(bases, plan, n, workers)
     correction = invert(powmod(whole, mpz(1) << (bits - 1), modulus), modulus)
@@ -148,23 +149,13 @@ def products(bases: Sequence[mpz], exponents: Integers, bits: int, modulus: mpz,
 
 
 def _check(bases: int, exponents: Integers, bits: int) -> None:
-    if not 1 <= bits <= MAX_BITS:
-        raise ConfigError(f"exponents of 1 to {MAX_BITS} bits, not {bits}", location=_PLACE, value=bits)
+    require(1 <= bits <= MAX_BITS, _PLACE, bits, f"exponents of 1 to {MAX_BITS} bits")
     if exponents.dtype != np.int64 or exponents.ndim != 2 or len(exponents) != bases:
-        raise ConfigError(
-            f"one row of int64 exponents for each of {bases} bases, not {exponents.shape} of {exponents.dtype}",
-            location=_PLACE,
-        )
+        reason = f"one row of int64 exponents for each of {bases} bases, not {exponents.shape} of {exponents.dtype}"
+        raise ConfigError(reason, location=_PLACE)
     limit = 1 << (bits - 1)
     if exponents.size and not -limit < int(exponents.min()) <= int(exponents.max()) < limit:
         raise ConfigError(f"an exponent has more than {bits - 1} bits and a sign", location=_PLACE)
-
-
-def _product(values: Sequence[mpz], modulus: mpz) -> mpz:
-    product = mpz(1)
-    for value in values:
-        product = product * value % modulus
-    return product
 
 
 @dataclass(frozen=True)
@@ -198,7 +189,7 @@ class _Table:
         before = (np.cumsum((1 << sizes) - 1) - ((1 << sizes) - 1))[:, None]  # entries of the groups before
         bits = self.plan.piece_bits
         shifts = [np.uint64(piece * bits) for piece in range(self.plan.pieces)]
-        block = max(1, _BLOCK // int(sizes.sum()))
+        block = max(1, BLOCK // int(sizes.sum()))
         for start in range(part.start, part.stop, block):
             columns = exponents[:, start : min(start + block, part.stop)]
             pieces = np.concatenate([columns >> shift for shift in shifts])

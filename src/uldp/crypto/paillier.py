@@ -21,7 +21,7 @@ from gmpy2 import gcd, invert, is_power, is_prime, mpz, powmod, primorial
 
 from uldp.crypto.integers import coprime, uniform_below, uniform_units
 from uldp.crypto.parallel import spread
-from uldp.errors import ConfigError, MessageRefused
+from uldp.errors import ConfigError, MessageRefused, require
 from uldp.rng import SecretStream
 
 MIN_BITS: Final = 64
@@ -103,14 +103,6 @@ class PublicKey:
         """A ciphertext of the sum of two plaintexts."""
         return mpz(a) * b % self.n2
 
-    def scale(self, c: int, k: int) -> mpz:
-        """A ciphertext of k times the plaintext.
-
-        A negative k costs one inverse. Reduced modulo n it would be an exponent of full size, some fifty times dearer.
-        """
-        power = powmod(c, abs(k), self.n2)
-        return invert(power, self.n2) if k < 0 else power
-
     def check(self, ciphertexts: Sequence[int], location: str) -> None:
         """Refuse another party's numbers unless all of them are units modulo n^2."""
         for position, c in enumerate(ciphertexts):
@@ -138,10 +130,8 @@ class PrivateKey:
     @classmethod
     def generate(cls, bits: int, stream: SecretStream) -> PrivateKey:
         """A key whose n has exactly ``bits`` bits; the primes are uniform among those with the two top bits set."""
-        if bits % 2 or bits < MIN_BITS:
-            raise ConfigError(
-                f"an even number of bits, at least {MIN_BITS}, not {bits}", location="crypto.key_bits", value=bits
-            )
+        wanted = f"an even number of bits, at least {MIN_BITS}"
+        require(bits % 2 == 0 and bits >= MIN_BITS, "crypto.key_bits", bits, wanted)
         p = _prime(bits // 2, stream)
         q = _prime(bits // 2, stream)
         while abs(p - q).bit_length() <= max(0, bits // 2 - 100):  # FIPS 186-5, A.1.3: else n is easy to factor
@@ -181,20 +171,12 @@ class PrivateKey:
         For r uniform, r^q modulo p and r^p modulo q are uniform and independent, since the exponents are coprime to
         the orders. They are drawn directly, as the parts of one unit modulo n; the distribution is that of ``encrypt``.
         """
-        units = uniform_units(stream, self.public.n, len(ms))
-
-        def work(part: range) -> list[mpz]:
-            return [self._blind(ms[i], units[i], units[i]) for i in part]
-
-        return spread(work, len(ms), workers, self.public.width)
+        units, width = uniform_units(stream, self.public.n, len(ms)), self.public.width
+        return spread(lambda part: [self._blind(ms[i], units[i], units[i]) for i in part], len(ms), workers, width)
 
     def decrypt_all(self, cs: Sequence[int], workers: int) -> list[mpz]:
         """The plaintext of each ciphertext."""
-
-        def work(part: range) -> list[mpz]:
-            return [self.decrypt(cs[i]) for i in part]
-
-        return spread(work, len(cs), workers, self.public.plain_width)
+        return spread(lambda part: [self.decrypt(cs[i]) for i in part], len(cs), workers, self.public.plain_width)
 
     def _blind(self, m: int, y_p: int, y_q: int) -> mpz:
         """(1 + m n) times the n-th residue that is y_p^p modulo p^2 and y_q^q modulo q^2."""

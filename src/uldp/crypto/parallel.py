@@ -29,13 +29,13 @@ from typing import Final, Never
 from gmpy2 import mpz
 
 from uldp.crypto.integers import pack, unpack
-from uldp.errors import ConfigError, first_line
+from uldp.errors import first_line, require
 
 Work = Callable[[range], Sequence[int]]
 
 _HEADER: Final = struct.Struct("<?Q")  # whether it went well, and the bytes that follow
 _CHUNK: Final = 1 << 20
-_CAN_FORK: Final = sys.platform == "linux"  # elsewhere a fork without exec is unsafe or does not exist
+CAN_FORK: Final = sys.platform == "linux"  # elsewhere a fork without exec is unsafe or does not exist
 
 
 def parts(count: int, workers: int) -> list[range]:
@@ -56,9 +56,8 @@ def spread(work: Work, count: int, workers: int, width: int) -> list[mpz]:
     process does the first part; where there is one worker, or no safe fork, it does everything. Do not use BLAS or
     locks in ``work``: other threads of the parent do not exist in a child, and what they held stays held.
     """
-    if workers < 1:
-        raise ConfigError(f"at least one worker, not {workers}", location="workers", value=workers)
-    if workers == 1 or count < 2 or not _CAN_FORK:
+    require(workers >= 1, "workers", workers, "at least one worker")
+    if workers == 1 or count < 2 or not CAN_FORK:
         return [mpz(value) for value in work(range(count))]
     mine, *others = parts(count, workers)
     children: list[_Child] = []

@@ -1,4 +1,4 @@
-"""Fresh n-th residues: what a ciphertext is multiplied by so that its randomness tells nothing, even to the key holder.
+"""Fresh n-th residues: what a ciphertext is multiplied by so that its randomness shows nothing, even to the key holder.
 
 The key holder takes n-th roots. A product of powers of its own ciphertexts therefore shows it how the product was
 made, whatever noise is in the plaintext. Multiplied by r^n with r uniform in Z_n^*, the product has uniform randomness.
@@ -65,13 +65,13 @@ def distance_bound(bits: int, bases: int) -> float:
     >>> distance_bound(3072, 278) < -128 < distance_bound(3072, 270)
     True
     """
-    characters, divides = _small_orders()
+    characters, divides = small_orders()
     small = np.logaddexp2.reduce(characters + bases * divides)
     return float(np.logaddexp2(small, bits - DIGIT_BITS * bases) - 2.0) / 2.0
 
 
 @lru_cache(maxsize=1)
-def _small_orders() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def small_orders() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """log2(m^2 - 1) and log2 P[m divides x - x'] for 2 <= m < N and x, x' uniform in [0, N)."""
     size = 1 << DIGIT_BITS
     orders = np.arange(2, size)
@@ -116,11 +116,7 @@ def lookup_cost(bits: int) -> float:
 def direct(public: PublicKey, stream: SecretStream, count: int, workers: int) -> list[mpz]:
     """``count`` residues r^n with r uniform in Z_n^*."""
     roots = uniform_units(stream, public.n, count)
-
-    def work(part: range) -> list[mpz]:
-        return [public.residue(roots[i]) for i in part]
-
-    return spread(work, count, workers, public.width)
+    return spread(lambda part: [public.residue(roots[i]) for i in part], count, workers, public.width)
 
 
 class ResidueTable:

@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from nacl import exceptions as nacl_errors
 from nacl.bindings import (
     crypto_core_ed25519_add,
@@ -33,12 +31,10 @@ from nacl.bindings import (
     crypto_scalarmult_ed25519_noclamp,
 )
 
-from uldp.errors import ConfigError, MessageRefused
+from uldp.errors import ConfigError, MessageRefused, require
 from uldp.rng import PathPart, SecretStream, path_bytes
 
 POINT_BYTES: Final = 32
-SEAL_BYTES: Final = 16
-_NONCE: Final = bytes(12)  # every key seals one message only
 
 Context = tuple[PathPart | bytes, ...]
 
@@ -59,10 +55,10 @@ def check_point(point: bytes, location: str) -> None:
 
 def _oracle(context: Context, offer: bytes, choice: bytes) -> Callable[[bytes], bytes]:
     """H of the whole exchange, but for the point. The slot's number is in that: another slot has another point."""
-    begun = hashlib.blake2b(path_bytes((*context, offer, choice)), digest_size=32, person=b"uldp.transfer")
+    prefix = hashlib.blake2b(path_bytes((*context, offer, choice)), digest_size=32, person=b"uldp.transfer")
 
     def key(point: bytes) -> bytes:
-        state = begun.copy()
+        state = prefix.copy()
         state.update(path_bytes((point,)))
         return state.digest()
 
@@ -78,8 +74,7 @@ class Sender:
 
     @classmethod
     def draw(cls, stream: SecretStream, slots: int) -> Sender:
-        if slots < 2:
-            raise ConfigError(f"a choice needs at least 2 slots, not {slots}", location="crypto.transfer", value=slots)
+        require(slots >= 2, "crypto.transfer", slots, "a choice needs at least 2 slots")
         return cls(_scalar(stream), slots)
 
     @cached_property
@@ -134,16 +129,3 @@ class Chooser:
             choice = bytes(crypto_core_ed25519_add(choice, self._multiples[index - 1]))
         point = bytes(crypto_scalarmult_ed25519_noclamp(scalar, self.offer))
         return choice, _oracle(context, self.offer, choice)(point)
-
-
-def seal(key: bytes, message: bytes) -> bytes:
-    """``message`` encrypted and authenticated under a key that seals nothing else."""
-    return ChaCha20Poly1305(key).encrypt(_NONCE, message, None)
-
-
-def unseal(key: bytes, sealed: bytes, location: str) -> bytes:
-    """The message in ``sealed``, if it was sealed under ``key``."""
-    try:
-        return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, None)
-    except (InvalidTag, ValueError) as error:
-        raise MessageRefused("what was offered does not open with the chosen key", location=location) from error

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from uldp.data.federation import IntArray, LabelArray
 from uldp.elementary import power
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, require
 from uldp.rng import Streams
 
 ALLOCATIONS: Final = ("uniform", "zipf", "non-iid", "as-is")
@@ -51,7 +51,9 @@ def allocate(
         user = _users_with_two_labels(labels, popularity, streams)
     else:
         user = _draw(popularity, len(labels), streams.child("user"))
-    return user, _silos_of(user, users, silos, silo_exponent, streams)
+    order = np.argsort(streams.child("silo-order").generator().random((users, silos)), axis=1)
+    rank = _draw(bounded_zipf(silos, silo_exponent), len(user), streams.child("silo"))
+    return user, order[user, rank].astype(np.int64)
 
 
 def allocate_given(
@@ -104,45 +106,31 @@ def bounded_zipf(ranks: int, exponent: float) -> Weights:
 
 def _check(labels: LabelArray, users: int, silos: int, kind: str, user_exponent: float, silo_exponent: float) -> None:
     if kind not in ALLOCATIONS:
-        raise ConfigError(
-            f"unknown allocation {kind!r}. Known: {', '.join(ALLOCATIONS)}",
-            location="data.allocation",
-            value=kind,
-        )
+        reason = f"unknown allocation {kind!r}. Known: {', '.join(ALLOCATIONS)}"
+        raise ConfigError(reason, location="data.allocation", value=kind)
     if kind == "as-is":
-        raise ConfigError(
-            "'as-is' needs data that says whose each record is; choose uniform, zipf or non-iid",
-            location="data.allocation",
-            value=kind,
-        )
-    if users < 1:
-        raise ConfigError(f"at least 1 user, not {users}", location="data.users", value=users)
-    if silos < 1:
-        raise ConfigError(f"at least 1 silo, not {silos}", location="data.silos", value=silos)
-    for name, exponent in (("user_exponent", user_exponent), ("silo_exponent", silo_exponent)):
-        if not 0 <= exponent < float("inf"):
-            raise ConfigError(
-                f"zero or a positive number, not {exponent}", location=f"data.options.{name}", value=exponent
-            )
-    if kind == "non-iid":
-        _check_labels(labels, users)
-
-
-def _check_labels(labels: LabelArray, users: int) -> None:
+        reason = "'as-is' needs data that says whose each record is; choose uniform, zipf or non-iid"
+        raise ConfigError(reason, location="data.allocation", value=kind)
+    require(silos >= 1, "data.silos", silos, "at least 1 silo")
+    _check_zipf(users, user_exponent=user_exponent, silo_exponent=silo_exponent)
+    if kind != "non-iid":
+        return
     if not np.issubdtype(labels.dtype, np.integer):
-        raise ConfigError(
-            "'non-iid' limits the labels of a user, so it needs classes; this data has a numeric label",
-            location="data.allocation",
-            value="non-iid",
-        )
+        reason = "'non-iid' limits the labels of a user, so it needs classes; this data has a numeric label"
+        raise ConfigError(reason, location="data.allocation", value="non-iid")
     classes = len(np.unique(labels))
     if LABELS_PER_USER * users < classes:
-        raise ConfigError(
+        reason = (
             f"{users} users with at most {LABELS_PER_USER} labels each cannot hold {classes} labels;"
-            f" at least {-(-classes // LABELS_PER_USER)} users are needed",
-            location="data.users",
-            value=users,
+            f" at least {-(-classes // LABELS_PER_USER)} users are needed"
         )
+        raise ConfigError(reason, location="data.users", value=users)
+
+
+def _check_zipf(users: int, **exponents: float) -> None:
+    require(users >= 1, "data.users", users, "at least 1 user")
+    for name, exponent in exponents.items():
+        require(0 <= exponent < math.inf, f"data.options.{name}", exponent, "zero or a positive number")
 
 
 def _popularity(users: int, exponent: float, streams: Streams) -> Weights:
@@ -162,12 +150,6 @@ def _invert(shares: Weights, uniform: Weights) -> IntArray:
     drawn: IntArray = np.searchsorted(edges, uniform * edges[-1], side="right").astype(np.int64)
     np.minimum(drawn, len(shares) - 1, out=drawn)
     return drawn
-
-
-def _silos_of(user: IntArray, users: int, silos: int, exponent: float, streams: Streams) -> IntArray:
-    order = np.argsort(streams.child("silo-order").generator().random((users, silos)), axis=1)
-    rank = _draw(bounded_zipf(silos, exponent), len(user), streams.child("silo"))
-    return order[user, rank].astype(np.int64)
 
 
 def _users_with_two_labels(labels: LabelArray, popularity: Weights, streams: Streams) -> IntArray:
@@ -205,32 +187,14 @@ def _check_given(
         known = kind in ALLOCATIONS
         what = f"{kind!r} is not for data whose silos are given" if known else f"unknown allocation {kind!r}"
         raise ConfigError(f"{what}. Known here: {', '.join(GIVEN_ALLOCATIONS)}", location="data.allocation", value=kind)
-    if users < 1:
-        raise ConfigError(f"at least 1 user, not {users}", location="data.users", value=users)
-    if not 0 <= user_exponent < float("inf"):
-        raise ConfigError(
-            f"zero or a positive number, not {user_exponent}",
-            location="data.options.user_exponent",
-            value=user_exponent,
-        )
-    if not 0 <= preferred_share <= 1:
-        raise ConfigError(
-            f"a share from 0 to 1, not {preferred_share}",
-            location="data.options.preferred_share",
-            value=preferred_share,
-        )
+    _check_zipf(users, user_exponent=user_exponent)
+    require(0 <= preferred_share <= 1, "data.options.preferred_share", preferred_share, "a share from 0 to 1")
     if any(0 < size < least for size in sizes):
-        raise ConfigError(
-            f"a silo has {min(size for size in sizes if size)} record(s), but each user in a silo needs {least}",
-            location="data.allocation",
-            value=kind,
-        )
+        reason = f"a silo has {min(size for size in sizes if size)} record(s), but each user in a silo needs {least}"
+        raise ConfigError(reason, location="data.allocation", value=kind)
     lots = sum(size // least for size in sizes)
-    if kind == "zipf" and users > lots:
-        what = "record" if least == 1 else f"lot of {least} records"
-        raise ConfigError(
-            f"at most {lots} users, so that each has a {what}, not {users}", location="data.users", value=users
-        )
+    what = "record" if least == 1 else f"lot of {least} records"
+    require(kind != "zipf" or users <= lots, "data.users", users, f"at most {lots} users, so that each has a {what}")
 
 
 def _at_least_one_each(lots: int, users: int, exponent: float, streams: Streams) -> IntArray:
@@ -244,8 +208,7 @@ def _at_least_one_each(lots: int, users: int, exponent: float, streams: Streams)
 
 def _with_preferred_silos(counts: IntArray, sizes: IntArray, share: float, streams: Streams) -> IntArray:
     """How many lots each user has in each silo, as a (users, silos) matrix with sums ``counts`` and ``sizes``."""
-    main = _main_parts(counts, share, streams)
-    preferred, main = _preferred_silos(main, sizes, streams)
+    preferred, main = _preferred_silos(_main_parts(counts, share, streams), sizes, streams)
     held = np.zeros((len(counts), len(sizes)), dtype=np.int64)
     held[np.arange(len(counts)), preferred] = main
     owners = np.repeat(np.arange(len(counts)), counts - main)

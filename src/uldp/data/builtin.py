@@ -20,22 +20,22 @@ from uldp.data.sets import (
     tcga_brca,
 )
 from uldp.data.sets.base import Dataset
-from uldp.errors import ConfigError, did_you_mean, shown
+from uldp.errors import ConfigError, check_keys, did_you_mean, require
 from uldp.plugins import named_object
 from uldp.rng import Streams
 
 NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 
-_ALL: Final[tuple[Dataset, ...]] = (
-    breast_cancer.DATASET,
-    digits.DATASET,
-    synthetic.DATASET,
-    heart_disease.DATASET,
-    tcga_brca.DATASET,
-    creditcard.DATASET,
-    mnist.DATASET,
-    cifar10.DATASET,
-    medical_mnist.DATASET,
+_SETS: Final = (
+    breast_cancer,
+    digits,
+    synthetic,
+    heart_disease,
+    tcga_brca,
+    creditcard,
+    mnist,
+    cifar10,
+    medical_mnist,
 )
 
 
@@ -47,7 +47,7 @@ def datasets() -> Mapping[str, Dataset]:
     >>> [name for name, dataset in datasets().items() if dataset.files is not None]
     ['heart-disease', 'tcga-brca', 'creditcard', 'mnist', 'cifar10', 'medical-mnist']
     """
-    return MappingProxyType({dataset.info.name: dataset for dataset in _ALL})
+    return {module.DATASET.info.name: module.DATASET for module in _SETS}
 
 
 def dataset(name: str) -> Dataset:
@@ -59,11 +59,8 @@ def dataset(name: str) -> Dataset:
             raise ConfigError(f"{name!r} is no Dataset (uldp.data.sets.base)", location="data.dataset", value=name)
         return found
     if name not in known:
-        raise ConfigError(
-            f"unknown data set {name!r}. Known: {', '.join(known)}{did_you_mean(name, known)}",
-            location="data.dataset",
-            value=name,
-        )
+        reason = f"unknown data set {name!r}. Known: {', '.join(known)}{did_you_mean(name, known)}"
+        raise ConfigError(reason, location="data.dataset", value=name)
     return known[name]
 
 
@@ -85,33 +82,21 @@ def load_builtin(
     20
     """
     chosen = dataset(name)
+    check_keys(options, sorted(chosen.options), "data.options", chosen.info.name)
     for key, value in options.items():
         _check_option(chosen, key, value)
     info = chosen.info
     users = info.users if users is None else users
     silos = info.silos if silos is None else silos
+    allocation = info.allocation if allocation is None else allocation
     check_size(users, silos)
-    return chosen.load(
-        users,
-        silos,
-        info.allocation if allocation is None else allocation,
-        streams.child("data"),
-        {**chosen.options, **options},
-        data_dir,
-    )
+    return chosen.load(users, silos, allocation, streams.child("data"), {**chosen.options, **options}, data_dir)
 
 
 def _check_option(chosen: Dataset, key: str, value: Any) -> None:
-    known, location = chosen.options, f"data.options.{key}"
-    if key not in known:
-        raise ConfigError(
-            f"unknown key {key!r} for {chosen.info.name}. Known keys: {', '.join(sorted(known))}"
-            + did_you_mean(key, known),
-            location="data.options",
-            value=key,
-        )
-    if isinstance(known[key], bool):
-        if not isinstance(value, bool):
-            raise ConfigError(f"true or false, not {shown(value)}", location=location, value=value)
-    elif isinstance(known[key], int | float) and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ConfigError(f"a number, not {shown(value)}", location=location, value=value)
+    default = chosen.options[key]
+    if isinstance(default, bool):
+        require(isinstance(value, bool), f"data.options.{key}", value, "true or false")
+    elif isinstance(default, int | float):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        require(number, f"data.options.{key}", value, "a number")

@@ -1,9 +1,12 @@
-"""The columns of a schema: each turns cells into numbers by public constants, and tells what is wrong."""
+"""The columns of a schema: each turns cells into numbers by public constants, and reports what is wrong.
+
+Trees are read by hand: msgspec.convert would name neither the value nor what the parties have to agree on.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +16,7 @@ import numpy.typing as npt
 from uldp.data import values
 from uldp.data.federation import LabelArray, Task
 from uldp.data.values import MISSING, UNKNOWN, Value
-from uldp.errors import ConfigError, shown
+from uldp.errors import ConfigError, check_keys, require, shown
 from uldp.limits import MAX_FEATURES
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ def find(kind: str, column: pd.Series, wrong: Mask, expected: str) -> list[Findi
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A number, scaled to [-1, 1] by an agreed range; ``missing`` stands in for a missing value."""
+    """A number, scaled to [-1, 1] by an agreed range; ``missing`` is imputed for a missing value."""
 
     name: str
     low: float
@@ -67,19 +70,6 @@ class NumberColumn:
         numbers, findings = _read_numbers(column, self.low, self.high, impute=self.missing)
         return _scale(numbers, self.low, self.high)[:, None], findings
 
-    @classmethod
-    def from_dict(cls, name: str, tree: Tree, location: str) -> NumberColumn:
-        check_keys(tree, ("kind", "range", "missing"), location)
-        low, high = _range(tree, location)
-        missing = tree.get("missing")
-        if missing is not None and not (_is_number(missing) and low <= missing <= high):
-            raise ConfigError(
-                f"a number within the range [{low:g}, {high:g}], not {shown(missing)}",
-                location=f"{location}.missing",
-                value=missing,
-            )
-        return cls(name, low, high, None if missing is None else float(missing))
-
     def to_dict(self) -> dict[str, Any]:
         tree: dict[str, Any] = {"kind": "number", "range": [self.low, self.high]}
         return tree if self.missing is None else tree | {"missing": self.missing}
@@ -87,7 +77,7 @@ class NumberColumn:
 
 @dataclass(frozen=True)
 class CategoryColumn:
-    """One of an agreed list, one-hot; ``missing`` names the category that stands in for a missing value."""
+    """One of an agreed list, one-hot; ``missing`` names the category that is imputed for a missing value."""
 
     name: str
     categories: tuple[Value, ...]
@@ -106,19 +96,6 @@ class CategoryColumn:
         else:
             codes[codes == MISSING] = index[values.canonical(self.missing)]
         return (codes[:, None] == np.arange(len(self.categories))).astype(np.float64), findings
-
-    @classmethod
-    def from_dict(cls, name: str, tree: Tree, location: str) -> CategoryColumn:
-        check_keys(tree, ("kind", "categories", "missing"), location)
-        categories = _value_list(tree, "categories", location)
-        missing = tree.get("missing")
-        if missing is not None and values.canonical(missing) not in _index(categories):
-            raise ConfigError(
-                f"{shown(missing)} is not among the categories; name one of them or add it",
-                location=f"{location}.missing",
-                value=missing,
-            )
-        return cls(name, categories, missing)
 
     def to_dict(self) -> dict[str, Any]:
         tree: dict[str, Any] = {"kind": "category", "categories": list(self.categories)}
@@ -172,8 +149,19 @@ Label = ClassLabel | NumberLabel
 
 def column_from_dict(name: str, tree: Any, location: str) -> Column:
     """The column that ``[data.schema.columns.NAME]`` describes."""
-    kind = _kind(tree, ("number", "category"), location)
-    return (NumberColumn if kind == "number" else CategoryColumn).from_dict(name, tree, location)
+    kind, place = _kind(tree, ("number", "category"), location), f"{location}.missing"
+    if kind == "number":
+        check_keys(tree, ("kind", "range", "missing"), location)
+        missing, (low, high) = tree.get("missing"), _range(tree, location)
+        within = missing is None or (_is_number(missing) and low <= missing <= high)
+        require(within, place, missing, f"a number within the range [{low:g}, {high:g}]")
+        return NumberColumn(name, low, high, None if missing is None else float(missing))
+    check_keys(tree, ("kind", "categories", "missing"), location)
+    missing, categories = tree.get("missing"), _value_list(tree, "categories", location)
+    if missing is not None and values.canonical(missing) not in _index(categories):
+        reason = f"{shown(missing)} is not among the categories; name one of them or add it"
+        raise ConfigError(reason, location=place, value=missing)
+    return CategoryColumn(name, categories, missing)
 
 
 def label_from_dict(name: str, tree: Any, location: str) -> Label:
@@ -186,15 +174,6 @@ def label_from_dict(name: str, tree: Any, location: str) -> Label:
     if len(classes) < 2:
         raise ConfigError("at least two classes are needed", location=f"{location}.classes", value=list(classes))
     return ClassLabel(name, classes)
-
-
-def check_keys(tree: Any, known: Collection[str], location: str) -> None:
-    """Refuse anything but a table with only ``known`` keys."""
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"a table with the keys {', '.join(known)}, not {shown(tree)}", location=location, value=tree)
-    for key in tree:
-        if key not in known:
-            raise ConfigError(f"unknown key {key!r}. Known keys: {', '.join(known)}", location=location, value=key)
 
 
 def _read_numbers(column: pd.Series, low: float, high: float, impute: float | None) -> tuple[Matrix, list[Finding]]:
@@ -227,10 +206,7 @@ def _is_number(value: Any) -> bool:
 
 def _kind(tree: Any, known: tuple[str, str], location: str) -> str:
     kind = tree.get("kind") if isinstance(tree, Mapping) else None
-    if kind not in known:
-        raise ConfigError(
-            f'kind = "{known[0]}" or kind = "{known[1]}" is needed, not {shown(kind)}', location=location, value=kind
-        )
+    require(kind in known, location, kind, f'kind = "{known[0]}" or kind = "{known[1]}" is needed')
     return str(kind)
 
 
@@ -238,16 +214,12 @@ def _range(tree: Tree, location: str) -> tuple[float, float]:
     location = f"{location}.range"
     limits = tree.get("range", [])
     if limits in ([], ()):
-        raise ConfigError(
-            "still empty; write the lowest and highest value the parties agree on, e.g. range = [0, 100]",
-            location=location,
-            value=limits,
-        )
-    if not (isinstance(limits, list | tuple) and len(limits) == 2 and all(map(_is_number, limits))):
-        raise ConfigError(f"two finite numbers [lowest, highest], not {shown(limits)}", location=location, value=limits)
+        reason = "still empty; write the lowest and highest value the parties agree on, e.g. range = [0, 100]"
+        raise ConfigError(reason, location=location, value=limits)
+    two_numbers = isinstance(limits, list | tuple) and len(limits) == 2 and all(map(_is_number, limits))
+    require(two_numbers, location, limits, "two finite numbers [lowest, highest]")
     low, high = float(limits[0]), float(limits[1])
-    if not (low < high and math.isfinite(high - low)):
-        raise ConfigError(f"the lowest value comes first, not {shown(limits)}", location=location, value=limits)
+    require(low < high and math.isfinite(high - low), location, limits, "the lowest value comes first")
     return low, high
 
 
@@ -255,15 +227,10 @@ def _value_list(tree: Tree, key: str, location: str) -> tuple[Value, ...]:
     location = f"{location}.{key}"
     listed = tree.get(key, [])
     if listed in ([], ()):
-        raise ConfigError(
-            f'still empty; list the {key} that the parties agree on, e.g. {key} = ["no", "yes"]',
-            location=location,
-            value=listed,
-        )
-    if not isinstance(listed, list | tuple) or not all(isinstance(value, Value) for value in listed):
-        raise ConfigError(
-            f"a list of texts, numbers or true/false, not {shown(listed)}", location=location, value=listed
-        )
+        reason = f'still empty; list the {key} that the parties agree on, e.g. {key} = ["no", "yes"]'
+        raise ConfigError(reason, location=location, value=listed)
+    plain = isinstance(listed, list | tuple) and all(isinstance(value, Value) for value in listed)
+    require(plain, location, listed, "a list of texts, numbers or true/false")
     if len(listed) > MAX_FEATURES:
         raise ConfigError(f"at most {MAX_FEATURES:,} {key}, not {len(listed):,}", location=location, value=len(listed))
     if len(_index(tuple(listed))) < len(listed):

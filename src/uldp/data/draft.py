@@ -28,7 +28,7 @@ MANY_TEXTS: Final = 50  # a text column of more values than this is no category
 MANY_CLASSES: Final = 20  # a numeric label of more values than this is a number to predict
 
 _ID_NAME: Final = re.compile(r"(^|[^A-Za-z])[iI][dD]$|[a-z](Id|ID)$")
-_STAND_IN: Final = "missing"
+_IMPUTED: Final = "missing"
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,20 @@ class Draft:
 
     def to_toml(self, location: str = "data.schema") -> str:
         """The draft as a commented part of an experiment file."""
-        top = {key: value for key, value in self.tree.items() if not isinstance(value, dict)}
-        lines = [f"[{location}]", *_toml_lines(top), f"[{location}.label]", *_toml_lines(self.tree["label"])]
-        for name, column in self.tree["columns"].items():
-            lines += [f"[{location}.columns.{toml_key(name)}]", *_toml_lines(column)]
-        lines.append("# Kinds, and columns left out, are guesses from the files: check every one.")
+        lines = ["# Kinds, and columns left out, are guesses from the files: check every one."]
         lines += [f"# left out: {toml_key(name)} ({why})" for name, why in self.left_out.items()]
-        return "\n".join(lines) + "\n"
+        return schema_toml(self.tree, location) + "\n".join(lines) + "\n"
+
+
+def schema_toml(tree: Mapping[str, Any], location: str = "data.schema") -> str:
+    """A schema's tree as a commented part of an experiment file."""
+    top = {key: value for key, value in tree.items() if not isinstance(value, dict)}
+    lines = [f"[{location}]", *_toml_lines(top), f"[{location}.label]", *_toml_lines(tree["label"])]
+    for name, column in tree["columns"].items():
+        lines += [f"[{location}.columns.{toml_key(name)}]", *_toml_lines(column)]
+    if "statistics" in tree:
+        lines += [f"[{location}.statistics]", *_toml_lines(tree["statistics"])]
+    return "\n".join(lines) + "\n"
 
 
 def draft_silos(
@@ -66,9 +73,7 @@ def draft_silos(
     tables = dict([*silos.items(), *([test] if test else [])])
     for location, table in tables.items():
         for column in (user, label) if location in silos else (label,):
-            if column not in table.columns:
-                there = ", ".join(table.columns)
-                raise DataError(f"no column {column!r}; the table has: {there}", location=location, value=column)
+            _need_column(table, column, location)
     names = dict.fromkeys(name for table in silos.values() for name in table.columns)
     common = [name for name in names if name == user or all(name in table.columns for table in tables.values())]
     draft = draft_schema(
@@ -80,10 +85,8 @@ def draft_silos(
 
 def draft_schema(frame: pd.DataFrame, user: str, label: str, *, from_data: bool) -> Draft:
     """Propose a schema for one table."""
-    for key, column in (("user", user), ("label", label)):
-        if column not in frame.columns:
-            there = ", ".join(map(str, frame.columns))
-            raise DataError(f"no column {column!r}; the table has: {there}", location=f"data.{key}", value=column)
+    _need_column(frame, user, "data.user")
+    _need_column(frame, label, "data.label")
     columns: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     for name in map(str, frame.columns):
@@ -103,6 +106,12 @@ def draft_schema(frame: pd.DataFrame, user: str, label: str, *, from_data: bool)
         "columns": columns,
     }
     return Draft(tree, left_out)
+
+
+def _need_column(table: pd.DataFrame, column: str, location: str) -> None:
+    if column not in table.columns:
+        there = ", ".join(map(str, table.columns))
+        raise DataError(f"no column {column!r}; the table has: {there}", location=location, value=column)
 
 
 @dataclass(frozen=True)
@@ -160,7 +169,7 @@ class _Seen:
 
 
 def _why_left_out(name: str, seen: _Seen) -> str | None:
-    """Names, ids, dates and free text would tell who a person is rather than what is to be learned."""
+    """Names, ids, dates and free text would reveal who a person is rather than what is to be learned."""
     if _ID_NAME.search(name):
         return "looks like an identifier by its name"
     if not seen.distinct:
@@ -183,8 +192,8 @@ def _column(seen: _Seen, from_data: bool) -> dict[str, Any]:
         return {"kind": "category", "categories": []}
     if not seen.missing:
         return {"kind": "category", "categories": seen.listed()}
-    stand_in = [] if _STAND_IN in seen.distinct else [_STAND_IN]
-    return {"kind": "category", "categories": [*seen.listed(), *stand_in], "missing": _STAND_IN}
+    imputed = [] if _IMPUTED in seen.distinct else [_IMPUTED]
+    return {"kind": "category", "categories": [*seen.listed(), *imputed], "missing": _IMPUTED}
 
 
 def _label(seen: _Seen, from_data: bool) -> dict[str, Any]:

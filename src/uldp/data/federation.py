@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from uldp.errors import ConfigError, DataError
 from uldp.limits import MAX_PAIRS, MAX_SILOS, MAX_USERS, check_whole
 
 if TYPE_CHECKING:
-    from uldp.data.people import People
+    from uldp.data.files import Table
     from uldp.data.schema import Schema
 
 FloatArray = npt.NDArray[np.float32]
@@ -25,10 +26,17 @@ LabelArray = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned: ``classes`` labels (0 .. classes-1), or a number when ``classes`` is 0.
+    """What is learned.
 
-    ``label_scale`` and ``label_offset`` are public: label in original units = offset + scale * label. With
-    ``survival`` the label is a time: positive if the event was observed then, negative if observation ended then.
+    Args:
+        classes: Labels are 0 .. classes-1; 0 for a numeric label.
+        label_scale: With ``label_offset``, public: label in original units = offset + scale * label.
+        label_offset: See ``label_scale``.
+        survival: The label is a time: positive if the event was observed then, negative if observation ended then.
+
+    Example:
+        >>> Task(classes=2).kind, Task(classes=0, label_scale=100.0).kind
+        ('classification', 'regression')
     """
 
     classes: int
@@ -45,7 +53,19 @@ class Task:
 
 @dataclass(frozen=True)
 class Records:
-    """Rows of features with their labels. Features are (records, ...) and already preprocessed."""
+    """Rows of features with their labels, already preprocessed.
+
+    Args:
+        features: (records, ...), float32.
+        labels: (records,), int64 or float32.
+
+    Raises:
+        DataError: The lengths differ.
+
+    Example:
+        >>> len(Records(np.zeros((3, 2), np.float32), np.zeros(3, np.int64)))
+        3
+    """
 
     features: FloatArray
     labels: LabelArray
@@ -57,10 +77,35 @@ class Records:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def take(self, rows: npt.NDArray[np.bool_] | IntArray) -> Records:
+        """Only these rows."""
+        return Records(self.features[rows], self.labels[rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Records]) -> Records:
+        """The rows of all parts, one part after the other."""
+        features, labels = zip(*((part.features, part.labels) for part in parts), strict=True)
+        return cls(np.concatenate(features), np.concatenate(labels))
+
 
 @dataclass(frozen=True)
 class SiloData:
-    """One silo's records; ``users[i]`` in 0 .. |U|-1 says whose record i is."""
+    """One silo's records.
+
+    Args:
+        name: The silo's name.
+        features: (records, ...), float32, already preprocessed.
+        labels: (records,), int64 or float32.
+        users: (records,), int64: ``users[i]`` in 0 .. |U|-1 says whose record i is.
+
+    Raises:
+        DataError: The lengths differ.
+
+    Example:
+        >>> silo = SiloData("north", np.zeros((3, 2), np.float32), np.zeros(3, np.int64), np.array([0, 2, 2]))
+        >>> silo.counts(users=4)
+        array([1, 0, 2, 0])
+    """
 
     name: str
     features: FloatArray
@@ -69,10 +114,8 @@ class SiloData:
 
     def __post_init__(self) -> None:
         if not len(self.features) == len(self.labels) == len(self.users):
-            raise DataError(
-                f"{len(self.features)} rows of features, {len(self.labels)} labels, {len(self.users)} users",
-                location=f"silo {self.name}",
-            )
+            reason = f"{len(self.features)} rows of features, {len(self.labels)} labels, {len(self.users)} users"
+            raise DataError(reason, location=f"silo {self.name}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -95,16 +138,46 @@ class SiloData:
 
 
 @dataclass(frozen=True)
-class Federation:
-    """Silos that train one model together. ``users`` is |U|, public, and may exceed the users with records.
+class People:
+    """Whose records own tables hold, so that two runs can be recognised as being about the same people.
 
-    ``caveats`` are what a privacy statement must say about the data. ``no_guarantee`` says why no guarantee holds for
-    these data (for instance because the features were scaled by statistics of them). ``hashed_ids`` says
-    that two people may share a user index. ``notes`` are for whoever holds the data and go nowhere
-    else (for instance how many values were clipped). ``schema``, where there is one, applies the same
-    preprocessing to new tables. ``roster`` is a digest of how ids become users: equal in all silos of one federation.
-    ``holdout`` are the silos' records of people who take no part in training, in the order of the silos; empty where
-    nobody is held out. ``people`` are the ids behind own tables; None where users are made up.
+    All ids, those held out included, in their one spelling (``ids``), whatever the path, the format or the order of a
+    table; and for each table a digest of what it holds besides. None of this is written down as it is:
+    ``uldp.runs.people`` writes digests of it under a key of the owner.
+    """
+
+    ids: frozenset[str] = field(repr=False)
+    tables: frozenset[bytes] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Silos that train one model together.
+
+    Args:
+        name: What reports call the data.
+        silos: The silos' records.
+        users: |U|, public; it may exceed the number of users with records.
+        task: What is learned.
+        test: Records to evaluate on; empty where this party has none.
+        caveats: What a privacy statement must say about the data.
+        no_guarantee: Why no guarantee holds for these data (their features were scaled by their own statistics, for
+            instance); empty where one does.
+        hashed_ids: Whether two people may share a user index.
+        notes: For whoever holds the data, and for nobody else (how many values were clipped, for instance).
+        schema: Where there is one, it applies the same preprocessing to new tables.
+        roster: A digest of how ids become users: equal in all silos of one federation.
+        holdout: The silos' records of people who take no part in training, in the order of the silos.
+        people: The ids behind own tables; None where users are made up.
+
+    Raises:
+        DataError: No silo, two silos of one name, fewer than two users, or a user index beyond |U|.
+
+    Example:
+        >>> silo = SiloData("north", np.zeros((3, 2), np.float32), np.zeros(3, np.int64), np.array([0, 2, 2]))
+        >>> nobody = Records(np.zeros((0, 2), np.float32), np.zeros(0, np.int64))
+        >>> Federation("demo", (silo,), users=4, task=Task(2), test=nobody).counts()
+        array([[1, 0, 2, 0]])
     """
 
     name: str
@@ -128,24 +201,87 @@ class Federation:
         if len(set(names)) != len(names):
             raise DataError(f"two silos have the same name: {', '.join(names)}", location="data.silos")
         if self.users < 2:
-            raise DataError(
-                f"{self.users} user(s): user-level privacy hides one person among others, so two are needed",
-                location="data.users",
-                value=self.users,
-            )
+            reason = f"{self.users} user(s): user-level privacy hides one person among others, so two are needed"
+            raise DataError(reason, location="data.users", value=self.users)
         check_size(self.users, len(self.silos))
         for silo in self.silos:
             if len(silo) and not (silo.users.min() >= 0 and silo.users.max() < self.users):
-                raise DataError(
-                    f"user index {int(silo.users.max())} does not fit |U| = {self.users}; raise data.users",
-                    location=f"silo {silo.name}",
-                    value=int(silo.users.max()),
-                )
+                reason = f"user index {int(silo.users.max())} does not fit |U| = {self.users}; raise data.users"
+                raise DataError(reason, location=f"silo {silo.name}", value=int(silo.users.max()))
             if silo.features.shape[1:] != self.test.features.shape[1:] and len(self.test):
-                raise DataError(
-                    f"features of shape {silo.features.shape[1:]}, in test {self.test.features.shape[1:]}",
-                    location=f"silo {silo.name}",
-                )
+                reason = f"features of shape {silo.features.shape[1:]}, in test {self.test.features.shape[1:]}"
+                raise DataError(reason, location=f"silo {silo.name}")
+
+    @classmethod
+    def from_frames(
+        cls,
+        silos: Mapping[str, Table],
+        *,
+        user: str,
+        label: str,
+        schema: Schema | Mapping[str, Any] | None = None,
+        test: Table | None = None,
+        test_fraction: float | None = None,
+        users: int | Sequence[str | int] | None = None,
+        seed: int = 0,
+    ) -> Federation:
+        """A federation of data frames (or files), one per silo.
+
+        Args:
+            silos: The tables by the silos' names.
+            user: The column of user ids.
+            label: The column to predict.
+            schema: Public constants. Without one they are read from the data, with a warning and a caveat.
+            test: A table to evaluate on.
+            test_fraction: Instead: the fraction of the users to evaluate on; 0.2 if neither is given.
+            users: |U|, the public number of users (ids are hashed into it), or a list of all ids. Without it the ids in
+                the data count as public, and the statement says so.
+            seed: Decides which users are held out for testing.
+
+        Raises:
+            DataError: A table cannot be read as the schema says; the message names columns and rows, never a cell.
+        """
+        from uldp.data.memory import tables_in_memory
+
+        about: dict[str, Any] = {"user": user, "label": label, "schema": schema, "users": users, "seed": seed}
+        return tables_in_memory(silos, test=test, test_fraction=test_fraction, **about)
+
+    @classmethod
+    def from_files(cls, silos: Mapping[str, Path | str], **settings: Any) -> Federation:
+        """A federation of CSV or Parquet files, one per silo; otherwise like :meth:`from_frames`."""
+        return cls.from_frames(silos, **settings)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        silos: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]],
+        *,
+        test: tuple[npt.ArrayLike, npt.ArrayLike],
+        classes: int = 0,
+        users: int | None = None,
+    ) -> Federation:
+        """A federation of arrays: (features, labels, users) for each silo.
+
+        Args:
+            silos: By the silos' names. Features are taken as they are: scale them by public constants. Users are whole
+                numbers from 0.
+            test: (features, labels) to evaluate on.
+            classes: Labels are 0 .. classes-1; 0 for numbers.
+            users: |U|, public; without it the largest user in the data counts as public.
+
+        Raises:
+            DataError: Shapes do not fit together, numbers are not finite, or labels are not classes.
+        """
+        from uldp.data.memory import arrays_in_memory
+
+        return arrays_in_memory(silos, test, classes, users)
+
+    @classmethod
+    def from_dataset(cls, name: str, *, seed: int = 0, **settings: Any) -> Federation:
+        """A built-in data set, see ``uldp data list``; ``settings`` are users, silos, allocation, options."""
+        from uldp.data.memory import built_in
+
+        return built_in(name, seed, settings)
 
     def __iter__(self) -> Iterator[SiloData]:
         return iter(self.silos)

@@ -8,14 +8,15 @@ import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from uldp.errors import DataError
+from uldp.errors import DataError, shown
 from uldp.limits import MAX_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Table: TypeAlias = "Path | str | pd.DataFrame"
 TABLE_ENDINGS: Final = (".csv", ".csv.gz", ".parquet")
 HEADER: Final = "header"
 """The attribute of a table that names all of its columns, also those that were not read."""
@@ -34,20 +35,24 @@ def column_names(frame: pd.DataFrame) -> list[str]:
     return list(map(str, frame.attrs.get(HEADER, frame.columns)))
 
 
-def read_table(path: Path | str, location: str, columns: Collection[str] | None = None) -> pd.DataFrame:
-    """The table in a file, or those of ``columns`` that it has.
+def table_name(table: Table, otherwise: str) -> str:
+    """What errors call a table: its path, or ``otherwise`` for a data frame."""
+    return str(table) if isinstance(table, str | Path) else otherwise
+
+
+def read_table(table: Table, location: str, columns: Collection[str] | None = None) -> pd.DataFrame:
+    """A table in a file or a data frame, or those of ``columns`` that it has.
 
     CSV cells stay text: a type inferred from all rows is any row's to change.
     """
+    if not isinstance(table, str | Path):
+        return _given(table, location, columns)
     from pyarrow import ArrowException
 
-    path = Path(path)
+    path = Path(table)
     if not path.name.lower().endswith(TABLE_ENDINGS):
-        raise DataError(
-            f"{str(path)!r} is no table that can be read here; use {', '.join(TABLE_ENDINGS)}",
-            location=location,
-            value=str(path),
-        )
+        why = f"{str(path)!r} is no table that can be read here; use {', '.join(TABLE_ENDINGS)}"
+        raise DataError(why, location=location, value=str(path))
     try:
         if not path.is_file():
             hint = "; paths are relative to the experiment file" if location.startswith("data") else ""
@@ -59,6 +64,25 @@ def read_table(path: Path | str, location: str, columns: Collection[str] | None 
     except (OSError, EOFError, zlib.error, ValueError, NotImplementedError, ArrowException) as error:
         reason = " ".join(str(error).split())
     raise DataError(f"cannot read {str(path)!r}: {reason}", location=location, value=str(path))
+
+
+def _given(frame: object, location: str, wanted: Collection[str] | None) -> pd.DataFrame:
+    """A data frame as if it had been read from a file."""
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        reason = f"a pandas DataFrame or the path of a table is needed, not {shown(frame)}"
+        raise DataError(reason, location=location, value=type(frame).__name__)
+    names = list(map(str, frame.columns))
+    try:
+        _check_names(names)
+        places = _places(names, wanted)
+    except ValueError as error:
+        raise DataError(str(error), location=location) from None
+    chosen = frame.iloc[:, places].copy()
+    chosen.columns = pd.Index([names[place] for place in places], dtype="object")
+    chosen.attrs = {HEADER: names}
+    return chosen
 
 
 def _read_csv(path: Path, wanted: Collection[str] | None) -> pd.DataFrame:
@@ -87,22 +111,19 @@ def _records(text: Iterable[str]) -> Iterator[list[str]]:
 
     An unbalanced quote mark makes one person's cell swallow other people's rows, and always a line break.
     """
-    reader, row = csv.reader(text, strict=True), 0
-    while True:
-        before = reader.line_num
-        try:
-            record = next(reader)
-        except StopIteration:
-            if not row:
-                raise ValueError("it is empty") from None
-            return
-        except csv.Error as error:
-            raise ValueError(f"{_row(row)} cannot be read ({error}): is a quote mark unbalanced? {_QUOTES}") from None
-        if reader.line_num > before + 1:
-            raise ValueError(f"a cell spans lines ({_row(row)}): is a quote mark unbalanced? {_QUOTES}")
-        if len(record) > 1 or (record and record[0].strip()):
-            yield record
-            row += 1
+    reader, row, before = csv.reader(text, strict=True), 0, 0
+    try:
+        for record in reader:
+            if reader.line_num > before + 1:
+                raise ValueError(f"a cell spans lines ({_row(row)}): is a quote mark unbalanced? {_QUOTES}")
+            before = reader.line_num
+            if len(record) > 1 or (record and record[0].strip()):
+                yield record
+                row += 1
+    except csv.Error as error:
+        raise ValueError(f"{_row(row)} cannot be read ({error}): is a quote mark unbalanced? {_QUOTES}") from None
+    if not row:
+        raise ValueError("it is empty")
 
 
 _QUOTES: Final = (

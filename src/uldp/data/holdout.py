@@ -7,13 +7,13 @@ choice, and no claim rests on its secrecy.
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from uldp.data.federation import Federation, IntArray, SiloData
+from uldp.data.roster import keyed_hash
 from uldp.rng import Streams
 
 
@@ -21,12 +21,11 @@ def held_out_places(users: IntArray, fraction: float, streams: Streams) -> npt.N
     """Which of the rows with these user indices belong to people who are held out: about ``fraction`` of the people."""
     key, limit = streams.child("data", "holdout").key, int(fraction * 2**64)
     found, rows = np.unique(users, return_inverse=True)
-    words = (hmac.digest(key, str(int(user)).encode(), "sha256")[:8] for user in found)
-    chosen = np.array([int.from_bytes(word, "little") < limit for word in words], dtype=np.bool_)
+    chosen = np.array([keyed_hash(key, str(int(user))) < limit for user in found], dtype=np.bool_)
     return chosen[rows]
 
 
-def parted(data: SiloData, fraction: float, streams: Streams) -> tuple[SiloData, SiloData | None]:
+def split_holdout(data: SiloData, fraction: float, streams: Streams) -> tuple[SiloData, SiloData | None]:
     """A silo's records for training, and those of people who are held out; None where nobody is."""
     if not fraction:
         return data, None
@@ -36,6 +35,6 @@ def parted(data: SiloData, fraction: float, streams: Streams) -> tuple[SiloData,
 
 def with_holdout(federation: Federation, fraction: float, streams: Streams) -> Federation:
     """The federation with ``fraction`` of its people held out."""
-    parts = [parted(silo, fraction, streams) for silo in federation.silos]
+    parts = [split_holdout(silo, fraction, streams) for silo in federation.silos]
     holdout = tuple(held for _, held in parts if held is not None)
-    return replace(federation, silos=tuple(kept for kept, _ in parts), holdout=holdout)
+    return replace(federation, silos=tuple(trained for trained, _ in parts), holdout=holdout)

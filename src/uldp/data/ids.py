@@ -72,7 +72,8 @@ def normalised_ids(frame: pd.DataFrame, user: str, location: str) -> UserIds:
     """The ids in column ``user`` of a table; ``location`` names the table in errors."""
     if user not in frame.columns:
         there = ", ".join(column_names(frame))
-        raise DataError(f"no user column {user!r}; the table has: {there}", location=location, value=user)
+        index = "; it is the index: make it a column with .reset_index()" if user in frame.index.names else ""
+        raise DataError(f"no user column {user!r}; the table has: {there}{index}", location=location, value=user)
     return read_ids(frame[user], f"column {user!r}", location)
 
 
@@ -113,9 +114,11 @@ def canonical_id(cell: object, exact: float = _EXACT) -> str | Problem:
         return str(int(cell))
     if isinstance(cell, Decimal):
         return _number_id(f"{cell:f}") if cell.is_finite() else INEXACT
-    if isinstance(cell, float | np.floating):
-        return _float_id(float(cell), exact)
-    return NO_TEXT
+    if not isinstance(cell, float | np.floating):
+        return NO_TEXT
+    if math.isnan(cell):
+        return NO_ID
+    return str(int(cell)) if float(cell).is_integer() and abs(float(cell)) < exact else INEXACT
 
 
 def _text_id(cell: str) -> str | Problem:
@@ -157,12 +160,6 @@ def _number_id(text: str) -> str:
     return f"-{number}" if text.startswith("-") and number != "0" else number
 
 
-def _float_id(value: float, exact: float) -> str | Problem:
-    if math.isnan(value):
-        return NO_ID
-    return str(int(value)) if value.is_integer() and abs(value) < exact else INEXACT
-
-
 def _exact_below(column: pd.Series) -> float:
     """2^24 for a column of float32, 2^11 for float16: its cells arrive as float64, but rounded."""
     dtype = getattr(column.dtype, "numpy_dtype", column.dtype)
@@ -180,6 +177,5 @@ def _refuse_problems(found: Sequence[str | Problem], rows: IntArray, where: str,
     assert isinstance(problem, Problem)
     count = int(np.array([user == problem for user in found])[rows].sum())
     # The ids themselves are not part of the message: it may end in a log.
-    raise DataError(
-        f"{count} {problem.what} in {where} (first: row {first + 1}); {problem.remedy}", location=location, value=count
-    )
+    reason = f"{count} {problem.what} in {where} (first: row {first + 1}); {problem.remedy}"
+    raise DataError(reason, location=location, value=count)

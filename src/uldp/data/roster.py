@@ -12,8 +12,9 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,24 +23,10 @@ from uldp.data.federation import IntArray
 from uldp.data.files import read_table
 from uldp.data.ids import normalised_ids, read_ids
 from uldp.errors import ConfigError, DataError
+from uldp.limits import check_whole
 from uldp.rng import Secrets, Streams, path_bytes
 
 KEY_BYTES: Final = 32
-
-
-class UserIndex(Protocol):
-    """Maps normalised ids to indices; each index depends on its id alone."""
-
-    @property
-    def users(self) -> int:
-        """|U|, public."""
-        ...
-
-    def indices(self, ids: Sequence[str], location: str) -> IntArray: ...
-
-    def digest(self) -> str:
-        """Equal where the same ids become the same indices. It tells neither ids nor key."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -48,23 +35,23 @@ class Roster:
 
     ids: tuple[str, ...]
     location: str = "roster"
-    _position: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.ids) < 2:
-            raise DataError(
-                f"{len(self.ids)} ids: a roster lists everybody, and user-level privacy hides one person among others",
-                location=self.location,
-                value=len(self.ids),
+            reason = (
+                f"{len(self.ids)} ids: a roster lists everybody, and user-level privacy hides one person among others"
             )
-        position = {user: index for index, user in enumerate(self.ids)}
-        if len(position) < len(self.ids):
+            raise DataError(reason, location=self.location, value=len(self.ids))
+        if len(self._position) < len(self.ids):
             raise DataError(
-                f"{len(self.ids) - len(position)} ids occur more than once (7 and 007, or A1 and a1,"
+                f"{len(self.ids) - len(self._position)} ids occur more than once (7 and 007, or A1 and a1,"
                 " are one id); list every person once",
                 location=self.location,
             )
-        object.__setattr__(self, "_position", position)
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        return {user: index for index, user in enumerate(self.ids)}
 
     @classmethod
     def from_file(cls, path: Path | str, user: str | None = None) -> Roster:
@@ -89,12 +76,11 @@ class Roster:
         found = np.array([self._position.get(user, -1) for user in ids], dtype=np.int64)
         strangers = {user for user, index in zip(ids, found, strict=True) if index < 0}
         if strangers:
-            raise DataError(
+            reason = (
                 f"{len(strangers)} user ids ({int((found < 0).sum())} rows) are not on the roster"
-                f" {self.location}; add them to the roster or leave their rows out",
-                location=location,
-                value=len(strangers),
+                f" {self.location}; add them to the roster or leave their rows out"
             )
+            raise DataError(reason, location=location, value=len(strangers))
         return found
 
     def digest(self) -> str:
@@ -109,8 +95,7 @@ class HashedIds:
     key: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.users, bool) or not isinstance(self.users, int) or self.users < 2:
-            raise ConfigError(f"a whole number from 2 up, not {self.users!r}", location="data.users", value=self.users)
+        check_whole(self.users, 2, None, "data.users")
         if len(self.key) < KEY_BYTES:
             raise ConfigError(f"a key has {KEY_BYTES} bytes, not {len(self.key)}", location="data.id_key")
 
@@ -124,10 +109,8 @@ class HashedIds:
             key = b""
         if len(key) < KEY_BYTES:
             # The contents are a secret: they are not part of the message.
-            raise DataError(
-                f"not a key of {2 * KEY_BYTES} hexadecimal digits; `openssl rand -hex {KEY_BYTES}` makes one",
-                location=str(path),
-            )
+            reason = f"not a key of {2 * KEY_BYTES} hexadecimal digits; `openssl rand -hex {KEY_BYTES}` makes one"
+            raise DataError(reason, location=str(path))
         return cls(users, key)
 
     @classmethod
@@ -138,7 +121,7 @@ class HashedIds:
     def indices(self, ids: Sequence[str], location: str) -> IntArray:
         distinct = set(ids)
         check_room(len(distinct), self.users, location)
-        bucket = {user: _hash(self.key, user) % self.users for user in distinct}
+        bucket = {user: keyed_hash(self.key, user) % self.users for user in distinct}
         return np.array([bucket[user] for user in ids], dtype=np.int64)
 
     def digest(self) -> str:
@@ -146,15 +129,19 @@ class HashedIds:
         return hmac.digest(self.key, path_bytes(("digest of the key", self.users)), "sha256").hex()
 
 
+UserIndex = Roster | HashedIds
+"""Maps normalised ids to indices 0 .. users-1; each index depends on its id alone. ``digest`` is equal where the same
+ids become the same indices; it reveals neither ids nor key."""
+
+
 def check_room(distinct: int, users: int, location: str) -> None:
     """More ids than buckets is a mistake in |U|, not a collision."""
     if distinct > users:
-        raise DataError(
+        reason = (
             f"|U| is smaller than the ids seen: data.users = {users}, but there are {distinct} user ids;"
-            f" raise data.users to at least {distinct}, better to ten times as many, or give a roster",
-            location=location,
-            value=users,
+            f" raise data.users to at least {distinct}, better to ten times as many, or give a roster"
         )
+        raise DataError(reason, location=location, value=users)
 
 
 def held_out(ids: Sequence[str], fraction: float, streams: Streams) -> npt.NDArray[np.bool_]:
@@ -165,11 +152,12 @@ def held_out(ids: Sequence[str], fraction: float, streams: Streams) -> npt.NDArr
     """
     key = streams.child("data", "held-out users").key
     limit = int(fraction * 2**64)
-    test = {user: _hash(key, user) < limit for user in set(ids)}
+    test = {user: keyed_hash(key, user) < limit for user in set(ids)}
     return np.array([test[user] for user in ids], dtype=np.bool_)
 
 
-def _hash(key: bytes, user: str) -> int:
+def keyed_hash(key: bytes, user: str) -> int:
+    """64 bits of HMAC-SHA256."""
     return int.from_bytes(hmac.digest(key, user.encode(), "sha256")[:8], "little")
 
 

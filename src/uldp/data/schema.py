@@ -24,11 +24,15 @@ Columns of a table that the schema does not name are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from uldp.caveats import Caveat, Severity
 from uldp.data.columns import (
@@ -38,26 +42,24 @@ from uldp.data.columns import (
     Column,
     Finding,
     Label,
+    Matrix,
     NumberColumn,
     Tree,
-    check_keys,
     column_from_dict,
     label_from_dict,
 )
 from uldp.data.federation import FloatArray, LabelArray, Task
 from uldp.data.files import column_names
-from uldp.data.standardise import Statistics
-from uldp.errors import ConfigError, DataError, shown
+from uldp.data.values import Value
+from uldp.elementary import mean
+from uldp.errors import ConfigError, DataError, check_keys, require
 from uldp.limits import MAX_FEATURES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-OUTSIDE_RULES: Final = ("error", "clip")
-STANDARDISE_RULES: Final = ("none", "silo")
-SOURCES: Final = ("public", "data")
-
-_KEYS: Final = ("label", "columns", "outside", "standardise", "source", "statistics")
+RULES: Final = {"outside": ("error", "clip"), "standardise": ("none", "silo"), "source": ("public", "data")}
+"""Keys of a schema and what they may be; the first is the default."""
 
 STANDARDISE_CAVEAT: Final = (
     'user-level DP does not hold: standardise = "silo" scales features by statistics of the data, so that '
@@ -72,8 +74,65 @@ SOURCE_CAVEAT: Final = Caveat(
 
 
 @dataclass(frozen=True)
+class Statistics:
+    """Mean and deviation of each numeric feature: opt-in standardisation, with which user-level DP does not hold."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def of(cls, features: npt.NDArray[np.floating[Any]], positions: Sequence[int]) -> Statistics:
+        """Of the features at ``positions``; no rows change nothing, a constant feature is only centred."""
+        if not len(features):
+            return cls((0.0,) * len(positions), (1.0,) * len(positions))
+        columns = [features[:, position].astype(np.float64) for position in positions]
+        means = [mean(column) for column in columns]
+        offsets = [column - middle for column, middle in zip(columns, means, strict=True)]
+        return cls(tuple(means), tuple(math.sqrt(mean(offset * offset)) or 1.0 for offset in offsets))
+
+    def apply(self, features: npt.NDArray[np.floating[Any]], positions: Sequence[int]) -> Matrix:
+        """The features with those at ``positions`` standardised."""
+        changed = features.astype(np.float64)
+        changed[:, list(positions)] = (changed[:, list(positions)] - self.mean) / self.deviation
+        return changed
+
+    @classmethod
+    def from_dict(cls, tree: Any, location: str) -> Statistics:
+        try:
+            mean, deviation = (tuple(float(value) for value in tree[key]) for key in ("mean", "deviation"))
+        except (KeyError, TypeError, ValueError):
+            raise ConfigError("two lists of numbers, mean and deviation", location=location, value=tree) from None
+        return cls(mean, deviation)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"mean": list(self.mean), "deviation": list(self.deviation)}
+
+
+class SchemaFromData(UserWarning):
+    """A schema was read from the data, so its values are not public yet."""
+
+
+@dataclass(frozen=True, repr=False)
 class Schema:
-    """Feature columns, label and rules. ``statistics`` are set by a loader that standardises."""
+    """How a table becomes numbers: feature columns, the label, and rules, all of them public constants.
+
+    Args:
+        columns: The feature columns; :meth:`numeric` and :meth:`category` add them.
+        label: What is predicted; :meth:`classes` and :meth:`numbers` begin a schema with it.
+        outside: What happens to a value outside its range or categories: ``"error"``, or ``"clip"`` (and count).
+        standardise: ``"silo"`` scales by the silo's own statistics: user-level DP does not hold then.
+        source: ``"data"`` as long as some values are only a proposal drawn from the data.
+        statistics: Set by a loader that standardises.
+        drafted: The columns whose values were read from the data; not part of a schema's identity.
+
+    Raises:
+        ConfigError: A range or a list is wrong.
+
+    Example:
+        >>> schema = Schema.classes("ill", [0, 1]).numeric("age", 0, 110).category("sex", ["f", "m"])
+        >>> schema.feature_names()
+        ('age', 'sex=f', 'sex=m')
+    """
 
     columns: tuple[Column, ...]
     label: Label
@@ -81,14 +140,117 @@ class Schema:
     standardise: str = "none"
     source: str = "public"
     statistics: Statistics | None = None
+    drafted: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __post_init__(self) -> None:
+        if self.source == "data" and not self.drafted:  # a file does not say which of its values were confirmed
+            object.__setattr__(self, "drafted", self.column_names())
         if self.statistics is None:
             return
         if self.standardise != "silo":  # else statistics could slip in without the caveat
             raise ConfigError('statistics need standardise = "silo"', location="data.schema.statistics")
         if not len(self.statistics.mean) == len(self.statistics.deviation) == len(self.number_positions()):
             raise ConfigError("one mean and deviation for each number column", location="data.schema.statistics")
+
+    @classmethod
+    def classes(cls, label: str, classes: Sequence[Value]) -> Schema:
+        """A schema without features yet, to predict which of ``classes`` the column ``label`` holds."""
+        tree = {"kind": "class", "classes": _listed(classes)}
+        return cls((), label_from_dict(label, tree, f"schema.{label}"))
+
+    @classmethod
+    def numbers(cls, label: str, low: float, high: float) -> Schema:
+        """A schema without features yet, to predict the number in the column ``label``, from ``low`` to ``high``."""
+        return cls((), label_from_dict(label, {"kind": "number", "range": [low, high]}, f"schema.{label}"))
+
+    def numeric(self, name: str, low: float, high: float, missing: float | None = None) -> Schema:
+        """This schema with a column of numbers from ``low`` to ``high``; ``missing`` is used for missing values."""
+        return self._with({"kind": "number", "range": [low, high]}, name, missing)
+
+    def category(self, name: str, categories: Sequence[Value], missing: Value | None = None) -> Schema:
+        """This schema with a column of ``categories``; ``missing``, one of them, is used for missing values."""
+        return self._with({"kind": "category", "categories": _listed(categories)}, name, missing)
+
+    def _with(self, tree: Tree, name: str, missing: Value | None) -> Schema:
+        location = f"schema.{name}"
+        if name == self.label.name:
+            raise ConfigError(f"{name!r} is the label and cannot be a feature", location=location, value=name)
+        column = column_from_dict(name, tree if missing is None else {**tree, "missing": missing}, location)
+        columns = {one.name: one for one in self.columns} | {name: column}
+        drafted = self.drafted - {name}
+        source = "data" if drafted else "public"
+        return replace(self, columns=tuple(columns.values()), drafted=drafted, source=source, statistics=None)
+
+    def agreed(self) -> Schema:
+        """This schema as one whose values the parties agree on: none is a secret of the data any more."""
+        return replace(self, source="public", drafted=frozenset())
+
+    @classmethod
+    def draft(cls, silos: Mapping[str, pd.DataFrame], *, user: str, label: str) -> Schema:
+        """Propose a schema for data frames, with a warning that names the columns whose values were read from them.
+
+        Args:
+            silos: A data frame per silo, by its name.
+            user: The column of user ids.
+            label: The column to predict.
+
+        Returns:
+            A schema with ``source = "data"``. Replace what was read from the data with public constants, column by
+            column (:meth:`numeric`, :meth:`category`), or confirm all of it (:meth:`agreed`).
+
+        Raises:
+            DataError: A column is missing in a data frame, or none is left to learn from.
+        """
+        from uldp.data.draft import draft_silos
+        from uldp.data.files import read_table
+
+        frames = {name: read_table(frame, f"silo {name!r}") for name, frame in silos.items()}
+        draft = draft_silos(frames, user, label, from_data=True)
+        schema = cls.from_dict({**draft.tree, "source": "data"}, label=label, user=user, location="schema")
+        known = {name for name in schema.column_names() if all(_boolean(frame[name]) for frame in frames.values())}
+        drafted = schema.drafted - known
+        schema = replace(schema, drafted=drafted, source="data" if drafted else "public")
+        left_out = "".join(f"; left out {name!r}: {why}" for name, why in draft.left_out.items())
+        read = ", ".join(column.name for column in (*schema.columns, schema.label) if column.name in drafted)
+        if drafted:
+            text = (
+                f"ranges and categories of {read} were read from the data, which the guarantee does not cover; replace "
+                f"them by public constants (.numeric, .category), or confirm them (.agreed()){left_out}"
+            )
+            warnings.warn(text, SchemaFromData, stacklevel=2)
+        return schema
+
+    def to_toml(self) -> str:
+        """The schema as it stands in an experiment file."""
+        from uldp.data.draft import schema_toml
+
+        return schema_toml(self.to_dict())
+
+    def __repr__(self) -> str:
+        rows = self._rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+    def _repr_html_(self) -> str:
+        head, *body = (
+            "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+            for tag, row in zip(("th", *("td" for _ in (*self.columns, self.label))), self._rows(), strict=True)
+        )
+        lines = "".join(f"<tr>{row}</tr>" for row in body)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        """The schema as a table for people, its header first."""
+        rows: list[tuple[str, ...]] = [("column", "kind", "values", "missing", "source")]
+        for column in (*self.columns, self.label):
+            tree = column.to_dict()
+            low_high = "range" in tree
+            values = tree.get("range") or tree.get("categories") or tree["classes"]
+            shown_values = f"{values[0]:g} to {values[1]:g}" if low_high else ", ".join(map(str, values))
+            kind = f"label, {tree['kind']}" if column is self.label else tree["kind"]
+            source = "read from the data" if column.name in self.drafted else "public"
+            rows.append((column.name, kind, shown_values, str(tree.get("missing", "")), source))
+        return rows
 
     @classmethod
     def from_dict(
@@ -99,25 +261,23 @@ class Schema:
         ``label`` is the label's column, needed where the tree does not name it itself; ``user`` is the id
         column, which must not be a feature.
         """
-        check_keys(tree, _KEYS, location)
+        check_keys(tree, ("label", "columns", *RULES, "statistics"), location)
         target = _label(tree, label, location)
         columns = _columns(tree, target.name, user, location)
         statistics = tree.get("statistics")
         return cls(
             columns,
             target,
-            outside=_choice(tree, "outside", OUTSIDE_RULES, location),
-            standardise=_choice(tree, "standardise", STANDARDISE_RULES, location),
-            source=_choice(tree, "source", SOURCES, location),
+            outside=_choice(tree, "outside", location),
+            standardise=_choice(tree, "standardise", location),
+            source=_choice(tree, "source", location),
             statistics=None if statistics is None else Statistics.from_dict(statistics, f"{location}.statistics"),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """A plain tree for TOML or JSON; ``from_dict`` reads it back to an equal schema."""
         tree: dict[str, Any] = {
-            "outside": self.outside,
-            "standardise": self.standardise,
-            "source": self.source,
+            **{key: getattr(self, key) for key in RULES},
             "label": self.label.to_dict(),
             "columns": {column.name: column.to_dict() for column in self.columns},
         }
@@ -146,6 +306,8 @@ class Schema:
 
     def features(self, frame: pd.DataFrame, location: str) -> FloatArray:
         """(rows, features), each row from that row's cells alone; ``location`` names the table in errors."""
+        if not self.columns:
+            raise ConfigError("has no feature column; add some with .numeric or .category", location="schema")
         _need_columns(frame, [column.name for column in self.columns], location)
         encoded = [column.encode(frame[column.name]) for column in self.columns]
         self._judge([finding for _, findings in encoded for finding in findings], location)
@@ -169,10 +331,6 @@ class Schema:
         if self.label.name in frame.columns:
             findings += self.label.encode(frame[self.label.name])[1]
         return tuple(f"{location}: clipped {finding.text}" for finding in findings if finding.kind == OUTSIDE)
-
-    def with_statistics(self, statistics: Statistics) -> Schema:
-        """The schema that also standardises: for the test set and for new data, which belong to no silo."""
-        return replace(self, statistics=statistics)
 
     def number_positions(self) -> tuple[int, ...]:
         """Where the numeric columns lie among the features; these are what is standardised."""
@@ -201,6 +359,17 @@ class Schema:
                 raise DataError(f"{texts}; {remedy}", location=location, value=sum(f.count for f in found))
 
 
+def _listed(values: Sequence[Value]) -> Any:
+    """A list of plain values; anything else is for the reader of the tree to refuse."""
+    listed = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
+    return [getattr(value, "item", lambda value=value: value)() for value in values] if listed else values
+
+
+def _boolean(column: pd.Series) -> bool:
+    """Whether a column's type alone says what its values can be."""
+    return str(column.dtype) in ("bool", "boolean", "bool[pyarrow]")
+
+
 def _label(tree: Tree, name: str | None, location: str) -> Label:
     if "label" not in tree:
         raise ConfigError('missing; say what the label is, e.g. kind = "class"', location=f"{location}.label")
@@ -208,38 +377,29 @@ def _label(tree: Tree, name: str | None, location: str) -> Label:
     if name is None and own is None:
         raise ConfigError("missing; name the label's column", location=f"{location}.label.column")
     if name is not None and own is not None and name != own:
-        raise ConfigError(
-            f"{own!r}, but data.label is {name!r}; keep one of them", location=f"{location}.label.column", value=own
-        )
+        reason = f"{own!r}, but data.label is {name!r}; keep one of them"
+        raise ConfigError(reason, location=f"{location}.label.column", value=own)
     return label_from_dict(str(name if own is None else own), tree["label"], f"{location}.label")
 
 
 def _columns(tree: Tree, label: str, user: str | None, location: str) -> tuple[Column, ...]:
     columns = tree.get("columns")
     if not isinstance(columns, Mapping) or not columns:
-        raise ConfigError(
-            "at least one feature column is needed; `uldp new` drafts them from a table",
-            location=f"{location}.columns",
-            value=columns,
-        )
+        reason = "at least one feature column is needed; `uldp new` drafts them from a table"
+        raise ConfigError(reason, location=f"{location}.columns", value=columns)
     for name, what in ((label, "the label"), (user, "the user id")):
         if name in columns:
-            raise ConfigError(
-                f"{name!r} is {what} and cannot be a feature; remove it", location=f"{location}.columns", value=name
-            )
+            reason = f"{name!r} is {what} and cannot be a feature; remove it"
+            raise ConfigError(reason, location=f"{location}.columns", value=name)
     if len(columns) > MAX_FEATURES:
-        raise ConfigError(
-            f"at most {MAX_FEATURES:,} columns, not {len(columns):,}",
-            location=f"{location}.columns",
-            value=len(columns),
-        )
+        reason = f"at most {MAX_FEATURES:,} columns, not {len(columns):,}"
+        raise ConfigError(reason, location=f"{location}.columns", value=len(columns))
     return tuple(column_from_dict(name, part, f"{location}.columns.{name}") for name, part in columns.items())
 
 
-def _choice(tree: Tree, key: str, known: tuple[str, ...], location: str) -> str:
-    value = tree.get(key, known[0])
-    if value not in known:
-        raise ConfigError(f"one of {', '.join(known)}, not {shown(value)}", location=f"{location}.{key}", value=value)
+def _choice(tree: Tree, key: str, location: str) -> str:
+    value = tree.get(key, RULES[key][0])
+    require(value in RULES[key], f"{location}.{key}", value, f"one of {', '.join(RULES[key])}")
     return str(value)
 
 
@@ -248,8 +408,5 @@ def _need_columns(frame: pd.DataFrame, names: list[str], location: str) -> None:
     if absent:
         there = ", ".join(column_names(frame))
         plural = "s" if len(absent) > 1 else ""
-        raise DataError(
-            f"no column{plural} {', '.join(absent)}; the table has: {there}",
-            location=location,
-            value=", ".join(absent),
-        )
+        missing = ", ".join(absent)
+        raise DataError(f"no column{plural} {missing}; the table has: {there}", location=location, value=missing)

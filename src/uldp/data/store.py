@@ -8,12 +8,13 @@ cache (``$XDG_CACHE_HOME/uldp`` or ``~/.cache/uldp``).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import IO, Any, Final
@@ -82,13 +83,7 @@ class FileReport:
     fetched: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "path": str(self.path),
-            "bytes": self.bytes,
-            "state": self.state,
-            "fetched": self.fetched,
-        }
+        return {**asdict(self), "path": str(self.path)}
 
 
 def roots(data_dir: Path | None = None) -> tuple[Path, ...]:
@@ -101,7 +96,7 @@ def roots(data_dir: Path | None = None) -> tuple[Path, ...]:
 
 
 def expanded(path: Path | str, location: str) -> Path:
-    """``path`` with ``~`` as the home folder that it stands for."""
+    """``path`` with ``~`` as the home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -131,24 +126,16 @@ def fetch(
     """Download what is not there yet into the first root. A file appears whole and verified, or not at all.
 
     Data that are there in any form, and are not known to be others, stay as they are. Where a file is not the known
-    one, it is kept beside the new one as NAME.old.
+    one, it is moved aside to NAME.old.
     """
-    there = _unspoilt(files, data_dir)
-    if there:
-        return there
+    with suppress(DataError):
+        there = check(files, data_dir)
+        if all(report.state != DIFFERENT for report in there):
+            return there
     folder = roots(data_dir)[0] / files.folder
     if not files.downloads:
         raise DataError(f"no direct download: {_by_hand(files, folder)}", location="data.dataset", value=files.name)
     return tuple(_fetched(files, file, folder, say) for file in files.downloads)
-
-
-def _unspoilt(files: DataFiles, data_dir: Path | None) -> tuple[FileReport, ...]:
-    """The files that would be read, if there are any and none is known to be another one."""
-    try:
-        reports = check(files, data_dir)
-    except DataError:
-        return ()
-    return () if any(report.state == DIFFERENT for report in reports) else reports
 
 
 def _fetched(files: DataFiles, file: DataFile, folder: Path, say: Callable[[str], None]) -> FileReport:
@@ -159,37 +146,30 @@ def _fetched(files: DataFiles, file: DataFile, folder: Path, say: Callable[[str]
             return report
     say(f"fetching {file.url}")
     try:
-        kept = _download(file, path)
+        old = _download(file, path)
     except DataError as error:
         if not files.by_hand:
             raise
-        raise DataError(
-            f"{error.message}; or {_by_hand(files, folder)}", location=error.location, value=error.value
-        ) from None
-    if kept is not None:
-        say(f"the file that was there is kept as {kept}")
+        reason = f"{error.message}; or {_by_hand(files, folder)}"
+        raise DataError(reason, location=error.location, value=error.value) from None
+    if old is not None:
+        say(f"the file that was there is now {old}")
     return replace(_report(file, path), fetched=True)
 
 
 def sha256(path: Path) -> str:
     """The checksum of a file."""
-    state = hashlib.sha256()
     try:
         with path.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                state.update(block)
+            return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise unreadable(path, error) from None
-    return state.hexdigest()
 
 
 def unreadable(path: Path, reason: object) -> DataError:
     """The error for a file that is there and cannot be read, or is not what its name says."""
-    return DataError(
-        f"cannot be read ({_sentence(reason)}); `uldp data check` compares checksums",
-        location=str(path),
-        value=path.name,
-    )
+    text = f"cannot be read ({_sentence(reason)}); `uldp data check` compares checksums"
+    return DataError(text, location=str(path), value=path.name)
 
 
 @contextmanager
@@ -230,11 +210,8 @@ def _absent(files: DataFiles, data_dir: Path | None) -> DataError:
     wanted = " or ".join(_missing(way, [root / files.folder for root in searched]) for way in files.ways)
     places = " or ".join(str(root / files.folder) for root in searched)
     elsewhere = f"set {VARIABLE} (or --data-dir) to the folder that holds {files.folder}/"
-    return DataError(
-        f"{files.name} is not here: no {wanted} in {places}; {remedy(files, data_dir)}, or {elsewhere}",
-        location="data.dataset",
-        value=files.name,
-    )
+    text = f"{files.name} is not here: no {wanted} in {places}; {remedy(files, data_dir)}, or {elsewhere}"
+    return DataError(text, location="data.dataset", value=files.name)
 
 
 def _missing(way: tuple[DataFile, ...], folders: list[Path]) -> str:
@@ -248,7 +225,7 @@ def _by_hand(files: DataFiles, folder: Path) -> str:
 
 
 def _download(file: DataFile, target: Path) -> Path | None:
-    """Put the file in its place. Return where one that was there is kept."""
+    """Put the file in its place. Return where one that was there is now."""
     import http.client
     import urllib.error
     import urllib.request
@@ -259,32 +236,31 @@ def _download(file: DataFile, target: Path) -> Path | None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_dir():
-            raise DataError(
-                f"a folder lies in its place, {target}; take it away", location=file.name, value=str(target)
-            )
-        _clear_parts(target)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=_part_prefix(target), delete=False) as stream:
+            why = f"a folder lies in its place, {target}; take it away"
+            raise DataError(why, location=file.name, value=str(target))
+        prefix = f".{target.name}.part-"
+        for left in target.parent.glob(f"{prefix}*"):  # by downloads that were killed
+            if time.time() - left.stat().st_mtime > STALE:
+                left.unlink(missing_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=prefix, delete=False) as stream:
             part = Path(stream.name)
             request = urllib.request.Request(file.url, headers={"User-Agent": "uldp"})
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-                found = _copy(answer, stream, answer.headers.get("Content-Length"))
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+                found = _copy(response, stream, response.headers.get("Content-Length"))
         if file.sha256 and found not in file.sha256:
-            raise DataError(
-                f"what {file.url} sent is not the known file (its sha256 is {found}); nothing was kept",
-                location=file.name,
-                value=found,
-            )
+            why = f"what {file.url} sent is not the known file (its sha256 is {found}); it was discarded"
+            raise DataError(why, location=file.name, value=found)
         part.chmod(0o644)
-        kept = _put_aside(target)
+        old = _put_aside(target)
         part.replace(target)
-        return kept
+        return old
     except urllib.error.HTTPError as error:
         reason = f"{error.code} {_sentence(error.reason)}"
-        raise DataError(f"{file.url} answers {reason}", location=file.name, value=file.url) from None
-    except urllib.error.URLError as error:
-        raise _no_answer(file, error.reason) from None
-    except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
-        raise _no_answer(file, error) from None
+        raise DataError(f"{file.url} responds {reason}", location=file.name, value=file.url) from None
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+        reason = _sentence(getattr(error, "reason", error))
+        why = f"no download from {file.url} ({reason}); try again where there is a network"
+        raise DataError(why, location=file.name, value=file.url) from None
     except OSError as error:
         reason = _sentence(error)
         raise DataError(f"cannot write to {target.parent} ({reason})", location=file.name, value=str(target)) from None
@@ -293,33 +269,18 @@ def _download(file: DataFile, target: Path) -> Path | None:
             part.unlink(missing_ok=True)
 
 
-def _part_prefix(target: Path) -> str:
-    return f".{target.name}.part-"
-
-
-def _clear_parts(target: Path) -> None:
-    """Remove what downloads left behind that were killed."""
-    for part in target.parent.glob(f"{_part_prefix(target)}*"):
-        if time.time() - part.stat().st_mtime > STALE:
-            part.unlink(missing_ok=True)
-
-
 def _put_aside(target: Path) -> Path | None:
-    """Keep the file that is there as NAME.old, or NAME.old-2 and so on where that name is taken."""
+    """Rename the file that is there to NAME.old, or NAME.old-2 and so on where that name is taken."""
     if not os.path.lexists(target):
         return None
-    kept, number = target.with_name(f"{target.name}.old"), 1
-    while os.path.lexists(kept):
-        number += 1
-        kept = target.with_name(f"{target.name}.old-{number}")
-    target.rename(kept)
-    return kept
+    names = itertools.chain([f"{target.name}.old"], (f"{target.name}.old-{number}" for number in itertools.count(2)))
+    return target.rename(next(path for path in map(target.with_name, names) if not os.path.lexists(path)))
 
 
-def _copy(answer: Any, stream: IO[bytes], announced: str | None) -> str:
+def _copy(response: Any, stream: IO[bytes], announced: str | None) -> str:
     """Write what is sent and return its checksum. Too little and too much are connection errors."""
     state, size = hashlib.sha256(), 0
-    while block := answer.read(_BLOCK):
+    while block := response.read(_BLOCK):
         size += len(block)
         if size > LARGEST:
             raise ConnectionError(f"more than {LARGEST} bytes")
@@ -328,11 +289,3 @@ def _copy(answer: Any, stream: IO[bytes], announced: str | None) -> str:
     if announced is not None and announced.isdigit() and int(announced) != size:
         raise ConnectionError(f"the connection ended after {size} of {announced} bytes")
     return state.hexdigest()
-
-
-def _no_answer(file: DataFile, reason: object) -> DataError:
-    return DataError(
-        f"no download from {file.url} ({_sentence(reason)}); try again where there is a network",
-        location=file.name,
-        value=file.url,
-    )

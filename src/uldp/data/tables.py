@@ -7,6 +7,7 @@ to start does depend on single rows and is seen by the others; docs/experiment-f
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,21 +16,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from uldp.data.federation import Federation, Records, SiloData
-from uldp.data.files import read_table, table_stem
+from uldp.data.federation import Federation, FloatArray, People, Records, SiloData
+from uldp.data.files import Table, read_table, table_name, table_stem
 from uldp.data.ids import normalised_ids
-from uldp.data.people import People, table_digest
 from uldp.data.roster import HashedIds, UserIndex, check_room, held_out
-from uldp.data.schema import Schema
-from uldp.data.standardise import Statistics
-from uldp.errors import ConfigError, DataError
+from uldp.data.schema import Schema, Statistics
+from uldp.errors import ConfigError, DataError, require
 from uldp.rng import Streams
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Spellings = Mapping[str, frozenset[str]]
-Files = Sequence[Path | str] | Mapping[str, Path | str]
+Files = Sequence[Path | str] | Mapping[str, Table]
 
 
 @dataclass(frozen=True)
@@ -54,17 +53,17 @@ def load_tables(
     streams: Streams,
     *,
     user: str,
-    test: Path | str | None = None,
+    test: Table | None = None,
     test_fraction: float | None = None,
     name: str = "tables",
 ) -> Federation:
-    """The federation of these files; the test set is the file ``test``, or a share of the users."""
+    """The federation of these files or data frames; the test set is the table ``test``, or a share of the users."""
     if (test is None) == (test_fraction is None):
-        raise ConfigError("give exactly one of test (a file) and test_fraction", location="data.test", value=test)
+        raise ConfigError("give exactly one of test (a table) and test_fraction", location="data.test")
     fraction = checked_fraction(test_fraction)
     schema = replace(schema, statistics=None)  # those of this data are taken below, if any
     # Read the test file first: a wrong path shows before minutes are spent on the silos.
-    test_frame = None if test is None else _rows(read_table(test, "data.test", schema.column_names()), str(test))
+    test_parts = [] if test is None else [_test_frame(test, schema)]
     named = silo_files(files)
     silos = [
         load_silo(silo, path, schema, index, streams, user=user, test_fraction=fraction) for silo, path in named.items()
@@ -73,18 +72,19 @@ def load_tables(
     _check_users(ids, index)
     respelled = _several_spellings([silo.spellings for silo in silos])
     if schema.standardise == "silo":
-        schema = schema.with_statistics(_pooled(schema, silos))
-        silos = [replace(silo, data=_standardised(schema, silo.data)) for silo in silos]
-    parts = [(silo.held_out, silo.location) for silo in silos] if test_frame is None else [(test_frame, str(test))]
+        where = schema.number_positions()
+        # Of all silos' training records: test records and new data belong to no silo in particular.
+        pooled = Statistics.of(np.concatenate([silo.data.features for silo in silos]), where)
+        schema = replace(schema, statistics=pooled)
+        silos = [replace(silo, data=_standardised(silo.data, where)) for silo in silos]
     notes = [note for silo in silos for note in silo.notes]
-    if test_frame is not None:
-        notes += schema.notes(test_frame, str(test))
+    notes += [note for part in test_parts for note in schema.notes(*part)]
     return Federation(
         name,
         tuple(silo.data for silo in silos),
         index.users,
         schema.task,
-        _test_records(schema, parts),
+        _test_records(schema, test_parts or [(silo.held_out, silo.location) for silo in silos]),
         caveats=schema.caveats,
         no_guarantee=schema.no_guarantee,
         hashed_ids=isinstance(index, HashedIds),
@@ -97,7 +97,7 @@ def load_tables(
 
 def load_silo(
     name: str,
-    path: Path | str,
+    table: Table,
     schema: Schema,
     index: UserIndex,
     streams: Streams,
@@ -106,13 +106,16 @@ def load_silo(
     test_fraction: float = 0.0,
     named: str = "data.silos",
 ) -> LoadedSilo:
-    """One silo from its file: all that a silo of a real federation needs. Nothing is standardised yet.
+    """One silo from its file or data frame: all that a silo of a real federation needs. Nothing is standardised yet.
 
     ``named`` is where the file was named, for errors.
     """
-    location = str(path)
-    frame = _rows(read_table(path, named, schema.column_names() | {user}), location)
-    _check_not_feature(schema, user)
+    location = table_name(table, f"silo {name!r}")
+    where = named if isinstance(table, str | Path) else location
+    frame = _rows(read_table(table, where, schema.column_names() | {user}), location)
+    if user in schema.column_names():
+        reason = f"{user!r} is the user id and cannot be a feature or the label; remove it"
+        raise ConfigError(reason, location="data.schema", value=user)
     ids = normalised_ids(frame, user, location)
     users = index.indices(ids.rows, location)
     features, labels = schema.features(frame, location), schema.labels(frame, location)
@@ -127,15 +130,28 @@ def load_silo(
     )
 
 
+def table_digest(names: Sequence[str], features: FloatArray) -> bytes:
+    """A digest of a table's features without its ids, in whatever order rows and columns stand.
+
+    It recognises a copy in which ids were exchanged for others. Like every digest of records it can confirm a guess.
+    """
+    columns = (
+        name.encode() + b"\0" + np.sort(column).tobytes() for name, column in zip(names, features.T, strict=True)
+    )
+    digests = sorted(hashlib.blake2b(column, digest_size=32).digest() for column in columns)
+    return hashlib.blake2b(b"".join(digests), digest_size=32).digest()
+
+
 def load_test(path: Path | str, schema: Schema) -> Records:
     """The records of a test file: all of the data that a server of a real federation may hold."""
-    return _test_records(schema, [(_rows(read_table(path, "data.test", schema.column_names()), str(path)), str(path))])
+    return _test_records(schema, [_test_frame(path, schema)])
 
 
-def silo_files(files: Files) -> dict[str, Path]:
-    """Silo names and their files; without names, the files' stems, numbered where two are the same."""
+def silo_files(files: Files) -> dict[str, Table]:
+    """Silo names and their tables; without names, the files' stems, numbered where two are the same."""
+    named: dict[str, Table]
     if isinstance(files, Mapping):
-        named = {str(name): Path(path) for name, path in files.items()}
+        named = {str(name): Path(table) if isinstance(table, str) else table for name, table in files.items()}
     else:
         named = {}
         for path in map(Path, files):
@@ -151,13 +167,16 @@ def checked_fraction(test_fraction: float | None) -> float:
     """The share of users that are held out for testing; 0 for none."""
     if test_fraction is None:
         return 0.0
-    if not (isinstance(test_fraction, int | float) and 0 < test_fraction < 1):
-        raise ConfigError(
-            f"a number between 0 and 1, not {test_fraction!r}",
-            location="data.test_fraction",
-            value=test_fraction,
-        )
+    within = isinstance(test_fraction, int | float) and 0 < test_fraction < 1
+    require(within, "data.test_fraction", test_fraction, "a number between 0 and 1")
     return test_fraction
+
+
+def _test_frame(table: Table, schema: Schema) -> tuple[pd.DataFrame, str]:
+    """The test table, and its name for errors."""
+    location = table_name(table, "test")
+    where = "data.test" if isinstance(table, str | Path) else location
+    return _rows(read_table(table, where, schema.column_names()), location), location
 
 
 def _rows(frame: pd.DataFrame, location: str) -> pd.DataFrame:
@@ -166,23 +185,13 @@ def _rows(frame: pd.DataFrame, location: str) -> pd.DataFrame:
     return frame
 
 
-def _check_not_feature(schema: Schema, user: str) -> None:
-    if user in schema.column_names():
-        raise ConfigError(
-            f"{user!r} is the user id and cannot be a feature or the label; remove it",
-            location="data.schema",
-            value=user,
-        )
-
-
 def _check_users(ids: frozenset[str], index: UserIndex) -> None:
     if len(ids) < 2:
-        raise DataError(
+        reason = (
             "there is one user only, and user-level privacy hides one person among others; at least two are"
-            " needed (is data.user the right column?)",
-            location="data.user",
-            value=len(ids),
+            " needed (is data.user the right column?)"
         )
+        raise DataError(reason, location="data.user", value=len(ids))
     if isinstance(index, HashedIds):
         check_room(len(ids), index.users, "data.users")
 
@@ -198,7 +207,7 @@ def _collisions(ids: frozenset[str], index: UserIndex) -> tuple[str, ...]:
 
 
 def _several_spellings(silos: Sequence[Spellings]) -> tuple[str, ...]:
-    """Whether ids were taken for one that may be two people's: then one can stand in for the other."""
+    """Whether ids were taken for one that may be two people's: then one can replace the other."""
     written: dict[str, set[str]] = {}
     for user, ways in itertools.chain.from_iterable(silo.items() for silo in silos):
         written.setdefault(user, set()).update(ways)
@@ -211,34 +220,26 @@ def _several_spellings(silos: Sequence[Spellings]) -> tuple[str, ...]:
     )
 
 
-def _same_files(named: Mapping[str, Path]) -> tuple[str, ...]:
-    silos: dict[Path, list[str]] = {}
-    for name, path in named.items():
-        silos.setdefault(path.resolve(), []).append(name)
+def _same_files(named: Mapping[str, Table]) -> tuple[str, ...]:
+    silos: dict[Path | int, list[str]] = {}
+    for name, table in named.items():
+        silos.setdefault(Path(table).resolve() if isinstance(table, str | Path) else id(table), []).append(name)
     return tuple(
-        f"data.silos: {path.name} is the table of {len(names)} silos ({', '.join(names)}); is that meant?"
-        for path, names in silos.items()
+        f"data.silos: {table.name if isinstance(table, Path) else 'one data frame'} is the table of {len(names)} silos"
+        f" ({', '.join(names)}); is that meant?"
+        for table, names in silos.items()
         if len(names) > 1
     )
 
 
-def _pooled(schema: Schema, silos: Sequence[LoadedSilo]) -> Statistics:
-    """Of all silos' training records: test records and new data belong to no silo in particular."""
-    return Statistics.of(np.concatenate([silo.data.features for silo in silos]), schema.number_positions())
-
-
-def _standardised(schema: Schema, silo: SiloData) -> SiloData:
-    where = schema.number_positions()
+def _standardised(silo: SiloData, where: Sequence[int]) -> SiloData:
     own = Statistics.of(silo.features, where)
     return replace(silo, features=own.apply(silo.features, where).astype(np.float32))
 
 
 def _test_records(schema: Schema, parts: Sequence[tuple[pd.DataFrame, str]]) -> Records:
-    features = np.concatenate([schema.features(frame, location) for frame, location in parts])
-    labels = np.concatenate([schema.labels(frame, location) for frame, location in parts])
-    if not len(labels):
-        raise DataError(
-            "no user fell into the test set; raise data.test_fraction or give a test file",
-            location="data.test_fraction",
-        )
-    return Records(features, labels)
+    records = Records.joined([Records(schema.features(*part), schema.labels(*part)) for part in parts])
+    if not len(records):
+        reason = "no user fell into the test set; raise data.test_fraction or give a test file"
+        raise DataError(reason, location="data.test_fraction")
+    return records

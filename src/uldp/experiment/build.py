@@ -13,8 +13,8 @@ from uldp.aggregation import AGGREGATIONS
 from uldp.caveats import Caveat, Severity
 from uldp.data.federation import Federation, IntArray, Records, SiloData, Task
 from uldp.errors import ConfigError, shown
-from uldp.experiment.config import Experiment
-from uldp.experiment.foreign import authors, code_digests
+from uldp.experiment.config import GIVEN, Experiment
+from uldp.experiment.foreign import authors, code_digests, qualified_name
 from uldp.experiment.loading import load_federation
 from uldp.experiment.noise import noised_method
 from uldp.learners.base import Learner
@@ -24,11 +24,13 @@ from uldp.privacy.events import Event
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.releases import OWN_RELEASES, PublicFacts, sealed
 from uldp.privacy.statement import Background, Statement, compose
-from uldp.protocol.messages import AskKey, pack
+from uldp.protocol.messages import pack
 from uldp.rng import Streams
 from uldp.sessions.plan import Plan
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from uldp.learners.torch import TorchLearner
 
 HANDSHAKE_INPUTS: Final = 4
@@ -36,12 +38,32 @@ HANDSHAKE_OUTPUTS: Final = 256
 """Of a model with many classes only this many of its first outputs are compared."""
 
 
+INITIAL_PARAMETERS: Final = Caveat(
+    "initial-parameters",
+    "Training began with the parameters that the model was handed over with; the guarantee assumes that they do not "
+    "depend on these people's records.",
+    Severity.LIMITS,
+)
+
+
 @dataclass(frozen=True)
 class Prepared:
     """An experiment that is ready to run at one party: in a simulation with all silos' data, at a server with none.
 
-    ``federation`` has all silos; those whose records this party does not hold are empty. ``silo`` is the name of the
-    party, where it is a silo.
+    Args:
+        experiment: The settings.
+        federation: All silos; those whose records this party does not hold are empty.
+        learner: The model, ready to be trained or applied.
+        plan: What all parties agree on.
+        silo: The name of the party, where it is a silo.
+
+    Example:
+        >>> experiment = Experiment.from_tree({
+        ...     "data": {"dataset": "synthetic", "users": 20, "options": {"records": 200}},
+        ...     "method": {"name": "uldp-avg", "rounds": 2}, "privacy": {"noise_multiplier": 5.0}})
+        >>> prepared = prepare(experiment)
+        >>> prepared.plan.facts.users, round(prepared.planned_statement().epsilon, 2)
+        (20, 1.06)
     """
 
     experiment: Experiment
@@ -69,7 +91,7 @@ class Prepared:
         return self.federation.silos[self.plan.silos.index(silo)]
 
     def holdout(self, silo: str) -> SiloData | None:
-        """The records of people whom a silo keeps out of training; None where nobody is held out."""
+        """The records of people whom a silo holds out of training; None where nobody is held out."""
         return self.federation.holdout[self.plan.silos.index(silo)] if self.federation.holdout else None
 
     def ledger(self, entries: tuple[Entry, ...] = ()) -> Ledger:
@@ -109,17 +131,32 @@ def asserted_by(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     foreign: list[type] = [] if type(plan.release) in OWN_RELEASES else [type(plan.release)]
     foreign += [] if is_own(plan.method) else [type(plan.method)]
     foreign += [] if type(plan.aggregation) in AGGREGATIONS.values() else [type(plan.aggregation)]
-    names = [f"{kind.__module__}:{kind.__qualname__}" for kind in foreign]
+    names = [qualified_name(kind) for kind in foreign]
     return tuple(dict.fromkeys([*names, *authors([experiment])]))
 
 
-def prepare(experiment: Experiment) -> Prepared:
-    """Load the data, build the model, calibrate the noise, check all ranges. Nothing is trained or written."""
-    federation = load_federation(experiment)
+def prepare(experiment: Experiment, federation: Federation | None = None, module: nn.Module | None = None) -> Prepared:
+    """Load the data, build the model, calibrate the noise, check all ranges. Nothing is trained or written.
+
+    Args:
+        experiment: The settings.
+        federation: The data, where they are in memory (``data.given``).
+        module: The model, where it is in memory (``model.name = "given"``).
+
+    Returns:
+        What :func:`uldp.run` needs; its ``plan`` and ``planned_statement()`` say what will be released.
+
+    Raises:
+        InputError: Settings, data or model are wrong or do not fit together.
+
+    Example:
+        >>> prepare(Experiment.from_tree({"data": {"dataset": "synthetic", "users": 20}, "method": {"name": "fedavg"}}))
+        Prepared(...)
+    """
+    federation = load_federation(experiment) if federation is None else federation
     if not len(federation.test):
-        raise ConfigError(
-            "the test set has no records; give data.test or a larger data.test_fraction", location="data.test"
-        )
+        reason = "the test set has no records; give data.test or a larger data.test_fraction"
+        raise ConfigError(reason, location="data.test")
     if experiment.run.evaluate_silos and not experiment.data.holdout:
         raise ConfigError(
             "nobody is held out, and in a simulation no silo brings a file of its own; set data.holdout, for instance "
@@ -127,35 +164,46 @@ def prepare(experiment: Experiment) -> Prepared:
             location="run.evaluate_silos",
         )
     counts = federation.counts()
-    prepared = prepared_for(experiment, federation, counts.sum(axis=0))
+    prepared = prepared_for(experiment, federation, counts.sum(axis=0), module)
     plan = prepared.plan
     plan.release.check_counts(counts)
     notes = (*plan.method.notes(plan.facts, counts), *plan.aggregation.notes(plan.release, counts))
     return replace(prepared, federation=replace(prepared.federation, notes=(*prepared.federation.notes, *notes)))
 
 
-def prepared_for(experiment: Experiment, federation: Federation, totals: IntArray) -> Prepared:
+def prepared_for(
+    experiment: Experiment, federation: Federation, totals: IntArray, module: nn.Module | None = None
+) -> Prepared:
     """The experiment for a party that holds this federation. ``totals`` matter to methods that read the data only."""
-    learner = build_learner(experiment, federation.feature_shape, federation.task)
+    learner = build_learner(experiment, federation.feature_shape, federation.task, module)
     slow = training_notes(learner, federation.feature_shape)
     rounding: tuple[Caveat, ...] = (Caveat("rounding", learner.caveat, Severity.WEAKENS),) if learner.caveat else ()
-    if ":" in experiment.model.name and learner.training(federation.feature_shape).path == "loop":
+    name = experiment.model.name if module is None else qualified_name(type(module))
+    if ":" in name and learner.training(federation.feature_shape).path == "loop":
         text = (
-            f"The model is code of {experiment.model.name}. That it keeps nothing of one user's records for another's "
-            "was tried (uldp.learners.checks), not proven."
+            f"The model is code of {name}. That it keeps nothing of one user's records for another's was tried "
+            "(uldp.learners.checks), not proven."
         )
         rounding += (Caveat("foreign-model", text, Severity.LIMITS),)
+    rounding += () if module is None else (INITIAL_PARAMETERS,)
     federation = replace(federation, caveats=(*federation.caveats, *rounding), notes=(*federation.notes, *slow))
     return Prepared(experiment, federation, learner, agreed_plan(experiment, learner, federation, totals))
 
 
-def build_learner(experiment: Experiment, feature_shape: tuple[int, ...], task: Task) -> TorchLearner:
-    """The model of an experiment for data of this shape, ready to be trained or applied."""
-    from uldp.learners.models import build_model
+def build_learner(
+    experiment: Experiment, feature_shape: tuple[int, ...], task: Task, module: nn.Module | None = None
+) -> TorchLearner:
+    """The model of an experiment for data of this shape, or ``module``, ready to be trained or applied."""
+    from uldp.learners.models import build_model, own_module
     from uldp.learners.torch import TorchLearner
 
     run = experiment.run
-    model = build_model(experiment.model.name, feature_shape, task, experiment.model.options)
+    if module is not None:
+        model = own_module(module, feature_shape, task)
+    elif experiment.model.name == GIVEN:
+        raise ConfigError("the model was handed over in Python; hand it over again", location="model.name", value=GIVEN)
+    else:
+        model = build_model(experiment.model.name, feature_shape, task, experiment.model.options)
     return TorchLearner(model, task, dtype=run.dtype, device=run.device, memory_mb=run.memory_mb)
 
 
@@ -180,12 +228,10 @@ def agreed_plan(experiment: Experiment, learner: TorchLearner, federation: Feder
     release = sealed(method.release(facts))
     if release.facts != facts:
         raise ConfigError(f"its release is made for {release.facts}, the experiment has {facts}", location="method")
-    _check_products(facts, paired=AskKey in aggregation.route(release).setup)
+    _check_products(facts, paired=aggregation.agrees_keys)
     if experiment.run.evaluate_silos and not learner.measures:
-        raise ConfigError(
-            "the loss of survival times couples records, so sums of silos are no metric of all; leave it out",
-            location="run.evaluate_silos",
-        )
+        reason = "the loss of survival times couples records, so sums of silos are no metric of all; leave it out"
+        raise ConfigError(reason, location="run.evaluate_silos")
     release.check()
     check_event(release.event(facts.silos), type(release))
     foreign = [name.partition(":")[0] for name in (*authors([experiment]), experiment.model.name) if ":" in name]
@@ -216,8 +262,7 @@ def check_event(event: object, kind: type) -> None:
     if not isinstance(event, Event):
         known = ", ".join(one.__name__ for one in get_args(Event))
         raise ConfigError(
-            f"event of {kind.__module__}:{kind.__qualname__} is {shown(event)}; return one of {known} "
-            "(uldp.privacy.events)",
+            f"event of {qualified_name(kind)} is {shown(event)}; return one of {known} (uldp.privacy.events)",
             location="method",
         )
 
@@ -225,36 +270,29 @@ def check_event(event: object, kind: type) -> None:
 def _check_products(facts: PublicFacts, *, paired: bool) -> None:
     """Refuse more numbers than a server could take in a round, and more keys than silos could agree on."""
     if paired and facts.silos > MAX_PAIRED_SILOS:
-        raise ConfigError(
+        reason = (
             f"at most {MAX_PAIRED_SILOS:,} where every two silos agree on a key, not {facts.silos:,}; take "
-            "aggregation.name = 'plain'",
-            location="data.silos",
-            value=facts.silos,
+            "aggregation.name = 'plain'"
         )
+        raise ConfigError(reason, location="data.silos", value=facts.silos)
     if facts.dimension * facts.silos > MAX_UPDATES:
         most = MAX_UPDATES // facts.silos
-        raise ConfigError(
-            f"at most {most:,} parameters with {facts.silos:,} silos, not {facts.dimension:,}",
-            location="model",
-            value=facts.dimension,
-        )
+        reason = f"at most {most:,} parameters with {facts.silos:,} silos, not {facts.dimension:,}"
+        raise ConfigError(reason, location="model", value=facts.dimension)
 
 
 def first_outputs(learner: Learner, feature_shape: tuple[int, ...], streams: Streams) -> bytes:
-    """What the model answers to public inputs before any training: it tells x_0 and what the layers compute."""
+    """The model's outputs for public inputs before any training: they show x_0 and what the layers compute."""
     inputs = streams.child("greeting").generator().uniform(-1, 1, (HANDSHAKE_INPUTS, *feature_shape))
-    answers = learner.predict(learner.initial(streams.child("model")), inputs.astype(np.float32))
-    return pack(answers.astype(np.float64).ravel()[:HANDSHAKE_OUTPUTS])
+    outputs = learner.predict(learner.initial(streams.child("model")), inputs.astype(np.float32))
+    return pack(outputs.astype(np.float64).ravel()[:HANDSHAKE_OUTPUTS])
 
 
 def _identities(experiment: Experiment, silos: tuple[str, ...]) -> tuple[bytes, ...]:
-    """The silos' public keys as they stand in the experiment; none where a simulation makes them."""
+    """The silos' public keys as the experiment lists them; none where a simulation makes them."""
     given = experiment.aggregation.identities
     if given and set(given) != set(silos):
         odd = sorted(set(given) ^ set(silos))[0]
-        raise ConfigError(
-            f"one key for each silo ({', '.join(silos)}) and no other",
-            location=f"aggregation.identities.{odd}",
-            value=odd,
-        )
+        reason = f"one key for each silo ({', '.join(silos)}) and no other"
+        raise ConfigError(reason, location=f"aggregation.identities.{odd}", value=odd)
     return tuple(bytes.fromhex(given[silo]) for silo in silos) if given else ()

@@ -1,7 +1,7 @@
 """Epsilon without an experiment: what a method's settings cost, towards whom.
 
->>> asked = Question.of("uldp-avg", rounds=50, settings=["method.sample_rate=0.1"])
->>> round(asked.epsilon(5.0).value, 3)
+>>> query = PrivacyQuery.of("uldp-avg", rounds=50, settings=["method.sample_rate=0.1"])
+>>> round(query.epsilon(5.0).value, 3)
 0.526
 """
 
@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from uldp.aggregation import lookup_aggregation
-from uldp.errors import ConfigError, own_code, require, shown
-from uldp.experiment.sections import read_section, with_override
+from uldp.errors import ConfigError, require, shown
+from uldp.experiment.config import build_method
+from uldp.experiment.foreign import qualified_name
+from uldp.experiment.sections import with_override
 from uldp.limits import MAX_ROUNDS, MAX_SILOS, check_whole
-from uldp.methods.base import Method, settings
+from uldp.methods.base import Method
 from uldp.methods.registry import is_own, lookup
 from uldp.privacy.accountants import Epsilon, account, account_replaced
 from uldp.privacy.calibrate import calibrate
@@ -42,12 +44,11 @@ class Side:
     dropped: int = 0
 
     def __post_init__(self) -> None:
-        if self.adversary not in ADVERSARIES:
-            known = ", ".join(ADVERSARIES)
-            raise ConfigError(f"one of {known}, not {self.adversary!r}", location="--adversary", value=self.adversary)
-        numbers = {"--silos": (self.silos, 1), "--colluding": (self.colluding, 1), "--dropped": (self.dropped, 0)}
-        for option, (number, least) in numbers.items():
-            check_whole(number, least, MAX_SILOS, option)
+        known = f"one of {', '.join(ADVERSARIES)}"
+        require(self.adversary in ADVERSARIES, "--adversary", self.adversary, known)
+        check_whole(self.silos, 1, MAX_SILOS, "--silos")
+        check_whole(self.colluding, 1, MAX_SILOS, "--colluding")
+        check_whole(self.dropped, 0, MAX_SILOS, "--dropped")
         away = self.dropped + (self.colluding if self.adversary == "silo" else 0)
         if away > self.silos:
             raise ConfigError(f"{away} silos of {self.silos} drop out or collude", location="--silos", value=self.silos)
@@ -66,13 +67,13 @@ class Side:
         if self.adversary == "public":
             return Adversary(dropped=self.dropped)
         if self.adversary == "server":
-            knows = not release.user_sampling.private
-            return Adversary("server", dropped=self.dropped, sums=kind.server_sees_each_silo, sample=knows)
-        return Adversary("silos", self.colluding, self.dropped, sample=not kind.hides_sample)
+            sums, knows = kind.server_sees_each_silo, not release.user_sampling.private
+            return Adversary("server", dropped=self.dropped, sees_silo_sums=sums, knows_sample=knows)
+        return Adversary("silos", self.colluding, self.dropped, knows_sample=not kind.hides_sample)
 
 
 @dataclass(frozen=True)
-class Question:
+class PrivacyQuery:
     """A method without its noise, and towards whom it is to be accounted."""
 
     method: Method
@@ -82,13 +83,13 @@ class Question:
     name: str = ""
 
     def __post_init__(self) -> None:
-        # More than there are silos would be counted as all of them: somebody who forgets --silos would be told too few.
-        for location, most in (
-            ("method.max_silos", self.side.silos),
-            ("privacy.dropout_tolerance", self.side.silos - 1),
+        # More than there are silos would be counted as all of them: forgetting --silos would make epsilon too small.
+        silos, tolerance = self.side.silos, self.method.dropout_tolerance
+        for location, given, most in (
+            ("method.max_silos", getattr(self.method, "max_silos", 0), silos),
+            ("privacy.dropout_tolerance", tolerance, silos - 1),
         ):
-            given = getattr(self.method, location.partition(".")[2], 0)
-            require(given <= most, location, given, f"at most {most} with {self.side.silos} silos (--silos)")
+            require(given <= most, location, given, f"at most {most} with {silos} silos (--silos)")
 
     @classmethod
     def of(
@@ -100,8 +101,8 @@ class Question:
         side: Side = Side(),  # noqa: B008
         delta: float = 1e-5,
         accountant: str = "auto",
-    ) -> Question:
-        """The question about a method by name; ``settings`` are ``method.key=value`` and
+    ) -> PrivacyQuery:
+        """The query about a method by name; ``settings`` are ``method.key=value`` and
         ``privacy.dropout_tolerance=value``."""
         return cls(built_method(method, rounds, settings), side, delta, accountant, method)
 
@@ -138,10 +139,9 @@ class Question:
         return None
 
     def authors(self) -> tuple[str, ...]:
-        """Code that is not ours and on which the answer rests."""
-        kinds = [] if is_own(self.method) else [type(self.method)]
-        names = [f"{kind.__module__}:{kind.__qualname__}" for kind in kinds]
-        return (*names, *(name for name in (self.side.aggregation, self.accountant) if ":" in name))
+        """Code that is not ours and on which the response rests."""
+        methods = () if is_own(self.method) else (qualified_name(type(self.method)),)
+        return (*methods, *(name for name in (self.side.aggregation, self.accountant) if ":" in name))
 
     def noise_multiplier(self, epsilon: float) -> float:
         """The smallest noise with which the run stays within ``epsilon``.
@@ -149,14 +149,13 @@ class Question:
         It must do when as many shares of the noise are missing or known as are tolerated.
         """
         if self.method.unit is None:
-            raise ConfigError(
-                f"{self.name} adds no noise, so no noise reaches an epsilon", location="--method", value=self.name
-            )
+            reason = f"{self.name} adds no noise, so no noise reaches an epsilon"
+            raise ConfigError(reason, location="--method", value=self.name)
         side = self.worst().side
         return calibrate(lambda noise: replace(self, side=side).seen(self.release(noise)), epsilon, self.delta)
 
-    def worst(self) -> Question:
-        """The question with as many silos missing as the noise tolerates."""
+    def worst(self) -> PrivacyQuery:
+        """The query with as many silos missing as the noise tolerates."""
         known = self.side.colluding if self.side.adversary == "silo" else 0
         dropped = max(self.side.dropped, self.method.dropout_tolerance - known)
         return replace(self, side=replace(self.side, dropped=dropped))
@@ -164,7 +163,7 @@ class Question:
 
 def built_method(name: str, rounds: int | None, assignments: Iterable[str]) -> Method:
     """A method by name with these settings."""
-    named = lookup(name)
+    fixed = lookup(name).fixed
     tree: dict[str, Any] = {"method": {}}
     if rounds is not None:
         tree["method"]["rounds"] = check_whole(rounds, 1, MAX_ROUNDS, "--rounds")
@@ -173,80 +172,67 @@ def built_method(name: str, rounds: int | None, assignments: Iterable[str]) -> M
     privacy: Mapping[str, Any] = tree.pop("privacy", {})
     for path in (*(key for key in tree if key != "method"), *(f"privacy.{key}" for key in privacy)):
         if path != "privacy.dropout_tolerance":
-            raise ConfigError(
-                f"method.key=value or privacy.dropout_tolerance=value, not {shown(path)}", location="--set", value=path
-            )
-    fields = {**tree["method"], **named.fixed}
-    if "rounds" not in fields:
+            wanted = "method.key=value or privacy.dropout_tolerance=value"
+            raise ConfigError(f"{wanted}, not {shown(path)}", location="--set", value=path)
+    if "rounds" not in {**tree["method"], **fixed}:
         raise ConfigError("how many rounds?", location="--rounds")
-    for key, value in named.fixed.items():
-        if tree["method"].get(key, value) != value:
-            given = tree["method"][key]
-            raise ConfigError(
-                f"{name} means {key} = {value!r}, not {shown(given)}", location=f"method.{key}", value=given
-            )
-    with own_code(ConfigError, f"{name!r} failed", "method"):
-        method = read_section(named.method, fields, "method", known=settings(named.method))
+    method = build_method(name, tree["method"])
     if method.local:
-        raise ConfigError(
-            "its clients perturb by themselves; `uldp local` says what that costs", location="--method", value=name
-        )
+        reason = "its clients perturb by themselves; `uldp local` says what that costs"
+        raise ConfigError(reason, location="--method", value=name)
     tolerance = check_whole(privacy.get("dropout_tolerance", 0), 0, MAX_SILOS, "privacy.dropout_tolerance")
     return replace(method, dropout_tolerance=tolerance)
 
 
-Row = tuple[int, tuple[float, ...]]
-
-
 @dataclass(frozen=True)
 class Table:
-    """Epsilons side by side: what stands in the first column, the other columns' names, and the rows."""
+    """Epsilons side by side: the name of the first column, the other columns' names, and the rows."""
 
     head: str
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[tuple[int, tuple[float, ...]], ...]
 
 
-def side_by_side(asked: Question, noise_multiplier: float) -> Table:
+def side_by_side(query: PrivacyQuery, noise_multiplier: float) -> Table:
     """The paper's formula, a valid one and the tight value."""
-    release = asked.release(noise_multiplier)
+    release = query.release(noise_multiplier)
     if isinstance(release, NoisedModel) and release.group_size is not None:
-        return _by_group_size(asked, noise_multiplier, release.group_size)
-    if asked.silos_of_a_user() is not None:
-        return _by_silos(asked, noise_multiplier)
-    return _by_rounds(asked, release, noise_multiplier)
+        return _by_group_size(query, noise_multiplier, release.group_size)
+    if query.silos_of_a_user() is not None:
+        return _by_silos(query, noise_multiplier)
+    return _by_rounds(query, release, noise_multiplier)
 
 
-def _by_silos(asked: Question, noise_multiplier: float) -> Table:
+def _by_silos(query: PrivacyQuery, noise_multiplier: float) -> Table:
     """For a user with records in several silos, beside one with a single record in one silo."""
 
     def epsilon(silos: int) -> float:
-        release = asked.release(noise_multiplier, max_silos=silos)
-        return account(asked.seen(release), asked.delta, asked.accountant).value
+        release = query.release(noise_multiplier, max_silos=silos)
+        return account(query.seen(release), query.delta, query.accountant).value
 
-    given = getattr(asked.method, "max_silos", 0) or 1
-    silos = sorted({*(s for s in TABLE_SILOS if s <= asked.side.silos), given})
+    given = getattr(query.method, "max_silos", 0) or 1
+    silos = sorted({*(s for s in TABLE_SILOS if s <= query.side.silos), given})
     one = epsilon(1)
     return Table("silos of a user", ("in one silo", "true"), tuple((s, (one, epsilon(s))) for s in silos))
 
 
-def _by_group_size(asked: Question, noise_multiplier: float, largest: int) -> Table:
+def _by_group_size(query: PrivacyQuery, noise_multiplier: float, largest: int) -> Table:
     rows = []
     for size in sorted({*(2**power for power in range(30) if 2**power <= largest), largest}):
-        seen = asked.seen(asked.release(noise_multiplier, group_size=size))
-        values = [published_epsilon(seen, asked.delta) if size & (size - 1) == 0 else math.nan]
-        values += [account(seen, asked.delta, name).value for name in ("lemma6", "lemma5", "auto")]
+        seen = query.seen(query.release(noise_multiplier, group_size=size))
+        values = [published_epsilon(seen, query.delta) if size & (size - 1) == 0 else math.nan]
+        values += [account(seen, query.delta, name).value for name in ("lemma6", "lemma5", "auto")]
         rows.append((size, tuple(values)))
     return Table("k", ("published", "Lemma 6, valid orders", "Lemma 5", "tight"), tuple(rows))
 
 
-def _by_rounds(asked: Question, release: Release, noise_multiplier: float) -> Table:
-    rows, rounds = [], asked.method.rounds
+def _by_rounds(query: PrivacyQuery, release: Release, noise_multiplier: float) -> Table:
+    rows, rounds = [], query.method.rounds
     for count in sorted({*(t for t in TABLE_ROUNDS if t < rounds), rounds}):
-        seen = asked.seen(release, count)
+        seen = query.seen(release, count)
         naive = isinstance(release, ClippedSilo)  # its Theorem 1 takes half the sensitivity
         claimed: Composition = {sampled_gaussian(noise_multiplier): count} if naive else seen
-        values = [account(claimed, asked.delta, "rdp").value]
-        values += [account(seen, asked.delta, name).value for name in ("rdp", "auto")]
+        values = [account(claimed, query.delta, "rdp").value]
+        values += [account(seen, query.delta, name).value for name in ("rdp", "auto")]
         rows.append((count, tuple(values)))
     return Table("rounds", ("published", "valid, by RDP", "tight"), tuple(rows))

@@ -17,8 +17,8 @@ from typing import Any
 
 from uldp.aggregation import AGGREGATIONS, Aggregation, lookup_aggregation
 from uldp.data.federation import check_size
-from uldp.errors import ConfigError, own_code, shown
-from uldp.experiment.sections import Tree, check_keys, read_section, with_override, write_section
+from uldp.errors import ConfigError, check_keys, own_code, require, shown
+from uldp.experiment.sections import Tree, check_section, read_section, with_override, write_section
 from uldp.limits import MAX_MEMORY_MB, MAX_SEED, MAX_SILOS, MAX_THREADS, check_whole
 from uldp.methods.base import Method, settings
 from uldp.methods.registry import AS_PRINTED, RENAMED, lookup
@@ -27,6 +27,8 @@ from uldp.protocol.messages import PROTOCOL_VERSION
 from uldp.trees import check_tree, toml_tree
 
 SECRETS = ("simulated", "os")
+GIVEN = "given"
+"""The name of a model that was handed over in Python."""
 DTYPES = ("float32", "float64")
 MOVED = {"max_records": "aggregation.max_records", "ghost": "aggregation.pseudo_count"}
 """Keys of ``[method]`` in earlier versions, and what they are called now."""
@@ -38,9 +40,10 @@ WITHOUT_EFFECT = {"sample_rate": 1.0, "mode": "sound", "batch_size": 64}
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """``[data]``: a built-in data set, or one table per silo."""
+    """``[data]``: a built-in data set, one table per silo, or (``given``) data that were handed over in Python."""
 
     dataset: str | None = None
+    given: str | None = None
     silos: int | tuple[str, ...] | None = None
     users: int | None = None
     allocation: str | None = None
@@ -57,22 +60,15 @@ class DataConfig:
     schema: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.dataset is None and not isinstance(self.silos, tuple):
+        if self.given is None and self.dataset is None and not isinstance(self.silos, tuple):
             raise ConfigError('give dataset = "name" or silos = ["a.csv", "b.csv"]', location="data")
         if self.dataset is not None and isinstance(self.silos, tuple):
             raise ConfigError("with a dataset, silos is a number; files go without dataset", location="data.silos")
         if self.users is not None and self.users < 2:
-            raise ConfigError(
-                f"at least 2, not {self.users}: user-level privacy hides one person among others",
-                location="data.users",
-                value=self.users,
-            )
-        if not 0 <= self.holdout < 1:
-            raise ConfigError(
-                f"the share of people who are held out: from 0 to below 1, not {self.holdout}",
-                location="data.holdout",
-                value=self.holdout,
-            )
+            reason = f"at least 2, not {self.users}: user-level privacy hides one person among others"
+            raise ConfigError(reason, location="data.users", value=self.users)
+        share = "the share of people who are held out: from 0 to below 1"
+        require(0 <= self.holdout < 1, "data.holdout", self.holdout, share)
         if self.population is not None and not self.population.strip():
             raise ConfigError("a name for the people whose records these are, or nothing", location="data.population")
         number = len(self.silos) or 1 if isinstance(self.silos, tuple) else self.silos
@@ -80,27 +76,28 @@ class DataConfig:
         tables_only = ("user", "label", "test", "test_fraction", "roster", "id_key", "schema")
         given = [key for key in tables_only if getattr(self, key)]
         if self.dataset is not None and given:
-            raise ConfigError(
-                f"{given[0]} belongs to your own tables, not to a built-in dataset", location=f"data.{given[0]}"
-            )
-        if self.dataset is None:
+            reason = f"{given[0]} belongs to your own tables, not to a built-in dataset"
+            raise ConfigError(reason, location=f"data.{given[0]}")
+        if self.given is not None:
+            self._check_given()
+        elif self.dataset is None:
             self._check_tables()
+
+    def _check_given(self) -> None:
+        beside = [key for key, value in vars(self).items() if value and key not in ("given", "users", "population")]
+        if beside:
+            reason = f"{beside[0]} does not go with data that were handed over in Python (data.given)"
+            raise ConfigError(reason, location=f"data.{beside[0]}")
 
     def _check_tables(self) -> None:
         for key in ("user", "label"):
             if not getattr(self, key):
                 raise ConfigError(f"name the column that holds the {key}", location=f"data.{key}")
         if not self.schema:
-            raise ConfigError(
-                "a schema of public constants is needed; `uldp new NAME --silo FILE ...` drafts one",
-                location="data.schema",
-            )
-        if self.allocation not in (None, "as-is"):
-            raise ConfigError(
-                f"tables say themselves whose records they are: 'as-is', not {self.allocation!r}",
-                location="data.allocation",
-                value=self.allocation,
-            )
+            reason = "a schema of public constants is needed; `uldp new NAME --silo FILE ...` drafts one"
+            raise ConfigError(reason, location="data.schema")
+        as_is = "tables say themselves whose records they are: 'as-is'"
+        require(self.allocation in (None, "as-is"), "data.allocation", self.allocation, as_is)
         if self.roster is None and self.users is None:
             raise ConfigError(
                 "give users (the public number |U|, ids are hashed into it) or roster (a file of ids; with users for a "
@@ -108,9 +105,8 @@ class DataConfig:
                 location="data.users",
             )
         if self.roster is not None and self.id_key is not None:
-            raise ConfigError(
-                "a key for hashing ids does not go with a roster", location="data.id_key", value=self.id_key
-            )
+            reason = "a key for hashing ids does not go with a roster"
+            raise ConfigError(reason, location="data.id_key", value=self.id_key)
         for key in ("options", "data_dir"):
             if getattr(self, key):
                 raise ConfigError(f"{key} belongs to a built-in dataset", location=f"data.{key}")
@@ -135,14 +131,9 @@ class PrivacyConfig:
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
-        if self.noise_multiplier is not None and not 0 <= self.noise_multiplier < math.inf:
-            raise ConfigError(
-                f"0 or a positive number, not {self.noise_multiplier}",
-                location="privacy.noise_multiplier",
-                value=self.noise_multiplier,
-            )
-        if self.epsilon is not None and not 0 < self.epsilon < math.inf:
-            raise ConfigError(f"a positive number, not {self.epsilon}", location="privacy.epsilon", value=self.epsilon)
+        noise, epsilon = self.noise_multiplier, self.epsilon
+        require(noise is None or 0 <= noise < math.inf, "privacy.noise_multiplier", noise, "0 or a positive number")
+        require(epsilon is None or 0 < epsilon < math.inf, "privacy.epsilon", epsilon, "a positive number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,16 +149,8 @@ class AggregationConfig:
         self.build(workers=1)
         if self.min_silos is not None:
             check_whole(self.min_silos, 1, MAX_SILOS, "aggregation.min_silos")
-        for silo, public in self.identities.items():
-            location = f"aggregation.identities.{silo}"
-            if not isinstance(public, str) or not re.fullmatch("[0-9a-f]{64}", public):
-                raise ConfigError(
-                    f"an Ed25519 public key as 64 hexadecimal digits, not {shown(public)}",
-                    location=location,
-                    value=shown(public),
-                )
-            if list(self.identities.values()).count(public) > 1:
-                raise ConfigError("another silo has the same key", location=location, value=public)
+        wanted = "an Ed25519 public key as 64 hexadecimal digits"
+        _check_public_keys(self.identities, "[0-9a-f]{64}", wanted, "aggregation.identities")
 
     def build(self, workers: int) -> Aggregation:
         """The aggregation with its settings."""
@@ -176,11 +159,8 @@ class AggregationConfig:
         for key, value in self.settings.items():
             owners = [name for name, other in AGGREGATIONS.items() if key in _own_settings(other)]
             if key not in _own_settings(kind) and owners:
-                raise ConfigError(
-                    f"{key} goes with name = {owners[0]!r}, not with {self.name!r}; leave it out",
-                    location=f"aggregation.{key}",
-                    value=value,
-                )
+                reason = f"{key} goes with name = {owners[0]!r}, not with {self.name!r}; leave it out"
+                raise ConfigError(reason, location=f"aggregation.{key}", value=value)
         with own_code(ConfigError, f"{self.name!r} failed", "aggregation"):
             built = read_section(kind, self.settings, "aggregation", known=(*_COMMON, *_own_settings(kind)))
         return dataclasses.replace(built, **({"workers": workers} if "workers" in known else {}))
@@ -188,21 +168,22 @@ class AggregationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentConfig:
-    """``[deployment]``: how the silos of a real federation are known to its carrier. A simulation needs none of it."""
+    """``[deployment]``: how the transport of a real federation knows its silos. A simulation needs none of it."""
 
     nodes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for silo, public in self.nodes.items():
-            location = f"deployment.nodes.{silo}"
-            if not isinstance(public, str) or not re.fullmatch("ecdsa-sha2-nistp384 [A-Za-z0-9+/]+={0,2}", public):
-                raise ConfigError(
-                    f"an ECDSA P-384 public key as `uldp keys silo` prints it, not {shown(public)}",
-                    location=location,
-                    value=shown(public),
-                )
-            if list(self.nodes.values()).count(public) > 1:
-                raise ConfigError("another silo has the same key", location=location, value=public)
+        wanted = "an ECDSA P-384 public key as `uldp keys silo` prints it"
+        _check_public_keys(self.nodes, "ecdsa-sha2-nistp384 [A-Za-z0-9+/]+={0,2}", wanted, "deployment.nodes")
+
+
+def _check_public_keys(keys: Mapping[str, Any], pattern: str, wanted: str, location: str) -> None:
+    """Refuse what is no public key, and one that two silos share."""
+    for silo, public in keys.items():
+        if not isinstance(public, str) or not re.fullmatch(pattern, public):
+            raise ConfigError(f"{wanted}, not {shown(public)}", location=f"{location}.{silo}", value=shown(public))
+        if list(keys.values()).count(public) > 1:
+            raise ConfigError("another silo has the same key", location=f"{location}.{silo}", value=public)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,22 +202,36 @@ class RunConfig:
         for key, least, most in (("seed", 0, MAX_SEED), ("threads", 1, MAX_THREADS), ("memory_mb", 1, MAX_MEMORY_MB)):
             check_whole(getattr(self, key), least, most, f"run.{key}")
         for key, known in (("dtype", DTYPES), ("secrets", SECRETS)):
-            if getattr(self, key) not in known:
-                value = getattr(self, key)
-                raise ConfigError(f"one of {', '.join(known)}, not {value!r}", location=f"run.{key}", value=value)
+            require(getattr(self, key) in known, f"run.{key}", getattr(self, key), f"one of {', '.join(known)}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything that defines a run.
+    """Everything that defines a run. Made by :meth:`from_tree` or :meth:`from_file`.
 
-    >>> experiment = Experiment.from_tree({
-    ...     "data": {"dataset": "breast-cancer"},
-    ...     "method": {"name": "uldp-avg-w", "rounds": 5},
-    ...     "privacy": {"epsilon": 2.0},
-    ... })
-    >>> experiment.method.weighting
-    'records'
+    Args:
+        data: ``[data]``.
+        model: ``[model]``.
+        method: The method with its settings.
+        method_name: The name under which ``[method]`` asks for it.
+        privacy: ``[privacy]``.
+        aggregation: ``[aggregation]``.
+        run: ``[run]``.
+        deployment: ``[deployment]``.
+        name: What people call it: the experiment file's name. Not part of the experiment's identity.
+        base: The folder that relative paths start from; not part of the experiment's identity.
+
+    Raises:
+        ConfigError: A setting is unknown, has a wrong type or value, or contradicts another.
+
+    Example:
+        >>> experiment = Experiment.from_tree({
+        ...     "data": {"dataset": "breast-cancer"},
+        ...     "method": {"name": "uldp-avg-w", "rounds": 5},
+        ...     "privacy": {"epsilon": 2.0},
+        ... })
+        >>> experiment.method.weighting
+        'records'
     """
 
     data: DataConfig
@@ -248,19 +243,17 @@ class Experiment:
     run: RunConfig
     deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
     name: str = field(default="", compare=False)
-    """What people call it: the experiment file's name. Not part of the experiment's identity."""
     base: Path = field(default=Path(), compare=False)
-    """The folder that relative paths start from; not part of the experiment's identity."""
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any], base: Path | str = ".", name: str = "") -> Experiment:
-        """The experiment of a tree as it stands in an experiment file."""
+        """The experiment of a tree as it is written in an experiment file."""
         sections = ("data", "model", "method", "privacy", "aggregation", "run", "deployment")
         try:
             check_tree(tree)
         except ValueError as error:
             raise ConfigError(str(error), location="experiment") from error
-        check_keys(tree, sections, "experiment")
+        check_keys(tree, sorted(sections), "experiment")
         for section in ("data", "method"):
             if section not in tree:
                 raise ConfigError(f"the section [{section}] is missing", location="experiment", value=section)
@@ -269,10 +262,8 @@ class Experiment:
         _check_noise(privacy, method)
         data, run = read_section(DataConfig, tree["data"], "data"), read_section(RunConfig, tree.get("run", {}), "run")
         if run.evaluate_silos and data.dataset is not None and not data.holdout:
-            raise ConfigError(
-                "nobody is held out, so there is nothing to measure on; set data.holdout, for instance to 0.2",
-                location="run.evaluate_silos",
-            )
+            reason = "nobody is held out, so there is nothing to measure on; set data.holdout, for instance to 0.2"
+            raise ConfigError(reason, location="run.evaluate_silos")
         return cls(
             data=data,
             model=_read_model(tree.get("model", {})),
@@ -299,13 +290,13 @@ class Experiment:
         method = {k: v for k, v in write_section(self.method).items() if k in settings(type(self.method))}
         for key in lookup(self.method_name).fixed:
             method.pop(key, None)
-        model, options = write_section(self.model), dict(self.model.options)
+        model, options, own = write_section(self.model), dict(self.model.options), self.aggregation.settings
         return {
             "data": write_section(self.data),
             "model": {"name": model["name"], **({"options": options} if ":" in model["name"] and options else options)},
             "method": {"name": self.method_name, **method},
             "privacy": write_section(self.privacy),
-            "aggregation": _written_aggregation(self.aggregation),
+            "aggregation": {**write_section(dataclasses.replace(self.aggregation, settings={})), **own},
             "run": write_section(self.run),
             **({"deployment": write_section(self.deployment)} if self.deployment.nodes else {}),
         }
@@ -327,7 +318,7 @@ class Experiment:
 
 
 def as_printed(tree: Tree) -> bool:
-    """Whether the run of this tree trained, in an earlier version, a published variant that keeps no guarantee."""
+    """Whether the run of this tree trained, in an earlier version, a published variant that has no guarantee."""
     method = tree.get("method")
     return isinstance(method, dict) and (method.get("name") in AS_PRINTED or method.get("mode") == "published")
 
@@ -354,9 +345,8 @@ def read_toml(path: Path | str) -> Tree:
     try:
         return toml_tree(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(
-            "no such experiment file; `uldp new NAME` drafts one", location=str(path), value=str(path)
-        ) from error
+        reason = "no such experiment file; `uldp new NAME` drafts one"
+        raise ConfigError(reason, location=str(path), value=str(path)) from error
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", location=str(path)) from error
     except ValueError as error:  # also of what is no UTF-8
@@ -366,26 +356,22 @@ def read_toml(path: Path | str) -> Tree:
 def _read_method(tree: Any) -> tuple[str, Method]:
     if not isinstance(tree, Mapping) or not isinstance(tree.get("name"), str):
         raise ConfigError('name the method, for instance name = "uldp-avg-w"', location="method.name")
-    named = lookup(tree["name"])
     fields = {key: value for key, value in tree.items() if key != "name"}
     for key, now in MOVED.items():
         if key in fields:
-            raise ConfigError(
-                f"is called {now} now; with other aggregations than paillier nothing is capped, and it is left out",
-                location=f"method.{key}",
-                value=fields[key],
-            )
+            reason = f"is called {now} now; with other aggregations than paillier nothing is capped, and it is left out"
+            raise ConfigError(reason, location=f"method.{key}", value=fields[key])
+    return tree["name"], build_method(tree["name"], fields)
+
+
+def build_method(name: str, fields: Mapping[str, Any]) -> Method:
+    """The method of this name with these settings of ``[method]``."""
+    named = lookup(name)
     for key, value in named.fixed.items():
-        if fields.get(key, value) != value:
-            raise ConfigError(
-                f"{tree['name']} means {key} = {value!r}, not {shown(fields[key])}",
-                location=f"method.{key}",
-                value=fields[key],
-            )
-    with own_code(ConfigError, f"{tree['name']!r} failed", "method"):
-        return tree["name"], read_section(
-            named.method, {**fields, **named.fixed}, "method", known=settings(named.method)
-        )
+        given = fields.get(key, value)
+        require(given == value, f"method.{key}", given, f"{name} means {key} = {value!r}")
+    with own_code(ConfigError, f"{name!r} failed", "method"):
+        return read_section(named.method, {**fields, **named.fixed}, "method", known=settings(named.method))
 
 
 def _read_privacy(tree: Any) -> PrivacyConfig:
@@ -396,18 +382,12 @@ def _read_privacy(tree: Any) -> PrivacyConfig:
 
 
 def _read_model(tree: Any) -> ModelConfig:
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"a section with keys, not {shown(tree)}", location="model", value=shown(tree))
-    name = tree.get("name", "auto")
-    if not isinstance(name, str):
-        raise ConfigError(f"text, not {shown(name)}", location="model.name", value=shown(name))
-    options = tree.get("options", {})
-    if not isinstance(options, Mapping):
-        raise ConfigError(f"a section with keys, not {shown(options)}", location="model.options", value=shown(options))
+    check_section(tree, "model")
+    common = read_section(ModelConfig, {key: tree[key] for key in ("name", "options") if key in tree}, "model")
     beside = {key: value for key, value in tree.items() if key not in ("name", "options")}
-    if twice := sorted(beside.keys() & options.keys()):
+    if twice := sorted(beside.keys() & common.options.keys()):
         raise ConfigError("stands in [model] and in [model.options]; leave one out", location=f"model.{twice[0]}")
-    return ModelConfig(name=name, options={**beside, **options})
+    return dataclasses.replace(common, options={**beside, **common.options})
 
 
 _COMMON = ("name", "min_silos", "identities")
@@ -419,36 +399,27 @@ def _own_settings(kind: type[Aggregation]) -> list[str]:
 
 
 def _read_aggregation(tree: Any) -> AggregationConfig:
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"a section with keys, not {shown(tree)}", location="aggregation", value=shown(tree))
+    check_section(tree, "aggregation")
     common = {key: value for key, value in tree.items() if key in _COMMON}
     own = {key: value for key, value in tree.items() if key not in _COMMON}
     return dataclasses.replace(read_section(AggregationConfig, common, "aggregation", known=_COMMON), settings=own)
 
 
-def _written_aggregation(section: AggregationConfig) -> Tree:
-    common = write_section(dataclasses.replace(section, settings={}))
-    return {**common, **section.settings}
-
-
 def _check_noise(privacy: PrivacyConfig, method: Method) -> None:
     if method.local:
         if privacy.noise_multiplier is not None:
-            raise ConfigError(
+            reason = (
                 "this method's clients perturb by themselves (method.epsilon_weight); leave it out (--set "
-                "privacy.noise_multiplier=none), or give epsilon as a budget of the whole run",
-                location="privacy.noise_multiplier",
-                value=privacy.noise_multiplier,
+                "privacy.noise_multiplier=none), or give epsilon as a budget of the whole run"
             )
+            raise ConfigError(reason, location="privacy.noise_multiplier", value=privacy.noise_multiplier)
         if privacy.dropout_tolerance:
-            raise ConfigError(
+            reason = (
                 "this method's clients perturb by themselves, so no share of noise can be missing; leave it out (--set "
-                "privacy.dropout_tolerance=none)",
-                location="privacy.dropout_tolerance",
-                value=privacy.dropout_tolerance,
+                "privacy.dropout_tolerance=none)"
             )
+            raise ConfigError(reason, location="privacy.dropout_tolerance", value=privacy.dropout_tolerance)
         return
     if method.unit is not None and (privacy.epsilon is None) == (privacy.noise_multiplier is None):
-        raise ConfigError(
-            "give exactly one of epsilon (the noise is calibrated) and noise_multiplier", location="privacy"
-        )
+        reason = "give exactly one of epsilon (the noise is calibrated) and noise_multiplier"
+        raise ConfigError(reason, location="privacy")

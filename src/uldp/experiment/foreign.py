@@ -24,7 +24,7 @@ SETTINGS = (("method", "name"), ("model", "name"), ("aggregation", "name"), ("da
 
 @dataclass(frozen=True)
 class ForeignCode:
-    """One such name, and the setting that it stands in."""
+    """One such name, and the setting that names it."""
 
     setting: str
     name: str
@@ -45,14 +45,19 @@ def authors(experiments: Iterable[Experiment]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for one in experiments:
         if not is_own(one.method):
-            found[f"{type(one.method).__module__}:{type(one.method).__qualname__}"] = None
+            found[qualified_name(type(one.method))] = None
         names = (one.method_name, one.aggregation.name, one.data.dataset or "")
         found |= {name: None for name in names if ":" in name}
     return tuple(found)
 
 
+def qualified_name(kind: type) -> str:
+    """The class as an experiment would name it: ``package.module:Name``."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
 def code_digests(modules: Iterable[str]) -> list[str]:
-    """Fingerprints of the files of these modules, without ours: a run goes on with the code that it was begun with."""
+    """Fingerprints of the files of these modules, without ours: a run resumes with the code that started it."""
     found = []
     for name in sorted({name for name in modules if name.partition(".")[0] != "uldp"}):
         file = getattr(sys.modules.get(name), "__file__", None)

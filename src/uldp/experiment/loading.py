@@ -6,15 +6,14 @@ Every party holds a :class:`~uldp.data.federation.Federation` of all silos; thos
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from uldp.caveats import Caveat, Severity
-from uldp.data.federation import Federation, LabelArray, Records, SiloData, Task
-from uldp.data.holdout import parted, with_holdout
+from uldp.data.federation import Federation, LabelArray, Records, SiloData
+from uldp.data.holdout import split_holdout, with_holdout
 from uldp.errors import ConfigError, did_you_mean
 from uldp.experiment.config import Experiment
 from uldp.rng import Secrets, Streams
@@ -32,13 +31,16 @@ SIMULATED_KEY = Caveat(
 
 
 def load_federation(experiment: Experiment) -> Federation:
-    """The data of all silos, with ``data.holdout`` of the people kept out of training."""
+    """The data of all silos, with ``data.holdout`` of the people held out."""
     streams = Streams.from_seed(experiment.run.seed)
     return with_holdout(_all_people(experiment), experiment.data.holdout, streams)
 
 
 def _all_people(experiment: Experiment) -> Federation:
     data, streams = experiment.data, Streams.from_seed(experiment.run.seed)
+    if data.given is not None:
+        reason = "the data were handed over in Python and are in no file; call uldp.train with them again"
+        raise ConfigError(reason, location="data.given", value=data.given)
     if data.dataset is not None:
         from uldp.data.builtin import load_builtin
         from uldp.data.store import expanded
@@ -81,11 +83,8 @@ def user_index(experiment: Experiment) -> UserIndex:
     if data.roster is not None:
         roster = Roster.from_file(experiment.base / data.roster, data.user)
         if data.users not in (None, roster.users):
-            raise ConfigError(
-                f"the roster has {roster.users} ids, not {data.users}; correct one of them",
-                location="data.users",
-                value=data.users,
-            )
+            reason = f"the roster has {roster.users} ids, not {data.users}; correct one of them"
+            raise ConfigError(reason, location="data.users", value=data.users)
         return roster
     if data.id_key is not None:
         return HashedIds.with_key_file(data.users or 0, experiment.base / data.id_key)
@@ -96,7 +95,12 @@ def server_federation(experiment: Experiment) -> Federation:
     """What the server holds: nobody's records, and a test set if there is one."""
     if experiment.data.dataset is not None:
         return without_records(load_federation(experiment))
-    return replace(_known_tables(experiment), test=_test_file(experiment))
+    from uldp.data.tables import load_test
+
+    known, test = _known_tables(experiment), experiment.data.test
+    if test is None or not (experiment.base / test).exists():
+        return known
+    return replace(known, test=load_test(experiment.base / test, schema_of(experiment)))
 
 
 def silo_federation(
@@ -107,19 +111,18 @@ def silo_federation(
     ``holdout_file`` is a table of people who take no part in training, instead of ``data.holdout``.
     """
     _check_holdout_file(experiment, holdout_file)
-    if experiment.data.dataset is not None:
-        if data_file is not None:
-            raise ConfigError(
-                f"{experiment.data.dataset} is built in and dealt out by itself; leave the file out",
-                location="--data",
-                value=str(data_file),
-            )
-        federation = load_federation(experiment)
-        _check_name(silo, federation)
-        return without_records(federation, but=silo)
-    known = _known_tables(experiment)
-    _check_name(silo, known)
-    return _with_own_table(experiment, known, silo, data_file, holdout_file)
+    own_tables = experiment.data.dataset is None
+    if data_file is not None and not own_tables:
+        reason = f"{experiment.data.dataset} is built in and dealt out by itself; leave the file out"
+        raise ConfigError(reason, location="--data", value=str(data_file))
+    federation = _known_tables(experiment) if own_tables else load_federation(experiment)
+    names = [part.name for part in federation.silos]
+    if silo not in names:
+        reason = f"this experiment has no silo {silo!r}. Its silos: {', '.join(names)}{did_you_mean(silo, names)}"
+        raise ConfigError(reason, location="--silo", value=silo)
+    if own_tables:
+        return _with_own_table(experiment, federation, silo, data_file, holdout_file)
+    return without_records(federation, but=silo)
 
 
 def without_records(federation: Federation, but: str = "") -> Federation:
@@ -136,28 +139,20 @@ def _known_tables(experiment: Experiment) -> Federation:
 
     data, schema = experiment.data, schema_of(experiment)
     assert isinstance(data.silos, tuple)
-    shape = (len(schema.feature_names()),)
+    features = np.zeros((0, len(schema.feature_names())), dtype=np.float32)
+    labels: LabelArray = np.zeros(0, dtype=np.int64) if schema.task.classes else np.zeros(0, dtype=np.float32)
+    nobody = np.zeros(0, dtype=np.int64)
     return Federation(
         name=experiment.name or "tables",
-        silos=tuple(_empty(name, shape, schema.task) for name in silo_files(data.silos)),
+        silos=tuple(SiloData(name, features, labels, nobody) for name in silo_files(data.silos)),
         users=_number_of_users(experiment),
         task=schema.task,
-        test=_no_records(shape, schema.task),
+        test=Records(features, labels),
         caveats=(*schema.caveats, *_key_caveats(experiment)),
         no_guarantee=schema.no_guarantee,
         hashed_ids=data.roster is None,
         schema=schema,
     )
-
-
-def _no_records(shape: tuple[int, ...], task: Task) -> Records:
-    labels: LabelArray = np.zeros(0, dtype=np.int64) if task.classes else np.zeros(0, dtype=np.float32)
-    return Records(np.zeros((0, prod(shape)), dtype=np.float32).reshape(0, *shape), labels)
-
-
-def _empty(name: str, shape: tuple[int, ...], task: Task) -> SiloData:
-    nothing = _no_records(shape, task)
-    return SiloData(name, nothing.features, nothing.labels, np.zeros(0, dtype=np.int64))
 
 
 def _with_own_table(
@@ -167,11 +162,11 @@ def _with_own_table(
 
     data, index, schema = experiment.data, user_index(experiment), known.schema
     assert isinstance(data.silos, tuple) and data.user is not None and schema is not None
-    path = experiment.base / silo_files(data.silos)[silo] if file is None else Path(file)
+    path = experiment.base / str(silo_files(data.silos)[silo]) if file is None else Path(file)
     streams = Streams.from_seed(experiment.run.seed).child("data")
     fraction, named = checked_fraction(data.test_fraction), "data.silos" if file is None else "--data"
     loaded = load_silo(silo, path, schema, index, streams, user=data.user, test_fraction=fraction, named=named)
-    records, holdout = parted(loaded.data, data.holdout, Streams.from_seed(experiment.run.seed))
+    records, holdout = split_holdout(loaded.data, data.holdout, Streams.from_seed(experiment.run.seed))
     notes = loaded.notes
     if holdout_file is not None:
         held = load_silo(silo, Path(holdout_file), schema, index, streams, user=data.user, named="--holdout")
@@ -216,29 +211,6 @@ def _number_of_users(experiment: Experiment) -> int:
         return data.users
     assert data.roster is not None
     if not (experiment.base / data.roster).exists():
-        raise ConfigError(
-            "the roster is not here; put it there, or write its length into data.users besides",
-            location="data.roster",
-            value=data.roster,
-        )
+        reason = "the roster is not here; put it there, or write its length into data.users besides"
+        raise ConfigError(reason, location="data.roster", value=data.roster)
     return user_index(experiment).users
-
-
-def _test_file(experiment: Experiment) -> Records:
-    """The server's own test set, if it holds one."""
-    from uldp.data.tables import load_test
-
-    test, schema = experiment.data.test, schema_of(experiment)
-    if test is None or not (experiment.base / test).exists():
-        return _no_records((len(schema.feature_names()),), schema.task)
-    return load_test(experiment.base / test, schema)
-
-
-def _check_name(silo: str, federation: Federation) -> None:
-    known = [part.name for part in federation.silos]
-    if silo not in known:
-        raise ConfigError(
-            f"this experiment has no silo {silo!r}. Its silos: {', '.join(known)}{did_you_mean(silo, known)}",
-            location="--silo",
-            value=silo,
-        )

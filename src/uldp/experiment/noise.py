@@ -19,17 +19,22 @@ def planned_events(method: Method, facts: PublicFacts) -> Composition:
 def noised_method(experiment: Experiment, totals: IntArray, facts: PublicFacts) -> Method:
     """The method with its noise: as given, or calibrated to the target epsilon."""
     privacy, method = experiment.privacy, experiment.method
-    if method.local:
-        _check_local_budget(experiment, facts)
+    if method.local and privacy.epsilon is not None:
+        one_round = account({method.release(facts).event(facts.silos): 1}, privacy.delta).value
+        if one_round > privacy.epsilon:
+            reason = (
+                f"one round costs epsilon {one_round:.4g} locally, the budget is {privacy.epsilon:g}; leave it out "
+                "(--set privacy.epsilon=none), or lower method.epsilon_weight"
+            )
+            raise ConfigError(reason, location="privacy.epsilon", value=privacy.epsilon)
     if method.unit is None or method.local:
         return method
     if experiment.run.secrets == "os" and method.for_data(totals) != method:
-        raise ConfigError(
+        reason = (
             f"{getattr(method, method.reads_data)!r} reads the data, which nothing hides, and run.secrets = 'os' is "
-            "for models that are released; take another value",
-            location=f"method.{method.reads_data}",
-            value=getattr(method, method.reads_data),
+            "for models that are released; take another value"
         )
+        raise ConfigError(reason, location=f"method.{method.reads_data}", value=getattr(method, method.reads_data))
 
     def noised(noise_multiplier: float) -> Method:
         return experiment.with_noise(noise_multiplier).for_data(totals)
@@ -43,24 +48,9 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: PublicFacts) 
     except ConfigError as error:
         if error.location != "privacy.noise_multiplier":
             raise
-        raise ConfigError(
+        reason = (
             f"epsilon {privacy.epsilon:g} needs noise multiplier {sigma:g}, which cannot be drawn; take a "
-            f"{'larger' if sigma > 1 else 'smaller'} epsilon or {'fewer' if sigma > 1 else 'more'} rounds",
-            location="privacy.epsilon",
-            value=privacy.epsilon,
-        ) from error
-    return noised(sigma)
-
-
-def _check_local_budget(experiment: Experiment, facts: PublicFacts) -> None:
-    budget = experiment.privacy.epsilon
-    if budget is None:
-        return
-    one_round = account({experiment.method.release(facts).event(facts.silos): 1}, experiment.privacy.delta).value
-    if one_round > budget:
-        raise ConfigError(
-            f"one round costs epsilon {one_round:.4g} locally, the budget is {budget:g}; leave it out "
-            "(--set privacy.epsilon=none), or lower method.epsilon_weight",
-            location="privacy.epsilon",
-            value=budget,
+            f"{'larger' if sigma > 1 else 'smaller'} epsilon or {'fewer' if sigma > 1 else 'more'} rounds"
         )
+        raise ConfigError(reason, location="privacy.epsilon", value=privacy.epsilon) from error
+    return noised(sigma)

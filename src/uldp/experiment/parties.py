@@ -1,7 +1,7 @@
 """What one party of a real federation holds: the server without data, or one silo with its own.
 
 All of them come to the same plan, and so to the same digest, from the experiment file alone. A *rehearsal* draws all
-secrets from the seed, like a simulation: it protects nobody, and ends with the simulation's model bit by bit.
+secrets from the seed, like a simulation: it protects nobody, and ends with the simulation's model bit for bit.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from uldp.errors import ConfigError
 from uldp.experiment.build import Prepared, prepared_for
 from uldp.experiment.config import Experiment
 from uldp.experiment.loading import schema_of, server_federation, silo_federation
-from uldp.privacy.releases import PublicFacts
-from uldp.protocol.messages import AskKey
 from uldp.rng import Secrets
 from uldp.sessions.silo import signing_key
 
@@ -60,44 +58,31 @@ def check_deployable(experiment: Experiment, *, rehearsal: bool = False) -> None
     method, data = experiment.method, experiment.data
     aggregation = experiment.aggregation.build(experiment.run.threads)
     if method.for_data(np.ones(2, dtype=np.int64)) != method:
-        raise ConfigError(
-            "such a setting reads all silos' data, which nobody holds; take another",
-            location=f"method.{method.reads_data}",
-        )
+        reason = "such a setting reads all silos' data, which nobody holds; take another"
+        raise ConfigError(reason, location=f"method.{method.reads_data}")
     if aggregation.shuffles:
-        raise ConfigError(
-            "there is no party yet that shuffles between real silos; take 'plain' (the clients perturb by themselves)",
-            location="aggregation.name",
-            value=experiment.aggregation.name,
+        reason = (
+            "there is no party yet that shuffles between real silos; take 'plain' (the clients perturb by themselves)"
         )
+        raise ConfigError(reason, location="aggregation.name", value=experiment.aggregation.name)
     if data.dataset is None and schema_of(experiment).standardise == "silo":
-        raise ConfigError(
-            "statistics of all silos' data are needed, which nobody holds; take 'none'",
-            location="data.schema.standardise",
-            value="silo",
-        )
+        reason = "statistics of all silos' data are needed, which nobody holds; take 'none'"
+        raise ConfigError(reason, location="data.schema.standardise", value="silo")
     if rehearsal and experiment.run.secrets == "simulated":
         return
     if experiment.run.secrets == "simulated":
-        raise ConfigError(
-            'noise and keys from the seed protect nobody; set run.secrets = "os", or say that this is a rehearsal',
-            location="run.secrets",
-            value="simulated",
-        )
+        reason = 'noise and keys from the seed protect nobody; set run.secrets = "os", or say that this is a rehearsal'
+        raise ConfigError(reason, location="run.secrets", value="simulated")
     if not aggregation.secure and not rehearsal:
+        reason = "such a key can be broken, and with it everybody's record counts; leave key_bits out, or rehearse"
         raise ConfigError(
-            "such a key can be broken, and with it everybody's record counts; leave key_bits out, or rehearse",
-            location="aggregation.key_bits",
-            value=experiment.aggregation.settings.get("key_bits"),
+            reason, location="aggregation.key_bits", value=experiment.aggregation.settings.get("key_bits")
         )
     if data.dataset is None and data.roster is None and data.id_key is None:
         raise ConfigError(
             "the silos need a key for hashing ids, which the server never gets (`openssl rand -hex 32`), or a roster",
             location="data.id_key",
         )
-    release = method.release(PublicFacts(2, 2, 1, aggregation.rounding))
-    if AskKey in aggregation.route(release).setup and not experiment.aggregation.identities:
-        raise ConfigError(
-            f"{experiment.aggregation.name} needs every silo's public key; `uldp keys` makes them",
-            location="aggregation.identities",
-        )
+    if aggregation.agrees_keys and not experiment.aggregation.identities:
+        reason = f"{experiment.aggregation.name} needs every silo's public key; `uldp keys` makes them"
+        raise ConfigError(reason, location="aggregation.identities")

@@ -18,11 +18,7 @@ from uldp.methods.uldp_sgd import UldpSgd
 
 Settings = dict[type, dict[str, Any]]
 
-_MODELS: Final[dict[str, Tree]] = {
-    "digits": {"name": "logistic"},
-    "creditcard": {"name": "creditcard"},
-    "mnist": {"name": "cnn"},
-}
+_MODELS: Final = {"digits": "logistic", "creditcard": "creditcard", "mnist": "cnn"}
 
 # Found on the public data sets by looking at their test sets. On private data such a search costs privacy.
 _ANY: Final[Settings] = {
@@ -47,23 +43,16 @@ def _published(rounds: int, batch_size: int, local_lr: float, epochs: int, avg_e
     """ULDP-FL's experiments: clip 0.1, global rate 10 (1 for what trains per silo), plain SGD inside a silo.
 
     The paper's DP-SGD takes batch / n_s of a silo's records, and epochs of n_s / batch steps. Here ``rate`` is public
-    and the same for all silos, and stands for that of a silo of ordinary size.
+    and the same for all silos, and is that of a silo of ordinary size.
     """
     local = {"rounds": rounds, "batch_size": batch_size, "local_lr": local_lr, "optimizer": "sgd"}
+    steps = {"batch_size": float(batch_size), "record_rate": rate, "local_steps": round(epochs / rate)}
     return {
         FedAvg: {**local, "local_epochs": epochs, "global_lr": 1.0},
         UldpNaive: {**local, "local_epochs": epochs, "global_lr": 1.0, "clip": 0.1},
         UldpAvg: {**local, "local_epochs": avg_epochs, "global_lr": 10.0, "clip": 0.1},
         UldpSgd: {"rounds": rounds, "global_lr": 10.0, "clip": 0.1},
-        DpSgd: {
-            "rounds": rounds,
-            "batch_size": float(batch_size),
-            "record_rate": rate,
-            "local_steps": round(epochs / rate),
-            "local_lr": local_lr,
-            "global_lr": 1.0,
-            "clip": 0.1,
-        },
+        DpSgd: {"rounds": rounds, **steps, "local_lr": local_lr, "global_lr": 1.0, "clip": 0.1},
     }
 
 
@@ -78,21 +67,13 @@ _PAPER: Final[dict[str, Settings]] = {
 
 # SRR-FL's experiments on mnist: 100 clients, the net, r, p, m, Delta. How its clients train is not published: rounds,
 # epochs, rate and batch are those of docs/results.md.
+_SRR_TRAINING: Final = {"rounds": 10, "local_epochs": 1, "local_lr": 0.1, "batch_size": 32}
+_SRR_MECHANISM: Final = {"epsilon_weight": 5.0, "radius": 0.075, "precision": 4, "groups": 10, "delta_sizes": 20.0}
 _PAPER_TREES: Final[dict[tuple[str, str], Tree]] = {
     ("mnist", "srr-fl"): {
         "data": {"silos": 100, "users": 100, "allocation": "uniform"},
         "model": {"name": "mnist-two-layer"},
-        "method": {
-            "rounds": 10,
-            "local_epochs": 1,
-            "local_lr": 0.1,
-            "batch_size": 32,
-            "epsilon_weight": 5.0,
-            "radius": 0.075,
-            "precision": 4,
-            "groups": 10,
-            "delta_sizes": 20.0,
-        },
+        "method": {**_SRR_TRAINING, **_SRR_MECHANISM},
     }
 }
 
@@ -113,8 +94,8 @@ def preset(dataset: str, method: str, name: str = "") -> Tree:
         "method": {"name": method, **(found or {}), **whole.get("method", {})},
         "privacy": {"delta": 1e-5} | ({} if lookup(method).local else {"noise_multiplier": 5.0}),
     }
-    model = whole.get("model", _MODELS.get(dataset))
-    return {**tree, "model": model} if model else tree
+    model = whole["model"]["name"] if whole else _MODELS.get(dataset)
+    return {**tree, "model": {"name": model}} if model else tree
 
 
 def _unpublished(dataset: str, method: str) -> str:

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from uldp.errors import ConfigError, did_you_mean, shown
+from uldp.errors import ConfigError, check_keys, shown
 from uldp.trees import MAX_DEPTH, toml_tree
 
 T = TypeVar("T")
@@ -19,23 +19,17 @@ Tree = dict[str, Any]
 
 def read_section(cls: type[T], tree: Any, location: str, *, known: Collection[str] | None = None) -> T:
     """An instance of the dataclass ``cls`` from ``tree``; keys other than ``known`` (all fields) are errors."""
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"a section with keys, not {shown(tree)}", location=location, value=shown(tree))
+    check_section(tree, location)
     hints = typing.get_type_hints(cls)
     fields = [item.name for item in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    check_keys(tree, fields if known is None else known, location)
+    check_keys(tree, sorted(fields if known is None else known), location)
     return cls(**{key: _convert(value, hints[key], f"{location}.{key}") for key, value in tree.items()})
 
 
-def check_keys(tree: Mapping[str, Any], known: Collection[str], location: str) -> None:
-    """Refuse a key that is not among ``known``."""
-    for key in tree:
-        if key not in known:
-            raise ConfigError(
-                f"unknown key {shown(key)}. Known keys: {', '.join(sorted(known))}{did_you_mean(key, known)}",
-                location=location,
-                value=key,
-            )
+def check_section(tree: Any, location: str) -> None:
+    """Refuse anything but a section."""
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"a section with keys, not {shown(tree)}", location=location, value=shown(tree))
 
 
 def write_section(section: Any) -> Tree:
@@ -61,13 +55,13 @@ def with_override(tree: Tree, assignment: str) -> Tree:
         raise ConfigError(f"nested more than {MAX_DEPTH} deep", location="--set", value=assignment)
     if drops(assignment):
         below = tree.get(parts[0], {})
-        kept = {key: value for key, value in below.items() if key != parts[1]} if isinstance(below, dict) else below
-        return {**tree, parts[0]: kept}
+        rest = {key: value for key, value in below.items() if key != parts[1]} if isinstance(below, dict) else below
+        return {**tree, parts[0]: rest}
     return _set(tree, parts, parse_value(text.strip()))
 
 
 def drops(assignment: str) -> bool:
-    """Whether it is ``privacy.key=none``: the key is left out, as if it did not stand in the file."""
+    """Whether it is ``privacy.key=none``: the key is left out, as if it were not in the file."""
     path, _, text = assignment.partition("=")
     parts = [part.strip() for part in path.split(".")]
     return len(parts) == 2 and parts[0] == "privacy" and text.strip() == "none"
@@ -93,6 +87,7 @@ def _set(tree: Tree, path: list[str], value: Any) -> Tree:
 
 def _convert(value: Any, hint: Any, location: str) -> Any:
     """``value`` as the type ``hint``; whole numbers pass for floats, nothing else is converted silently."""
+    # By hand: msgspec.convert refuses a sweep's np.float64, which is a float, and its messages lack the value.
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         origin = typing.get_origin(option) or option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uldp.data.federation import IntArray, Records, SiloData
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, require
 from uldp.limits import MAX_BATCH, MAX_LOCAL_EPOCHS, check_whole
 from uldp.rng import Streams
 
@@ -40,31 +41,18 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         check_whole(self.epochs, 1, MAX_LOCAL_EPOCHS, "method.local_epochs")
-        if not 0 < self.lr < float("inf"):
-            raise ConfigError(f"a positive number, not {self.lr}", location="method.local_lr", value=self.lr)
+        require(0 < self.lr < math.inf, "method.local_lr", self.lr, "a positive number")
         check_whole(self.batch_size, 1, MAX_BATCH, "method.batch_size")
         if self.optimizer not in OPTIMIZERS:
-            raise ConfigError(
-                f"unknown optimizer {self.optimizer!r}. Known: {', '.join(OPTIMIZERS)}",
-                location="method.optimizer",
-                value=self.optimizer,
-            )
-        if not 0 <= self.weight_decay < float("inf"):
-            raise ConfigError(
-                f"zero or a positive number, not {self.weight_decay}",
-                location="method.weight_decay",
-                value=self.weight_decay,
-            )
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(
-                f"a number from 0 to below 1, not {self.momentum}", location="method.momentum", value=self.momentum
-            )
+            unknown = f"unknown optimizer {self.optimizer!r}. Known: {', '.join(OPTIMIZERS)}"
+            raise ConfigError(unknown, location="method.optimizer", value=self.optimizer)
+        require(
+            0 <= self.weight_decay < math.inf, "method.weight_decay", self.weight_decay, "zero or a positive number"
+        )
+        require(0 <= self.momentum < 1, "method.momentum", self.momentum, "a number from 0 to below 1")
         if self.momentum and self.optimizer != "sgd":
-            raise ConfigError(
-                f"only for optimizer 'sgd', not {self.optimizer!r}; leave it out",
-                location="method.momentum",
-                value=self.momentum,
-            )
+            misplaced = f"only for optimizer 'sgd', not {self.optimizer!r}; leave it out"
+            raise ConfigError(misplaced, location="method.momentum", value=self.momentum)
 
 
 class ClippedSums(Protocol):
@@ -82,7 +70,7 @@ class Learner(Protocol):
     """Trains a model that is given as one flat vector of parameters.
 
     Randomness is addressed by user, epoch, step and layer below ``streams``. A user's row depends on that user's
-    records, on x and on ``streams``, on nothing else, bit by bit.
+    records, on x and on ``streams``, on nothing else, bit for bit.
     """
 
     @property

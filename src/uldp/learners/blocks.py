@@ -33,11 +33,8 @@ class Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.f(x.clone())  # layers that work in place would change x too
         if y.shape != x.shape:  # broadcasting would add them all the same
-            raise ModelError(
-                f"a Residual's layers turn features of shape {tuple(x.shape[1:])} into {tuple(y.shape[1:])}; "
-                "they must keep the shape",
-                location="model",
-            )
+            change = f"features of shape {tuple(x.shape[1:])} into {tuple(y.shape[1:])}"
+            raise ModelError(f"a Residual's layers turn {change}; they must keep the shape", location="model")
         return x + y
 
 
@@ -69,10 +66,9 @@ class Embedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 2 or x.shape[1] < (self.columns or 1):
+            wanted = f"rows of at least {self.columns or 1} column(s)"
             raise ModelError(
-                f"an Embedding takes rows of at least {self.columns or 1} column(s), not features of shape "
-                f"{tuple(x.shape[1:])}",
-                location="model",
+                f"an Embedding takes {wanted}, not features of shape {tuple(x.shape[1:])}", location="model"
             )
         values, others = x.tensor_split([x.shape[1] if self.columns is None else self.columns], 1)
         known = (values >= 0) & (values < self.categories)

@@ -16,18 +16,21 @@ from uldp.limits import MAX_PARAMETERS
 Shape = tuple[int, ...]
 
 
+def _require(holds: bool, problem: str, value: object = None) -> None:
+    if not holds:
+        raise ModelError(problem, location="model", value=value)
+
+
 def check_model(module: nn.Module, feature_shape: Shape | None = None) -> None:
     """Refuse a model that cannot be trained user by user: see the messages."""
     for name, layer in module.named_modules():
         _check_layer(name, layer)
     check_parameters(module)
-    if not any(p.requires_grad for p in module.parameters()):
-        raise ModelError("the model has no trainable parameters", location="model")
+    _require(any(p.requires_grad for p in module.parameters()), "the model has no trainable parameters")
     for name, parameter in module.named_parameters():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise ModelError(f"parameter {name!r} has no size yet; give lazy layers their sizes", location="model")
-        if not parameter.is_floating_point():
-            raise ModelError(f"parameter {name!r} is {parameter.dtype}, not a real number", location="model")
+        sized = not isinstance(parameter, nn.parameter.UninitializedParameter)
+        _require(sized, f"parameter {name!r} has no size yet; give lazy layers their sizes")
+        _require(parameter.is_floating_point(), f"parameter {name!r} is {parameter.dtype}, not a real number")
     if feature_shape is not None:
         _check_behaviour(module, feature_shape)
 
@@ -35,29 +38,19 @@ def check_model(module: nn.Module, feature_shape: Shape | None = None) -> None:
 def check_parameters(module: nn.Module) -> None:
     """Refuse a model that is too large to be sent around."""
     count = sum(0 if isinstance(p, nn.parameter.UninitializedParameter) else p.numel() for p in module.parameters())
-    if count > MAX_PARAMETERS:
-        raise ModelError(f"at most {MAX_PARAMETERS:,} parameters, not {count:,}", location="model", value=count)
+    _require(count <= MAX_PARAMETERS, f"at most {MAX_PARAMETERS:,} parameters, not {count:,}", count)
 
 
 def _check_layer(name: str, layer: nn.Module) -> None:
     kind = type(layer).__name__
     label = f"layer {name!r} ({kind})" if name else f"the model ({kind})"
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(
-        layer, nn.modules.instancenorm._InstanceNorm
-    ):
-        raise ModelError(
-            f"{label} mixes the records of a batch, so one person's records would move another's gradient. "
-            "Use GroupNorm or LayerNorm instead",
-            location="model",
-            value=kind,
-        )
-    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
-        raise ModelError(
-            f"{label} keeps running statistics of the data outside the parameters. "
-            "Use GroupNorm or LayerNorm instead, or track_running_stats=False",
-            location="model",
-            value=kind,
-        )
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm):
+        outside = f"{label} keeps running statistics of the data outside the parameters. "
+        remedy = "Use GroupNorm or LayerNorm instead, or track_running_stats=False"
+        _require(not layer.track_running_stats, outside + remedy, kind)
+    elif isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        why = f"{label} mixes the records of a batch, so one person's records would move another's gradient"
+        raise ModelError(f"{why}. Use GroupNorm or LayerNorm instead", location="model", value=kind)
 
 
 def probe(feature_shape: Shape, records: int) -> Tensor:
@@ -94,28 +87,16 @@ def _check_state(model: nn.Module, inputs: Tensor, others: Tensor) -> None:
         _seeded_try(model, others)
         after = _seeded_try(model, inputs)
     for name, buffer in model.named_buffers():
-        if not torch.equal(buffer, buffers.get(name, buffer.new_empty(0))):
-            raise ModelError(
-                f"buffer {name!r} changes during training: it would carry data past the clipping. "
-                "Keep state in parameters only",
-                location="model",
-                value=name,
-            )
-    if before.ndim != 2 or len(before) != len(inputs):
-        raise ModelError(
-            f"for {len(inputs)} records the model returns shape {tuple(before.shape)}, not ({len(inputs)}, outputs)",
-            location="model",
-        )
-    if not before.is_floating_point():
-        raise ModelError(f"the model returns {before.dtype}, not real numbers", location="model")
-    if not torch.isfinite(before).all():
-        raise ModelError("the model returns NaN or infinity for ordinary inputs", location="model")
-    if not torch.equal(before, after):
-        raise ModelError(
-            "the model remembers earlier records: called twice with the same ones it gives different results. "
-            "Keep state in parameters only",
-            location="model",
-        )
+        changes = f"buffer {name!r} changes during training: it would carry data past the clipping"
+        same = torch.equal(buffer, buffers.get(name, buffer.new_empty(0)))
+        _require(same, f"{changes}. Keep state in parameters only", name)
+    found, wanted = f"shape {tuple(before.shape)}", f"({len(inputs)}, outputs)"
+    shaped = before.ndim == 2 and len(before) == len(inputs)
+    _require(shaped, f"for {len(inputs)} records the model returns {found}, not {wanted}")
+    _require(before.is_floating_point(), f"the model returns {before.dtype}, not real numbers")
+    _require(bool(torch.isfinite(before).all()), "the model returns NaN or infinity for ordinary inputs")
+    remembers = "the model remembers earlier records: called twice with the same ones it gives different results"
+    _require(torch.equal(before, after), f"{remembers}. Keep state in parameters only")
 
 
 def _check_coupling(model: nn.Module, inputs: Tensor) -> None:
@@ -125,8 +106,7 @@ def _check_coupling(model: nn.Module, inputs: Tensor) -> None:
         given = inputs.clone().requires_grad_()
         with torch.enable_grad():
             output = _seeded_try(model, given)[record].sum()
-            if not output.requires_grad:
-                raise ModelError("the model's output does not depend on its parameters", location="model")
+            _require(output.requires_grad, "the model's output does not depend on its parameters")
             (moves,) = torch.autograd.grad(output, given, allow_unused=True)
         if moves is not None:
             moves[record] = 0.0
@@ -135,23 +115,15 @@ def _check_coupling(model: nn.Module, inputs: Tensor) -> None:
         if not model.training:
             together = _seeded_try(model, inputs)
             alone = [_seeded_try(model, inputs[i : i + 1]) for i in range(len(inputs))]
-            if any(part.shape != together[:1].shape for part in alone):
-                raise ModelError("the model returns another shape for one record than for several", location="model")
+            same = all(part.shape == together[:1].shape for part in alone)
+            _require(same, "the model returns another shape for one record than for several")
             coupled |= not torch.allclose(together, torch.cat(alone), rtol=1e-6, atol=1e-9, equal_nan=True)
-    if coupled:
-        raise ModelError(
-            "the result for one record depends on the other records of the batch: "
-            "one person's records would move another's gradient",
-            location="model",
-        )
+    depends = "the result for one record depends on the other records of the batch"
+    _require(not coupled, f"{depends}: one person's records would move another's gradient")
 
 
 def _seeded_try(model: nn.Module, inputs: Tensor) -> Tensor:
     seed_cpu(1)
-    return _try(model, inputs)
-
-
-def _try(model: nn.Module, inputs: Tensor) -> Tensor:
     shape = tuple(inputs.shape[1:])
     with own_code(ModelError, f"the model cannot be applied to {len(inputs)} record(s) of shape {shape}", "model"):
         outputs = model(inputs)

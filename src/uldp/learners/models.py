@@ -5,6 +5,7 @@ A later entry is one function with the decorator :func:`zoo`; its keyword-only p
 
 from __future__ import annotations
 
+import copy
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from uldp.data.federation import Task
-from uldp.errors import ConfigError, ModelError, own_code, shown
+from uldp.errors import ConfigError, ModelError, own_code, require, shown
 from uldp.learners.checks import Shape, check_model, check_parameters
 from uldp.learners.initialisers import WrittenOutDraws
 from uldp.learners.seeding import seed_cpu
@@ -61,14 +62,15 @@ def build_model(
         factory, arguments = ZOO[name], _checked_options(name, options or {})
     else:
         known = ", ".join(["auto", *sorted(ZOO)])
-        raise ConfigError(
-            f'unknown model {shown(name)}. Known models: {known}, or "package.module:factory"',
-            location="model.name",
-            value=name,
-        )
+        unknown = f'unknown model {shown(name)}. Known models: {known}, or "package.module:factory"'
+        raise ConfigError(unknown, location="model.name", value=name)
 
     def recipe() -> nn.Module:
-        return _call(name, factory, shape, task, arguments)
+        with own_code(ModelError, f"{name!r} failed for features of shape {shape}", "model.name"):
+            module = factory(shape, task, **arguments)
+        if not isinstance(module, nn.Module):
+            raise ModelError(f"{name!r} returned {type(module).__name__}, not an nn.Module", location="model.name")
+        return module
 
     if name in ZOO:
         with torch.device("meta"):  # layers without numbers: too large a model is refused before it takes memory
@@ -77,6 +79,19 @@ def build_model(
     check_model(module, shape)
     _RECIPES[module] = recipe
     return module
+
+
+def own_module(module: object, feature_shape: Shape, task: Task) -> nn.Module:
+    """A copy of a module that was handed over: training starts from the parameters that it came with."""
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"an nn.Module or the name of a model, not {shown(module)}", location="model")
+    elsewhere = sorted({p.device.type for p in module.parameters()} - {"cpu"})
+    if elsewhere:
+        raise ModelError(f"its parameters are on {elsewhere[0]}; move it with .cpu()", location="model")
+    with own_code(ModelError, "the model cannot be copied", "model"):
+        copied = copy.deepcopy(module)
+    check_model(copied, feature_shape)
+    return copied
 
 
 def seeded(recipe: Callable[[], nn.Module], streams: Streams) -> nn.Module:
@@ -120,18 +135,9 @@ def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     for option in options:
         if option not in known:
             listed = f"Known options: {', '.join(known)}" if known else "It has none"
-            raise ConfigError(
-                f"unknown option {option!r} of model {name!r}. {listed}.", location="model.options", value=option
-            )
+            unknown = f"unknown option {option!r} of model {name!r}. {listed}."
+            raise ConfigError(unknown, location="model.options", value=option)
     return dict(options)
-
-
-def _call(name: str, factory: Factory, shape: Shape, task: Task, arguments: Mapping[str, Any]) -> nn.Module:
-    with own_code(ModelError, f"{name!r} failed for features of shape {shape}", "model.name"):
-        module = factory(shape, task, **arguments)
-    if not isinstance(module, nn.Module):
-        raise ModelError(f"{name!r} returned {type(module).__name__}, not an nn.Module", location="model.name")
-    return module
 
 
 # --- options --------------------------------------------------------------------------------------------------
@@ -144,33 +150,23 @@ def _outputs(task: Task, single: bool = False) -> int:
 
 
 def _rate(value: Any, option: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ConfigError(
-            f"a number from 0 to below 1, not {shown(value)}", location=f"model.options.{option}", value=value
-        )
+    valid = not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < 1
+    require(valid, f"model.options.{option}", value, "a number from 0 to below 1")
     return float(value)
 
 
 def _sizes(value: Any, option: str) -> list[int]:
+    location = f"model.options.{option}"
     values = [value] if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(values, list | tuple):
-        raise ConfigError(
-            f"a list of positive whole numbers, not {shown(value)}", location=f"model.options.{option}", value=value
-        )
-    if len(values) > MAX_LAYERS:
-        raise ConfigError(
-            f"at most {MAX_LAYERS} layers, not {len(values)}", location=f"model.options.{option}", value=len(values)
-        )
-    return [check_whole(size, 1, MAX_PARAMETERS, f"model.options.{option}") for size in values]
+    require(isinstance(values, list | tuple), location, value, "a list of positive whole numbers")
+    require(len(values) <= MAX_LAYERS, location, len(values), f"at most {MAX_LAYERS} layers")
+    return [check_whole(size, 1, MAX_PARAMETERS, location) for size in values]
 
 
 def _choice(value: Any, option: str, known: Sequence[str]) -> str:
     if value not in known:
-        raise ConfigError(
-            f"unknown value {shown(value)}. Known: {', '.join(known)}",
-            location=f"model.options.{option}",
-            value=value,
-        )
+        unknown = f"unknown value {shown(value)}. Known: {', '.join(known)}"
+        raise ConfigError(unknown, location=f"model.options.{option}", value=value)
     return str(value)
 
 
@@ -181,12 +177,9 @@ def _on_rows(shape: Shape, *stack: nn.Module) -> nn.Sequential:
 
 def _images(name: str, shape: Shape, least: int) -> None:
     if len(shape) != 3 or min(shape[1:]) < least:
-        raise ConfigError(
-            f"model {name!r} needs images (channels, height, width) of at least {least}x{least}, "
-            f"not features of shape {shape}",
-            location="model.name",
-            value=name,
-        )
+        needed = f"images (channels, height, width) of at least {least}x{least}"
+        wrong = f"model {name!r} needs {needed}, not features of shape {shape}"
+        raise ConfigError(wrong, location="model.name", value=name)
 
 
 def _only(kind: str, name: str, task: Task) -> None:
@@ -220,13 +213,7 @@ def cox(shape: Shape, task: Task) -> nn.Module:
 
 @zoo("mlp")
 def mlp(
-    shape: Shape,
-    task: Task,
-    *,
-    hidden: Any = (64,),
-    dropout: Any = 0.0,
-    norm: Any = "none",
-    activation: Any = "relu",
+    shape: Shape, task: Task, *, hidden: Any = (64,), dropout: Any = 0.0, norm: Any = "none", activation: Any = "relu"
 ) -> nn.Module:
     """Dense layers; each hidden one with an activation, and a norm and dropout on demand."""
     rate = _rate(dropout, "dropout")
@@ -248,13 +235,7 @@ def mlp(
 
 @zoo("cnn")
 def cnn(
-    shape: Shape,
-    task: Task,
-    *,
-    channels: Any = (10, 20),
-    hidden: Any = 50,
-    dropout: Any = 0.5,
-    dropout2d: Any = 0.0,
+    shape: Shape, task: Task, *, channels: Any = (10, 20), hidden: Any = 50, dropout: Any = 0.5, dropout2d: Any = 0.0
 ) -> nn.Module:
     """Two convolutions with pooling and two dense layers; on 1x28x28 images of 10 classes 21,840 parameters.
 
@@ -295,8 +276,7 @@ def creditcard(shape: Shape, task: Task, *, width: Any = 30, dropout: Any = 0.5)
     """Five blocks of dense, ReLU and group norm, dropout on all but the first: 5,012 parameters for 30 features."""
     rate = _rate(dropout, "dropout")
     sizes = _sizes(width, "width")
-    if len(sizes) != 1:
-        raise ConfigError(f"one whole number, not {shown(width)}", location="model.options.width", value=width)
+    require(len(sizes) == 1, "model.options.width", width, "one whole number")
     stack: list[nn.Module] = []
     inputs = prod(shape)
     for block in range(5):
@@ -334,8 +314,8 @@ def vgg_cifar(shape: Shape, task: Task, *, groups: Any = 8, dropout: Any = 0.0) 
     Such nets usually have batch norm, which mixes the records of a batch; group norm has as many parameters.
     """
     _images("vgg-cifar", shape, 4)
-    if type(groups) is not int or groups not in (1, 2, 4, 8, 16, 32):
-        raise ConfigError(f"1, 2, 4, 8, 16 or 32, not {shown(groups)}", location="model.options.groups", value=groups)
+    allowed = type(groups) is int and groups in (1, 2, 4, 8, 16, 32)
+    require(allowed, "model.options.groups", groups, "1, 2, 4, 8, 16 or 32")
     rate = _rate(dropout, "dropout")
     return nn.Sequential(
         *_convolutions(shape[0], (32, 32), padding=1, groups=groups),

@@ -1,6 +1,6 @@
 """The learner: a user's model is trained by compiled kernels, or by autograd where a layer has no kernel.
 
-Either way one user at a time: a row depends on that user's records, on x and on the streams alone, bit by bit
+Either way one user at a time: a row depends on that user's records, on x and on the streams alone, bit for bit
 (decision 0004). With kernels, blocks of users are spread over threads, and rows are handed out block by block, so that
 memory does not grow with the number of users.
 """
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from uldp.data.federation import IntArray, Records, SiloData, Task
-from uldp.errors import ConfigError, ModelError, UldpError
+from uldp.errors import ConfigError, ModelError, UldpError, require
 from uldp.learners import evaluation, metrics
 from uldp.learners.base import ClippedSums, LocalTraining, Rows, Vector
 from uldp.learners.checks import Shape, check_model, probe
@@ -106,10 +106,8 @@ class TorchLearner:
             raise ConfigError(f"unknown dtype {dtype!r}. Known: {', '.join(DTYPES)}", location="run.dtype", value=dtype)
         if path not in PATHS:
             raise ConfigError(f"unknown path {path!r}. Known: {', '.join(PATHS)}", location="path", value=path)
-        if memory_mb < 1:
-            raise ConfigError(f"at least 1, not {memory_mb}", location="run.memory_mb", value=memory_mb)
-        if threads is not None and threads < 1:
-            raise ConfigError(f"at least 1, not {threads}", location="run.threads", value=threads)
+        require(memory_mb >= 1, "run.memory_mb", memory_mb, "at least 1")
+        require(threads is None or threads >= 1, "run.threads", threads, "at least 1")
         check_model(module)
         self._original = module
         self._task = task
@@ -133,10 +131,6 @@ class TorchLearner:
         """The model that was given, untouched by training."""
         return self._original
 
-    def training(self, feature_shape: Shape) -> TrainingPath:
-        """How records of this shape are trained: by kernels or by the loop, why, and at what cost."""
-        return self._plan(feature_shape)
-
     @property
     def dimension(self) -> int:
         return sum(self._sizes)
@@ -154,7 +148,7 @@ class TorchLearner:
     ) -> Iterator[tuple[IntArray, Rows]]:
         if not len(data):
             return
-        plan = self._plan(tuple(data.features.shape[1:]))
+        plan = self.training(tuple(data.features.shape[1:]))
         if plan.trainer is not None:
             table, groups = _grouped(data, data.users, streams)
             yield from plan.trainer.deltas(self._checked(x), table, groups, local)
@@ -167,7 +161,7 @@ class TorchLearner:
     def user_gradients(self, x: Vector, data: SiloData, streams: Streams) -> Iterator[tuple[IntArray, Rows]]:
         if not len(data):
             return
-        plan = self._plan(tuple(data.features.shape[1:]))
+        plan = self.training(tuple(data.features.shape[1:]))
         if plan.trainer is not None:
             table, groups = _grouped(data, data.users, streams)
             yield from plan.trainer.gradients(self._checked(x), table, groups)
@@ -178,13 +172,10 @@ class TorchLearner:
     def clipped_sums(self, data: SiloData, clip: float) -> ClippedSums:
         if not len(data):
             return lambda x, records, step, streams: np.zeros(self.dimension)
-        plan = self._plan(tuple(data.features.shape[1:]))
+        plan = self.training(tuple(data.features.shape[1:]))
         if not plan.loss.additive:
-            raise ConfigError(
-                f"the {plan.loss.name} compares records with each other, so a single record has no gradient; take a "
-                "method that clips per user",
-                location="method.name",
-            )
+            why = f"the {plan.loss.name} compares records with each other, so a single record has no gradient"
+            raise ConfigError(f"{why}; take a method that clips per user", location="method.name")
         names, bound = record_names(data.users), clip * (1 - MARGIN)
         if plan.runner is None:
             features, labels = self._tensors(plan, data)
@@ -195,7 +186,7 @@ class TorchLearner:
                 return loop.clipped_sum(self._vector(x), features[chosen], labels[chosen], clip, step, noise)
 
             return by_loop
-        runner, table = plan.runner, _table(data)
+        runner, table = plan.runner, _table(data.features, data.labels)
 
         def by_kernels(x: Vector, records: IntArray, step: int, streams: Streams) -> Vector:
             keys = Noise(streams, names[records]).keys()
@@ -206,7 +197,7 @@ class TorchLearner:
     def silo_delta(self, x: Vector, data: SiloData, local: LocalTraining, streams: Streams) -> Vector:
         if not len(data):
             return np.zeros(self.dimension)
-        plan = self._plan(tuple(data.features.shape[1:]))
+        plan = self.training(tuple(data.features.shape[1:]))
         below = streams.child("silo")
         if plan.trainer is not None:
             table, groups = _grouped(data, np.zeros(len(data), dtype=np.int64), below)
@@ -260,7 +251,7 @@ class TorchLearner:
         if not len(records):
             return {}
         outputs = self._outputs(x, records.features)
-        loss = self._plan(tuple(records.features.shape[1:])).loss
+        loss = self.training(tuple(records.features.shape[1:])).loss
         value = evaluation.mean_loss(loss.name, outputs, records.labels)
         return metrics.score(self._task, self._predictions(outputs), records.labels, value)
 
@@ -290,7 +281,7 @@ class TorchLearner:
 
     def _measured(self, x: Vector, records: Records) -> Vector:
         outputs = self._outputs(x, records.features)
-        loss = self._plan(tuple(records.features.shape[1:])).loss
+        loss = self.training(tuple(records.features.shape[1:])).loss
         losses = evaluation.record_losses(loss.name, outputs, records.labels)
         predictions = self._predictions(outputs)
         if self._task.kind == "classification":
@@ -305,10 +296,9 @@ class TorchLearner:
 
     def _outputs(self, x: Vector, features: npt.NDArray[np.float32]) -> Vector:
         """(records, outputs) in float64, dropout off, some records at a time."""
-        plan = self._plan(tuple(features.shape[1:]))
+        plan = self.training(tuple(features.shape[1:]))
         if plan.trainer is not None:
-            none = np.zeros(len(features))
-            return plan.trainer.outputs(self._checked(x), _as_table(features, none))
+            return plan.trainer.outputs(self._checked(x), _table(features, np.zeros(len(features))))
         parts = self._vector(x).split_with_sizes(self._sizes)
         shapes = [p.shape for p in self._module.parameters() if p.requires_grad]
         parameters = {n: part.view(s) for n, part, s in zip(self._names, parts, shapes, strict=True)}
@@ -342,7 +332,8 @@ class TorchLearner:
             "so the bound on the sum holds up to float rounding, not exactly."
         )
 
-    def _plan(self, feature_shape: Shape) -> TrainingPath:
+    def training(self, feature_shape: Shape) -> TrainingPath:
+        """How records of this shape are trained: by kernels or by the loop, why, and at what cost."""
         if feature_shape not in self._plans:
             self._plans[feature_shape] = self._make_plan(feature_shape)
         return self._plans[feature_shape]
@@ -390,14 +381,10 @@ class TorchLearner:
         return Runner(program, dtype, self._threads), ""
 
 
-def _as_table(features: npt.NDArray[np.float32], labels: npt.NDArray[Any]) -> Table:
+def _table(features: npt.NDArray[np.float32], labels: npt.NDArray[Any]) -> Table:
     from uldp.learners.kernels.runner import Table
 
     return Table.of(features, labels)
-
-
-def _table(data: SiloData) -> Table:
-    return _as_table(data.features, data.labels)
 
 
 def _grouped(data: SiloData, users: IntArray, streams: Streams) -> tuple[Table, Groups]:
@@ -405,7 +392,7 @@ def _grouped(data: SiloData, users: IntArray, streams: Streams) -> tuple[Table, 
     from uldp.learners.kernels.runner import Groups
 
     who, starts, counts, rows = group_users(users)
-    return _table(data), Groups(who, starts, counts, rows, Noise(streams, who).keys())
+    return _table(data.features, data.labels), Groups(who, starts, counts, rows, Noise(streams, who).keys())
 
 
 def _checked_device(device: str) -> torch.device:
@@ -413,10 +400,8 @@ def _checked_device(device: str) -> torch.device:
         found = torch.device(device)
         torch.zeros(1, device=found)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"device {device!r} cannot be used ({reason})", location="run.device", value=device
-        ) from error
+        why = f"device {device!r} cannot be used ({str(error).splitlines()[0]})"
+        raise ConfigError(why, location="run.device", value=device) from error
     return found
 
 

@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from uldp.errors import ConfigError
+from uldp.errors import require
+from uldp.limits import check_whole
 from uldp.mechanisms.grid import Grid, offset_moments
-from uldp.mechanisms.local_mechanism import check_whole
 from uldp.mechanisms.ranks import RankLaw
 from uldp.mechanisms.staircase import StaircaseResponse, largest_delta, staircase_sizes
 from uldp.vectors import Vector
@@ -89,13 +89,9 @@ def best_staircase(
     >>> best_staircase(5.0).groups
     2
     """
-    check_whole("clients", clients, 1, "over how many clients is averaged")
-    if spread is not None and not (math.isfinite(spread) and spread > 0):
-        raise ConfigError(
-            f"the standard deviation of weights, a positive number or none, not {spread!r}",
-            location="spread",
-            value=spread,
-        )
+    check_whole(clients, 1, None, "clients", "over how many clients is averaged")
+    positive = spread is None or (math.isfinite(spread) and spread > 0)
+    require(positive, "spread", spread, "the standard deviation of weights, a positive number or none")
     StaircaseResponse(epsilon=epsilon, radius=radius, precision=precision, groups=1)  # refuses bad settings
     wanted = _Problem(epsilon, Grid.of(0.0, radius, precision), spread, clients)
     groups, share = _Problem(epsilon, _coarser(wanted.grid), spread, clients).best()

@@ -4,10 +4,10 @@ Source: C. Canonne, G. Kamath, T. Steinke, "The Discrete Gaussian for Differenti
 Algorithms 1 to 3.
 
 With sigma the scale and t = floor(sigma) + 1, a proposal is U uniform on {0, ..., t - 1}, V geometric with
-P(V >= k) = exp(-k), and a fair sign; let y = U + t V. The paper keeps U with probability exp(-U / t), drops
-"minus zero", and keeps what is then a discrete Laplace draw with probability
+P(V >= k) = exp(-k), and a fair sign; let y = U + t V. The paper accepts U with probability exp(-U / t), rejects
+"minus zero", and accepts what is then a discrete Laplace draw with probability
 exp(-(y - sigma^2 / t)^2 / (2 sigma^2)). A rejection of either kind starts the proposal afresh, so the two
-decisions are one here: keep with probability exp(-x), where
+decisions are one here: accept with probability exp(-x), where
 
     x = U / t + (y - sigma^2 / t)^2 / (2 sigma^2) = y^2 / (2 sigma^2) + sigma^2 / (2 t^2) - V     (x >= 0)
 
@@ -25,18 +25,18 @@ import operator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, require
 from uldp.rng import SecretStream
 
 MIN_SCALE: Final = Fraction(1, 2)
 MAX_SCALE: Final = Fraction(2**40)
 
-_PLACE: Final = "noise scale"
+_LOCATION: Final = "noise scale"
 _WORD_BITS: Final = 64
 _WORDS_PER_PROPOSAL: Final = 3
 _PROPOSALS_AT_ONCE: Final = 1 << 14  # their words and arrays stay in the processor's cache
@@ -57,7 +57,8 @@ _PROPOSALS_AT_ONCE: Final = 1 << 14  # their words and arrays stay in the proces
 # The sum is below 2^-39, and the margin is 128 times that; one proposal in 2^31 is decided by integers.
 # The rare V > 44, which integers find, have x >= V^2 / 2 - V > 900: exp(-x) and its float are below 2^-1000.
 # An int64 holds y for V < 2^22; more blocks than that have probability exp(-4,000,000).
-_MARGIN: Final = 2.0**-32
+MARGIN: Final = 2.0**-32
+"""See :class:`DiscreteGaussian`."""
 
 
 def sample_discrete_gaussian(scale: Fraction | float | int, count: int, stream: SecretStream) -> npt.NDArray[np.int64]:
@@ -69,31 +70,21 @@ def sample_discrete_gaussian(scale: Fraction | float | int, count: int, stream: 
     surplus proposals are thrown away, never used again.
 
     The running time depends on the sampler's own draws: on how many proposals were rejected, a number that
-    says nothing about the values that are kept. It does not depend on any data.
+    says nothing about the accepted values. It does not depend on any data.
 
     >>> from uldp.rng import Secrets
     >>> noise = sample_discrete_gaussian(2.5, 1000, Secrets.from_os().child("noise").stream())
     >>> noise.dtype.name, noise.shape, bool(abs(noise).max() < 50)
     ('int64', (1000,), True)
     """
-    law = _Law.of(_exact_scale(scale))
-    samples = np.empty(_exact_count(count), dtype=np.int64)
-    filled = 0
-    while filled < samples.size:
-        missing = samples.size - filled
-        proposals = min(_PROPOSALS_AT_ONCE, 5 * missing // 2 + 16)  # 2.1 to 2.9 proposals make a sample
-        words = stream.words(_WORDS_PER_PROPOSAL * proposals).reshape(proposals, _WORDS_PER_PROPOSAL)
-        kept = _kept(law, words, stream)[:missing]
-        samples[filled : filled + kept.size] = kept
-        filled += kept.size
-    return samples
+    return DiscreteGaussian.of(scale).sample(count, stream)
 
 
 def _exact_scale(scale: Fraction | float | int) -> Fraction:
-    if isinstance(scale, bool) or not isinstance(scale, Fraction | float | int):
-        raise ConfigError(f"a noise scale is a number, not {scale!r}", location=_PLACE, value=scale)
+    number = not isinstance(scale, bool) and isinstance(scale, Fraction | float | int)
+    require(number, _LOCATION, scale, "a noise scale is a number")
     if not MIN_SCALE <= scale <= MAX_SCALE:  # NaN is not within either
-        raise ConfigError(f"a noise scale lies between 0.5 and 2^40, not {scale}", location=_PLACE, value=scale)
+        raise ConfigError(f"a noise scale lies between 0.5 and 2^40, not {scale}", location=_LOCATION, value=scale)
     return Fraction(scale)
 
 
@@ -102,26 +93,36 @@ def _exact_count(count: int) -> int:
         exact = operator.index(count)
     except TypeError:
         exact = -1
-    if isinstance(count, bool) or exact < 0:
-        message = f"a number of draws is a whole number from 0 up, not {count!r}"
-        raise ConfigError(message, location=_PLACE, value=count)
+    valid = not isinstance(count, bool) and exact >= 0
+    require(valid, _LOCATION, count, "a number of draws is a whole number from 0 up")
     return exact
 
 
 @dataclass(frozen=True)
-class _Law:
-    """The scale, the width t of the proposal, and the constants of the exponent x as the nearest floats."""
+class DiscreteGaussian:
+    """The distribution P(k) proportional to exp(-k^2 / (2 scale^2)), and how it is sampled (the module's head).
+
+    ``width`` is t, ``curvature`` and ``offset`` are the constants of the exponent x as the nearest floats. A comparison
+    that floats leave closer than ``margin`` is made by integers. From ``MARGIN`` up, every margin gives the same
+    samples, a larger one more slowly; with 2 integers decide alone.
+    """
 
     scale: Fraction
     width: int
     curvature: float
     offset: float
+    margin: float = MARGIN
+
+    def __post_init__(self) -> None:
+        require(self.margin >= MARGIN, "noise margin", self.margin, f"at least {MARGIN}")
 
     @classmethod
-    def of(cls, scale: Fraction) -> _Law:
-        width = math.floor(scale) + 1
+    def of(cls, scale: Fraction | float | int) -> Self:
+        """The distribution of this scale, which is refused outside its range."""
+        exact = _exact_scale(scale)
+        width = math.floor(exact) + 1
         # Division of Python integers, and so float(Fraction), rounds correctly.
-        return cls(scale, width, float(1 / (2 * scale**2)), float(scale**2 / (2 * width**2)))
+        return cls(exact, width, float(1 / (2 * exact**2)), float(exact**2 / (2 * width**2)))
 
     def exponent(self, magnitude: int, blocks: int) -> Fraction:
         """x of the module's head, without any rounding."""
@@ -129,26 +130,56 @@ class _Law:
         return magnitude**2 / (2 * variance) + variance / (2 * self.width**2) - blocks
 
     def probability(self, magnitude: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """exp(-x) in floats, to 2^-39; the operations are those of the comment at ``_MARGIN``."""
+        """exp(-x) in floats, to 2^-39; the operations are those of the comment at ``MARGIN``."""
         size = magnitude.astype(np.float64)
         exponent = size * size * self.curvature + self.offset - blocks
         with np.errstate(under="ignore"):
             return np.exp(-exponent)
 
+    def accept(
+        self,
+        magnitude: npt.NDArray[np.int64],
+        blocks: npt.NDArray[np.int64],
+        words: npt.NDArray[np.uint64],
+        stream: SecretStream,
+    ) -> npt.NDArray[np.bool_]:
+        """R < exp(-x) for each proposal, where R begins with the word's bits."""
+        leading = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        distance = self.probability(magnitude, blocks) - leading
+        accepted = distance > 0
+        for row in np.flatnonzero(np.abs(distance) <= self.margin):
+            exact = self.exponent(int(magnitude[row]), int(blocks[row]))
+            accepted[row] = LazyUniform(int(words[row]), stream).below_exp(exact)
+        return accepted
 
-def _kept(law: _Law, words: npt.NDArray[np.uint64], stream: SecretStream) -> npt.NDArray[np.int64]:
-    """The accepted proposals of the rows of ``words``, in their order."""
-    first, second, third = words.T
-    negative = (first & np.uint64(1)).astype(np.bool_)
-    remainder, usable = _uniform_below(first >> np.uint64(1), law.width)
-    blocks = _geometric(second, stream)
-    magnitude = remainder + law.width * blocks
-    usable &= _accepted(law, magnitude, blocks, third, stream)
-    usable &= (magnitude != 0) | ~negative  # zero has one sign only
-    return np.where(negative, -magnitude, magnitude)[usable]
+    def sample(self, count: int, stream: SecretStream) -> npt.NDArray[np.int64]:
+        """``count`` independent draws; :func:`sample_discrete_gaussian` says more."""
+        samples = np.empty(_exact_count(count), dtype=np.int64)
+        filled = 0
+        while filled < samples.size:
+            missing = samples.size - filled
+            proposals = min(_PROPOSALS_AT_ONCE, 5 * missing // 2 + 16)  # 2.1 to 2.9 proposals make a sample
+            words = stream.words(_WORDS_PER_PROPOSAL * proposals).reshape(proposals, _WORDS_PER_PROPOSAL)
+            accepted = self._accepted_proposals(words, stream)[:missing]
+            samples[filled : filled + accepted.size] = accepted
+            filled += accepted.size
+        return samples
+
+    def _accepted_proposals(self, words: npt.NDArray[np.uint64], stream: SecretStream) -> npt.NDArray[np.int64]:
+        """The accepted proposals of the rows of ``words``, in their order."""
+        first, second, third = words.T
+        negative = (first & np.uint64(1)).astype(np.bool_)
+        remainder, usable = uniform_integers(first >> np.uint64(1), self.width)
+        blocks = geometric(second, stream)
+        magnitude = remainder + self.width * blocks
+        usable &= self.accept(magnitude, blocks, third, stream)
+        usable &= (magnitude != 0) | ~negative  # zero has one sign only
+        return np.where(negative, -magnitude, magnitude)[usable]
 
 
-def _uniform_below(numbers: npt.NDArray[np.uint64], bound: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def uniform_integers(
+    numbers: npt.NDArray[np.uint64], bound: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Uniform 63-bit ``numbers`` as uniform integers below ``bound``, and which of them may be used.
 
     Numbers from the largest multiple of ``bound`` up are refused, so that every remainder is equally likely.
@@ -159,19 +190,19 @@ def _uniform_below(numbers: npt.NDArray[np.uint64], bound: int) -> tuple[npt.NDA
 
 
 @cache
-def _geometric_marks() -> npt.NDArray[np.uint64]:
+def geometric_marks() -> npt.NDArray[np.uint64]:
     """floor(2^64 exp(-k)) for k = 45, 44, ..., 1: from 0 up, strictly rising."""
-    return np.array([_floor_exp(Fraction(k), _WORD_BITS) for k in range(45, 0, -1)], dtype=np.uint64)
+    return np.array([floor_exp(Fraction(k), _WORD_BITS) for k in range(45, 0, -1)], dtype=np.uint64)
 
 
-def _geometric(words: npt.NDArray[np.uint64], stream: SecretStream) -> npt.NDArray[np.int64]:
+def geometric(words: npt.NDArray[np.uint64], stream: SecretStream) -> npt.NDArray[np.int64]:
     """V with P(V >= k) = exp(-k): how many k >= 1 have R < exp(-k), where R begins with the word's bits."""
-    marks = _geometric_marks()
+    marks = geometric_marks()
     location = np.searchsorted(marks, words, side="right")
     blocks = (marks.size - location).astype(np.int64)
     # Where a word equals the mark of k, R may lie on either side of exp(-k). Word 0 is one: V is 44 or more.
     for row in np.flatnonzero(marks[location - 1] == words):
-        uniform = _LazyUniform(int(words[row]), stream)
+        uniform = LazyUniform(int(words[row]), stream)
         level = 0
         while uniform.below_exp(Fraction(level + 1)):
             level += 1
@@ -179,24 +210,7 @@ def _geometric(words: npt.NDArray[np.uint64], stream: SecretStream) -> npt.NDArr
     return blocks
 
 
-def _accepted(
-    law: _Law,
-    magnitude: npt.NDArray[np.int64],
-    blocks: npt.NDArray[np.int64],
-    words: npt.NDArray[np.uint64],
-    stream: SecretStream,
-) -> npt.NDArray[np.bool_]:
-    """R < exp(-x) for each proposal, where R begins with the word's bits."""
-    leading = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    distance = law.probability(magnitude, blocks) - leading
-    accepted = distance > 0
-    for row in np.flatnonzero(np.abs(distance) <= _MARGIN):
-        exact = law.exponent(int(magnitude[row]), int(blocks[row]))
-        accepted[row] = _LazyUniform(int(words[row]), stream).below_exp(exact)
-    return accepted
-
-
-class _LazyUniform:
+class LazyUniform:
     """A uniform real number in [0, 1), known by its leading bits; a comparison that needs more draws more.
 
     Whether it needs more follows from exact values, not from floats: what is drawn from the stream does not
@@ -210,26 +224,26 @@ class _LazyUniform:
 
     def below_exp(self, x: Fraction) -> bool:
         """Whether the number is below exp(-x), for x >= 0."""
-        while (mark := _floor_exp(x, self._bits)) == self._leading:
+        while (mark := floor_exp(x, self._bits)) == self._leading:
             self._leading = self._leading << _WORD_BITS | int(self._stream.words(1)[0])
             self._bits += _WORD_BITS
         return self._leading < mark
 
 
-def _floor_exp(x: Fraction, bits: int) -> int:
+def floor_exp(x: Fraction, bits: int) -> int:
     """floor(2^bits exp(-x)) for x >= 0.
 
     The loop ends: exp(-x) is irrational for rational x > 0 (Lindemann), and for x = 0 the bounds are equal.
     """
     guard = 32
     while True:
-        low, high = _exp_bounds(x, bits + guard)
+        low, high = exp_bounds(x, bits + guard)
         if low >> guard == high >> guard:
             return low >> guard
         guard *= 2
 
 
-def _exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
+def exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
     """Integers around 2^bits exp(-x), for x >= 0; low rounds down and high rounds up at every step.
 
     The Taylor series of exp(-z) at z = x / 2^h < 1, squared h times. Its terms alternate and fall, so what is

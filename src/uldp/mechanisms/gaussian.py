@@ -1,7 +1,7 @@
 """Continuous Gaussian noise from a cryptographic stream, in floating point.
 
 For mechanisms that must add noise to real numbers step by step (DP-SGD inside a silo). Floats are not real numbers:
-which doubles can come out depends on the value that was noised, and who sees one exactly may learn more than the
+which doubles can come out depends on the value without noise, and who sees one exactly may learn more than the
 theory says (Mironov, "On significance of the least significant bits for differential privacy", CCS 2012). Where a sum
 can be made of integers, :mod:`uldp.mechanisms.discrete_gaussian` has no such gap.
 """

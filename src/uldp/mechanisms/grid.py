@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from uldp.errors import ConfigError
-from uldp.mechanisms.local_mechanism import LocalMechanism, check_whole
+from uldp.limits import check_whole
+from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.mechanisms.ranks import Indices, RankLaw
 from uldp.rng import SecretStream
 from uldp.vectors import Integers, Vector
@@ -40,27 +41,18 @@ class Grid:
         """The grid around ``center``; center and radius go to the nearest multiple of the step (Section 4.3)."""
         scale = 10 ** min(precision, 400)
         if (abs(center) + radius) * float(min(scale, 10**308)) > _MAX_STEPS:
-            raise ConfigError(
-                f"steps of 10^-{precision} up to {abs(center) + radius:g} need more than the 53 bits of a float; "
-                f"{_at_most(center, radius)}",
-                location="method.precision",
-                value=precision,
-            )
+            too_fine = f"up to {abs(center) + radius:g} need more than the 53 bits of a float"
+            raise _steps_refused(center, radius, precision, too_fine)
         half = round(radius * scale)
         if half < 1:
-            raise ConfigError(
-                f"a radius of {radius:g} is less than a step of 10^-{precision}; use a larger radius or precision",
-                location="method.radius",
-                value=radius,
-            )
-        if 2 * half + 1 > MAX_GRID:
-            raise ConfigError(
-                f"steps of 10^-{precision} make {2 * half + 1:,} values of the range, more than {MAX_GRID:,}; "
-                f"{_at_most(center, radius)}",
-                location="method.precision",
-                value=precision,
-            )
-        return cls(round(center * scale) - half, 2 * half + 1, scale)
+            too_small = f"a radius of {radius:g} is less than a step of 10^-{precision}"
+            remedy = "use a larger radius or precision"
+            raise ConfigError(f"{too_small}; {remedy}", location="method.radius", value=radius)
+        size = 2 * half + 1
+        if size > MAX_GRID:
+            too_many = f"make {size:,} values of the range, more than {MAX_GRID:,}"
+            raise _steps_refused(center, radius, precision, too_many)
+        return cls(round(center * scale) - half, size, scale)
 
     def values(self) -> Vector:
         """All values, rising."""
@@ -87,11 +79,12 @@ class Grid:
         return indices, np.abs(self.value(indices) - outputs) * self.scale < 1e-3
 
 
-def _at_most(center: float, radius: float) -> str:
-    """The largest precision that works, as advice."""
+def _steps_refused(center: float, radius: float, precision: int, why: str) -> ConfigError:
+    """Steps are too small; the advice is the largest precision that works."""
     limits = (_MAX_STEPS / (abs(center) + radius), (MAX_GRID - 1) / 2 / radius)
-    precision = math.floor(math.log10(min(limits)))
-    return f"use a precision of at most {precision}" if precision >= 0 else "use a smaller center or radius"
+    most = math.floor(math.log10(min(limits)))
+    remedy = f"use a precision of at most {most}" if most >= 0 else "use a smaller center or radius"
+    return ConfigError(f"steps of 10^-{precision} {why}; {remedy}", location="method.precision", value=precision)
 
 
 def by_distance(indices: Indices, ranks: Indices, size: int) -> Indices:
@@ -142,7 +135,7 @@ class DiscreteMechanism(LocalMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("method.precision", self.precision, 0, "decimals that the grid of weights keeps")
+        check_whole(self.precision, 0, None, "method.precision", "decimals that the grid of weights keeps")
         _ = self.law  # refuse what cannot be drawn from now, not in the middle of a round
 
     @abstractmethod
@@ -197,7 +190,7 @@ class DiscreteMechanism(LocalMechanism):
         return np.asarray(self._moments[1][self.grid.index(self._clipped(weights))])
 
     def invert_mean(self, means: Vector) -> Vector:
-        """The inverse is linear between neighbours; weights with the same law are told apart by nothing: their middle.
+        """The inverse is linear between neighbours; of weights with the same law it is their middle.
 
         That happens near both ends, within half of the nearest group, and everywhere if there is one group.
         """

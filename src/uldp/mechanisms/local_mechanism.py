@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from uldp.errors import ConfigError, ModelError
+from uldp.errors import ConfigError, ModelError, require
 from uldp.rng import SecretStream
 from uldp.vectors import MAX_LIMIT, MIN_LIMIT, Vector
 
@@ -41,30 +41,12 @@ class LocalMechanism(ABC):
     biased: ClassVar[bool]
 
     def __post_init__(self) -> None:
-        _check_number("method.epsilon_weight", self.epsilon)
-        _check_number("method.center", self.center)
-        _check_number("method.radius", self.radius)
-        if not MIN_EPSILON <= self.epsilon <= MAX_EPSILON:
-            raise ConfigError(
-                f"from {MIN_EPSILON:g} to {MAX_EPSILON:g}, not {self.epsilon!r}: the epsilon of one weight, "
-                "whose probabilities are whole multiples of 2^-53",
-                location="method.epsilon_weight",
-                value=self.epsilon,
-            )
-        if not MIN_LIMIT <= self.radius <= MAX_LIMIT:
-            raise ConfigError(
-                f"from {MIN_LIMIT:g} to {MAX_LIMIT:g}, not {self.radius!r}: half the width of the range of "
-                "weights, such as 0.075",
-                location="method.radius",
-                value=self.radius,
-            )
-        if abs(self.center) > MAX_LIMIT:
-            raise ConfigError(
-                f"from {-MAX_LIMIT:g} to {MAX_LIMIT:g}, not {self.center!r}: the middle of the range of "
-                "weights, such as 0",
-                location="method.center",
-                value=self.center,
-            )
+        what = "the epsilon of one weight, whose probabilities are whole multiples of 2^-53"
+        _check_number("method.epsilon_weight", self.epsilon, MIN_EPSILON, MAX_EPSILON, what)
+        what = "half the width of the range of weights, such as 0.075"
+        _check_number("method.radius", self.radius, MIN_LIMIT, MAX_LIMIT, what)
+        what = "the middle of the range of weights, such as 0"
+        _check_number("method.center", self.center, -MAX_LIMIT, MAX_LIMIT, what)
 
     @property
     def low(self) -> float:
@@ -123,15 +105,11 @@ class LocalMechanism(ABC):
         return np.clip(weights, self.low, self.high)
 
 
-def _check_number(location: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"a finite number, not {value!r}", location=location, value=value)
-
-
-def check_whole(location: str, value: object, smallest: int, what: str) -> None:
-    """Refuse what is not a whole number from ``smallest`` up."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-        raise ConfigError(f"{what}, a whole number from {smallest} up, not {value!r}", location=location, value=value)
+def _check_number(location: str, value: float, least: float, most: float, what: str) -> None:
+    finite = not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    require(finite, location, value, "a finite number")
+    if not least <= value <= most:
+        raise ConfigError(f"from {least:g} to {most:g}, not {value!r}: {what}", location=location, value=value)
 
 
 def _check_weights(weights: Vector) -> None:

@@ -26,21 +26,15 @@ def local_mechanism(name: str, **settings: Any) -> LocalMechanism:
     'srr'
     """
     if name not in LOCAL_MECHANISMS:
-        raise ConfigError(
-            f"unknown local mechanism {name!r}. Known: {', '.join(LOCAL_MECHANISMS)}"
-            + did_you_mean(str(name), LOCAL_MECHANISMS),
-            location="method.mechanism",
-            value=name,
-        )
+        known = ", ".join(LOCAL_MECHANISMS) + did_you_mean(str(name), LOCAL_MECHANISMS)
+        unknown = f"unknown local mechanism {name!r}. Known: {known}"
+        raise ConfigError(unknown, location="method.mechanism", value=name)
     mechanism = LOCAL_MECHANISMS[name]
-    known = [field.name for field in fields(mechanism)]
+    known_settings = [field.name for field in fields(mechanism)]
     for key in settings:
-        if key not in known:
-            raise ConfigError(
-                f"{name!r} has no setting {key!r}. Its settings: {', '.join(known)}",
-                location=f"method.{key}",
-                value=key,
-            )
+        if key not in known_settings:
+            unknown = f"{name!r} has no setting {key!r}. Its settings: {', '.join(known_settings)}"
+            raise ConfigError(unknown, location=f"method.{key}", value=key)
     if "epsilon" not in settings:
         raise ConfigError("give the epsilon of one weight, such as 3", location="method.epsilon_weight")
     return mechanism(**settings)

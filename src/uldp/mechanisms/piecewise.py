@@ -5,7 +5,7 @@ Privacy", ICDE 2019, Algorithm 2. With t = (w - c) / r in [-1, 1] the outputs fi
 C = (e^(eps/2) + 1) / (e^(eps/2) - 1); the window is 1 / (e^(eps/2) + 1) of it and moves with t from end to end, and
 its density is e^eps times the density outside.
 
-The paper's outputs are real numbers, and floats that stand for them would leak. Here [-C, C] is cut into 2^22 cells
+The paper's outputs are real numbers, and floats in place of them would leak. Here [-C, C] is cut into 2^22 cells
 and an output is the middle of a cell: a law of two groups of ranks, the window's cells and the others, drawn exactly.
 So the guarantee is exact. The price: t goes to the nearest of about 4 million positions of the window.
 """
@@ -60,10 +60,10 @@ class Piecewise(LocalMechanism):
 
     def _starts(self, clipped: Vector) -> Indices:
         most = CELLS - self.window
-        places = (clipped - self.center) * (most / (2 * self.radius))
-        places += most / 2
-        np.rint(places, out=places)
-        return np.clip(places, 0, most, out=places).astype(np.int32)
+        first_cells = (clipped - self.center) * (most / (2 * self.radius))
+        first_cells += most / 2
+        np.rint(first_cells, out=first_cells)
+        return np.clip(first_cells, 0, most, out=first_cells).astype(np.int32)
 
     def _perturb_block(self, block: Vector, stream: SecretStream) -> None:
         starts = self._starts(block)
@@ -99,8 +99,8 @@ class Piecewise(LocalMechanism):
         return np.asarray((second - (share * middle) ** 2) * self.cell**2)
 
     def log_likelihood(self, outputs: Vector, weights: Vector) -> Vector:
-        places = (np.asarray(outputs, dtype=np.float64) - self.center) / self.cell + (CELLS - 1) / 2
-        cells = np.rint(np.clip(places, 0, CELLS - 1)).astype(np.int32)[:, None]
+        positions = (np.asarray(outputs, dtype=np.float64) - self.center) / self.cell + (CELLS - 1) / 2
+        cells = np.rint(np.clip(positions, 0, CELLS - 1)).astype(np.int32)[:, None]
         possible = (np.abs(self._values(cells[:, 0]) - outputs) < 1e-3 * self.cell)[:, None]
         starts = self.starts(weights)[None, :]
         inside = (cells >= starts) & (cells < starts + self.window)

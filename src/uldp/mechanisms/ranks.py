@@ -76,12 +76,9 @@ class RankLaw:
         relative = sum(size * weight for size, weight in zip(sizes, weights, strict=True))
         smallest = (1 << DRAW_BITS) * relative.denominator // relative.numerator
         if smallest < _MIN_MASS:
-            raise ConfigError(
-                f"epsilon {epsilon:g} over {sum(sizes)} outputs needs probabilities finer than 2^-{DRAW_BITS}; "
-                "use a smaller epsilon or a smaller precision",
-                location="method.epsilon_weight",
-                value=epsilon,
-            )
+            too_fine = f"epsilon {epsilon:g} over {sum(sizes)} outputs needs probabilities finer than 2^-{DRAW_BITS}"
+            remedy = "use a smaller epsilon or a smaller precision"
+            raise ConfigError(f"{too_fine}; {remedy}", location="method.epsilon_weight", value=epsilon)
         largest = smallest * ratio.numerator // ratio.denominator
         fall = largest - smallest
         return cls(tuple(sizes), tuple(smallest + fall * (steps - j) // steps for j in range(len(sizes))))

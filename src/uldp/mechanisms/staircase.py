@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, require
+from uldp.limits import check_whole
 from uldp.mechanisms.grid import DiscreteMechanism
-from uldp.mechanisms.local_mechanism import check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,18 +34,13 @@ class StaircaseResponse(DiscreteMechanism):
     summary: ClassVar[str] = "staircase randomized response: nearer values are likelier, in m steps"
 
     def group_sizes(self) -> tuple[int, ...]:
-        check_whole("method.groups", self.groups, 1, "into how many groups the outputs are cut")
+        check_whole(self.groups, 1, None, "method.groups", "into how many groups the outputs are cut")
         return staircase_sizes(self.grid.size, self.groups, self.delta)
 
 
 def largest_delta(size: int, groups: int) -> Fraction:
     """The largest Delta(d) that leaves the nearest group one value. Eq. 5 stops where it is empty."""
     return Fraction(2 * (size - groups), groups * (groups - 1))
-
-
-def _shown(largest: Fraction) -> str:
-    """Rounded down, so that what is advised is taken."""
-    return f"{math.floor(largest * 1000) / 1000:g}"
 
 
 def staircase_sizes(size: int, groups: int, delta: float) -> tuple[int, ...]:
@@ -55,26 +50,19 @@ def staircase_sizes(size: int, groups: int, delta: float) -> tuple[int, ...]:
     (60, 80, 100, 120, 140, 160, 180, 200, 220, 241)
     """
     if groups > size:
-        raise ConfigError(
-            f"{size} values cannot be cut into {groups} groups; use at most {size} (with delta_sizes = 0), or a larger "
-            "precision",
-            location="method.groups",
-            value=groups,
-        )
-    if isinstance(delta, bool) or not isinstance(delta, int | float) or not math.isfinite(delta) or delta < 0:
-        raise ConfigError(
-            f"by how much groups grow, a number from 0 up, not {delta!r}", location="method.delta_sizes", value=delta
-        )
+        remedy = f"use at most {size} (with delta_sizes = 0), or a larger precision"
+        too_many = f"{size} values cannot be cut into {groups} groups; {remedy}"
+        raise ConfigError(too_many, location="method.groups", value=groups)
+    valid = not isinstance(delta, bool) and isinstance(delta, int | float) and math.isfinite(delta) and delta >= 0
+    require(valid, "method.delta_sizes", delta, "by how much groups grow, a number from 0 up")
     if groups == 1:
         return (size,)
     largest = largest_delta(size, groups)
     if Fraction(delta) > largest:
-        raise ConfigError(
-            f"at most {_shown(largest)} with {groups} groups of {size} values, so that the nearest group keeps a "
-            f"value, not {delta:g}; use {'0' if groups == size else 'less'}, or fewer groups",
-            location="method.delta_sizes",
-            value=delta,
-        )
+        shown = f"{math.floor(largest * 1000) / 1000:g}"  # rounded down, so that what is advised is taken
+        rule = f"at most {shown} with {groups} groups of {size} values, so that the nearest group keeps a value"
+        remedy = f"use {'0' if groups == size else 'less'}, or fewer groups"
+        raise ConfigError(f"{rule}, not {delta:g}; {remedy}", location="method.delta_sizes", value=delta)
     first = (Fraction(2 * size, groups) - (groups - 1) * Fraction(delta)) / 2
     wanted = [first + j * Fraction(delta) for j in range(groups)]
     sizes = [math.floor(quota) for quota in wanted]

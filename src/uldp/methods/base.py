@@ -1,7 +1,7 @@
 """What a method is: what it releases, a part inside the silos, and a part on the server.
 
 A method is a frozen dataclass. Its fields are the keys of the ``[method]`` section of an experiment; a field marked
-with :func:`not_in_file` comes from elsewhere. See ``docs/add-a-method.md``.
+with :func:`not_a_setting` comes from elsewhere. See ``docs/add-a-method.md``.
 """
 
 from __future__ import annotations
@@ -21,23 +21,34 @@ from uldp.privacy.releases import Contribution, PublicFacts, Release
 from uldp.rng import Streams
 from uldp.vectors import Vector
 
-NOMINAL: Final = PublicFacts(users=2, silos=1, dimension=0)
+PLACEHOLDER_FACTS: Final = PublicFacts(users=2, silos=1, dimension=0)
 """A federation that cannot be, to ask a method for what does not depend on the federation."""
 
 
-def not_in_file(default: Any) -> Any:
+def not_a_setting(default: Any) -> Any:
     """A field that does not stand in ``[method]``: it comes from ``[privacy]``, from the model or from the data."""
-    return field(default=default, metadata={"not_in_file": True})
+    return field(default=default, metadata={"not_a_setting": True})
 
 
 def in_file(item: Field[Any]) -> bool:
     """Whether a field of a method is a key of ``[method]``."""
-    return not item.metadata.get("not_in_file", False)
+    return not item.metadata.get("not_a_setting", False)
 
 
 @dataclass(frozen=True)
 class State:
-    """What the server carries from round to round: the model, and whatever vectors a method remembers beside it."""
+    """What the server carries from round to round.
+
+    Args:
+        x: The model, a flat float64 vector.
+        memory: Further vectors that a method needs on the server (momentum, for instance), by name.
+
+    Example:
+        >>> import numpy as np
+        >>> state = State(np.zeros(2), {"momentum": np.ones(2)})
+        >>> State(state.x + state.memory["momentum"], state.memory).x
+        array([1., 1.])
+    """
 
     x: Vector
     memory: Mapping[str, Vector] = field(default_factory=dict)
@@ -45,11 +56,28 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """One paper's algorithm."""
+    """One paper's algorithm: what it releases, its part in a silo, its part on the server.
+
+    Subclass it as a frozen, keyword-only dataclass; fields are the keys of ``[method]``.
+
+    Args:
+        rounds: T.
+        noise_multiplier: sigma, from ``[privacy]``, given or calibrated to a target epsilon.
+        dropout_tolerance: How many silos' shares of the noise may be missing or known while the guarantee holds.
+
+    Raises:
+        ConfigError: A setting that no federation allows.
+
+    Example:
+        >>> from uldp.methods.uldp_avg import UldpAvg
+        >>> method = UldpAvg(rounds=5, noise_multiplier=5.0)
+        >>> method.release(PublicFacts(users=100, silos=5, dimension=10)).unit
+        'user'
+    """
 
     rounds: int = 10
-    noise_multiplier: float = not_in_file(0.0)
-    dropout_tolerance: int = not_in_file(0)
+    noise_multiplier: float = not_a_setting(0.0)
+    dropout_tolerance: int = not_a_setting(0)
     """The silos' shares of the noise are so large that the guarantee holds though this many are missing or known."""
 
     summary: ClassVar[str]
@@ -63,7 +91,7 @@ class Method(ABC):
         noise, tolerance = self.noise_multiplier, self.dropout_tolerance
         require(0 <= noise < math.inf, "privacy.noise_multiplier", noise, "0 or more")
         require(tolerance >= 0, "privacy.dropout_tolerance", tolerance, "0 or more")
-        self.release(NOMINAL)  # refuses settings that no federation allows
+        self.release(PLACEHOLDER_FACTS)  # refuses settings that no federation allows
 
     @abstractmethod
     def release(self, facts: PublicFacts) -> Release:
@@ -104,12 +132,12 @@ class Method(ABC):
     @property
     def unit(self) -> str | None:
         """Whom the guarantee protects; None for a method without one."""
-        return self.release(NOMINAL).unit
+        return self.release(PLACEHOLDER_FACTS).unit
 
     @property
     def local(self) -> bool:
         """Whether clients perturb by themselves, so that the noise is no setting of ``[privacy]``."""
-        return self.release(NOMINAL).local
+        return self.release(PLACEHOLDER_FACTS).local
 
 
 def settings(method: type[Method]) -> dict[str, Field[Any]]:

@@ -31,7 +31,7 @@ from uldp.errors import ConfigError, require
 from uldp.learners.base import Learner
 from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
-from uldp.methods.base import State, not_in_file
+from uldp.methods.base import State, not_a_setting
 from uldp.methods.local_training import TrainsLocally, silo_change
 from uldp.methods.subjects import picked_silos
 from uldp.privacy.releases import Contribution, LocalPerturbation, PublicFacts, SiloSampling
@@ -66,7 +66,7 @@ class LdpFedAvg(TrainsLocally):
     debias: bool = False
     fraction: float = 1.0
     """The share of the clients that takes part in a round."""
-    layers: tuple[int, ...] = not_in_file(())
+    layers: tuple[int, ...] = not_a_setting(())
     """Sizes of the model's tensors."""
 
     summary: ClassVar[str] = "every client perturbs every weight itself; nobody need be trusted, epsilon is enormous"

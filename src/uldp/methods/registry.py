@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from uldp.errors import ConfigError, did_you_mean, own_code, shown
-from uldp.methods.base import NOMINAL, Method
+from uldp.methods.base import PLACEHOLDER_FACTS, Method
 from uldp.methods.central_sub_dp import CentralSubDp
 from uldp.methods.fedavg import FedAvg
 from uldp.methods.ldp_fedavg import LdpFedAvg
@@ -43,7 +43,7 @@ class Named:
     def nominal(self) -> Release | None:
         """What it releases with its default settings; None for a method that needs some to be made."""
         try:
-            return self.with_defaults.release(NOMINAL)
+            return self.with_defaults.release(PLACEHOLDER_FACTS)
         except ConfigError:
             return None
 

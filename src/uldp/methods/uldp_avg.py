@@ -30,7 +30,23 @@ from uldp.vectors import Vector
 
 @dataclass(frozen=True, kw_only=True)
 class UldpAvg(TrainsLocally, UserSum):
-    """Per-user training in every silo, clipped model changes."""
+    """Per-user training in every silo, clipped model changes; further arguments are those of :class:`UserSum`.
+
+    Args:
+        local_epochs: Q, epochs of a user's training in a round.
+        local_lr: Its learning rate.
+        batch_size: The size of its batches.
+        optimizer: ``sgd``, ``adam`` or ``adamw``.
+        weight_decay: Of the optimiser.
+        momentum: Of ``sgd``.
+
+    Raises:
+        ConfigError: A value outside its range.
+
+    Example:
+        >>> UldpAvg(weighting="records", local_epochs=5).local_training.epochs
+        5
+    """
 
     summary: ClassVar[str] = "trains one model per user and silo, clips each change"
 

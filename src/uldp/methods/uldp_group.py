@@ -21,7 +21,7 @@ from uldp.caveats import Caveat, Severity
 from uldp.data.federation import IntArray
 from uldp.errors import ConfigError, require
 from uldp.limits import MAX_ITEMS
-from uldp.methods.base import NOMINAL, not_in_file
+from uldp.methods.base import PLACEHOLDER_FACTS, not_a_setting
 from uldp.methods.dp_sgd import DpSgd
 from uldp.privacy.releases import NoisedModel, PublicFacts
 from uldp.privacy.releases.counts import keep_counts
@@ -34,7 +34,7 @@ class UldpGroup(DpSgd):
     """DP-SGD on at most k records per user."""
 
     group_size: int | str = 8
-    size_from_data: int = not_in_file(0)
+    size_from_data: int = not_a_setting(0)
     """What "median" or "max" came to; 0 while nobody has looked."""
 
     summary: ClassVar[str] = "keeps at most k records per user, DP-SGD in every silo; epsilon grows fast with k"
@@ -52,7 +52,7 @@ class UldpGroup(DpSgd):
         super().__post_init__()
 
     def release(self, facts: PublicFacts) -> NoisedModel:
-        return replace(super().release(facts), group_size=1 if facts == NOMINAL else self._size())
+        return replace(super().release(facts), group_size=1 if facts == PLACEHOLDER_FACTS else self._size())
 
     def _size(self) -> int:
         size = self.size_from_data or self.group_size

@@ -22,16 +22,31 @@ SAMPLINGS: Final = ("open", "private")
 
 @dataclass(frozen=True, kw_only=True)
 class UserSum(Method):
-    """A method that releases sum_s sum_u w_su clip(row_su, C) + noise."""
+    """A method that releases sum_s sum_u w_su clip(row_su, C) + noise. Subclasses add ``silo``.
+
+    Args:
+        clip: C, the largest L2 norm of a user's row.
+        global_lr: eta_g, the server's step size.
+        weighting: ``uniform`` (1/|S|) or ``records`` (n_su / N_u, Eq. 3).
+        sample_rate: q, the probability with which a user takes part in a round.
+        sampling: ``open``, or ``private`` (nobody knows the sample; needs ``aggregation.name = "paillier"``).
+        max_participations: With sub-sampling, in how many rounds a user takes part at most; 0 for no limit.
+
+    Raises:
+        ConfigError: A value outside its range.
+
+    Example:
+        >>> from uldp.methods.uldp_avg import UldpAvg
+        >>> UldpAvg(clip=0.5, noise_multiplier=5.0).release(PublicFacts(100, 5, 10)).clip
+        0.5
+    """
 
     clip: float = 1.0
     global_lr: float = 1.0
     weighting: str = "uniform"
     sample_rate: float = 1.0
     sampling: str = "open"
-    """``private``: neither the server nor the silos know who was sampled (needs ``aggregation.name = "paillier"``)."""
     max_participations: int = 0
-    """With sub-sampling: in how many rounds one user takes part at most; 0 for no limit."""
 
     paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithms 3 and 4"
     weightings: ClassVar[tuple[str, ...]] = ("uniform", "records")

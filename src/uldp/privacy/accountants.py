@@ -13,8 +13,8 @@ local               reports that a client perturbed itself (pure local DP)      
 
 (*) As measured over the settings that docs/privacy.md lists; elsewhere a bound all the same.
 
-The neighbouring relation of all is add/remove: all records of a user are there, or none. ``account_replaced`` answers
-for records that are replaced.
+The neighbouring relation of all is add/remove: all records of a user are there, or none. ``account_replaced`` is
+for replace-one adjacency.
 """
 
 from __future__ import annotations
@@ -140,11 +140,11 @@ def _account(items: frozenset[tuple[Single, int]], delta: float, name: str) -> E
         found = [Epsilon(accountant.epsilon(events, delta), accountant.name) for accountant in able]
         return min(found, key=lambda epsilon: epsilon.value)
     # Local reports beside noised sums: each has an accountant of its own, they share delta, and epsilons add up.
-    local, others = _parted(items)
+    local, others = _split(items)
     return _together(account(local, delta / 2), account(others, delta / 2))
 
 
-def _parted(items: frozenset[tuple[Single, int]]) -> tuple[dict[Event, int], dict[Event, int]]:
+def _split(items: frozenset[tuple[Single, int]]) -> tuple[dict[Event, int], dict[Event, int]]:
     """Local reports, and everything else."""
     local: dict[Event, int] = {event: count for event, count in items if isinstance(event, LocalReports)}
     return local, {event: count for event, count in items if event not in local}
@@ -187,7 +187,7 @@ def account_replaced(composition: Composition, delta: float) -> Epsilon:
 def _account_replaced(items: frozenset[tuple[Single, int]], delta: float) -> Epsilon:
     if any(isinstance(event, NonPrivate) for event, _ in items):
         return Epsilon(math.inf, "none")
-    local, others = _parted(items)
+    local, others = _split(items)
     if local:  # local DP is about replaced data from the start
         return (
             account(local, delta)

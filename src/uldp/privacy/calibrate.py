@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 
 from uldp.errors import ConfigError
@@ -68,13 +69,8 @@ def rounds_within(event: Event, epsilon: float, delta: float, at_most: int) -> i
 
 def _bisected(holds: Callable[[int], bool], low: int, high: int) -> tuple[int, int]:
     """Neighbours between ``low``, which holds, and ``high``, which counts as not holding."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle
-    return low, high
+    enough = low + bisect_left(range(low + 1, high), True, key=lambda count: not holds(count))
+    return enough, enough + 1
 
 
 def _quick_multiplier(holds: Callable[[float], bool]) -> float:
@@ -85,7 +81,7 @@ def _quick_multiplier(holds: Callable[[float], bool]) -> float:
     low = min(1.0, high)
     while low > MIN_MULTIPLIER and holds(low):
         low, high = max(low / 4, MIN_MULTIPLIER), low
-    while high > 1.01 * low:
+    while high > 1.01 * low:  # by hand: there is no function to take the root of, and the upper end must hold
         middle = math.sqrt(low * high)
         if holds(middle):
             high = middle

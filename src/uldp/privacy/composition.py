@@ -74,7 +74,7 @@ def smallest(delta_of: Callable[[float], float], delta: float, highest: float) -
     if delta_of(0.0) <= delta:
         return 0.0
     low, high = 0.0, highest
-    while high - low > TOLERANCE * high:
+    while high - low > TOLERANCE * high:  # by hand: scipy's root may lie below, where delta is exceeded
         middle = (low + high) / 2
         if delta_of(middle) <= delta:
             high = middle

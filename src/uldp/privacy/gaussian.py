@@ -34,7 +34,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     while gaussian_delta(high, mu) > delta:
         high *= 2
     low = 0.0
-    while high - low > 1e-12 * max(1.0, high):
+    while high - low > 1e-12 * max(1.0, high):  # by hand: scipy's root may lie below, where delta is exceeded
         middle = (low + high) / 2
         if gaussian_delta(middle, mu) > delta:
             low = middle

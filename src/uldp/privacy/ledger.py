@@ -31,7 +31,10 @@ from uldp.privacy.events import (
 
 @dataclass(frozen=True)
 class Entry:
-    """One release. ``asked`` stands for the model that it answers: another answer to the same shares its samples."""
+    """One release. ``content`` and ``asked`` are digests of the total and of the model in the round's request.
+
+    Another response to the same request shares its samples.
+    """
 
     round: int
     event: Event
@@ -69,9 +72,9 @@ def merge(events: list[Event]) -> list[Event]:
 
 
 def merge_same(events: list[Event]) -> list[Event]:
-    """What several answers to the same question of a round amount to, where silos draw samples in every step.
+    """What several responses to the same request of a round amount to, where silos draw samples in every step.
 
-    The samples follow from the question, the noise from what it goes onto. So a silo that computes an answer again and
+    The samples follow from the request, the noise from what it goes onto. So a silo that computes a response again and
     rounds otherwise shows the same samples under other noise: each step is one release with less noise.
     """
     counts = Counter(events)

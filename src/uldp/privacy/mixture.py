@@ -84,7 +84,7 @@ class Mixture:
         return x
 
     def profile_if_left(self, epsilons: Array) -> Profile:
-        """What an observer gains if a user leaves: the hockey-stick divergences of P from Q."""
+        """What an adversary gains if a user leaves: the hockey-stick divergences of P from Q."""
         from scipy.special import log_ndtr, ndtr
 
         x = self._where(epsilons)
@@ -94,7 +94,7 @@ class Mixture:
         return Profile(above - q_above, below + q_above, q_below - below)
 
     def profile_if_came(self, epsilons: Array) -> Profile:
-        """What an observer gains if a user comes: the hockey-stick divergences of Q from P."""
+        """What an adversary gains if a user comes: the hockey-stick divergences of Q from P."""
         from scipy.special import log_ndtr, logsumexp, ndtr
 
         x = self._where(-epsilons)

@@ -90,7 +90,7 @@ def pld_epsilon(items: Items, delta: float) -> float:
     known = _quick_epsilon(items, delta) if items else 0.0
     if known == 0:
         return 0.0
-    return known if known > MAX_EPSILON else min(known, _composed_epsilon(items, delta))
+    return known if known > MAX_EPSILON else min(known, distribution_epsilon(items, delta))
 
 
 def quick_epsilon(composition: Composition, delta: float) -> float:
@@ -130,8 +130,8 @@ def _renyi(event: NoisedSum) -> tuple[Array, Array]:
     return mixture_of(event).renyi(ORDERS)
 
 
-def _composed_epsilon(items: Items, delta: float) -> float:
-    """By the distributions of the loss, the worse of both directions; infinity where a table would be too large."""
+def distribution_epsilon(items: Items, delta: float) -> float:
+    """Epsilon by the loss distributions, the worse of both directions; infinite if a table would be too large."""
     ordered = sorted(items, key=repr)
     releases = sum(count for _, count in ordered)
     log_tail = max(MIN_LOG_TAIL, math.log(delta) - math.log(releases) - 14)

@@ -1,4 +1,4 @@
-"""Renyi differential privacy: the accounting of the papers, kept for their figures and as a second opinion.
+"""Renyi differential privacy: the accounting of the papers, here for their figures and as a second opinion.
 
 ``rho(alpha)`` is the Renyi divergence of order alpha between a run with and without one user. It adds up over releases
 (Mironov, CSF 2017) and becomes an epsilon by Lemma 2 of ULDP-FL (Balle et al., AISTATS 2020)::

@@ -22,7 +22,7 @@ ADJACENCY: Final = {
     "client": "replace all records of one client",
 }
 MIN_HOLDOUT_PEOPLE: Final = 10
-"""A silo that holds out fewer people tells nothing about them."""
+"""A silo that holds out fewer people reports nothing about them."""
 
 
 def show_epsilon(epsilon: float) -> str:

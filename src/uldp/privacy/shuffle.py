@@ -2,13 +2,13 @@
 
 A client sends a report for every weight, each eps0-LDP without any delta. A shuffler that nobody else can look into
 permutes the N reports of one weight, afresh for every weight and round. N counts the clients that *take part* in the
-round; those who tell the observer what they sent do not count. Neighbours are runs in which one client's data are
+round; those who reveal to the adversary what they sent do not count. Neighbours are runs in which one client's data are
 replaced by others.
 
 The reduction ("Hiding among the clones", Feldman, McMillan and Talwar, FOCS 2021): every other client's report is,
 with some probability, a clone that looks like the report of either of the two neighbours. With C ~ Bin(N - 1, share)
-clones, A ~ Bin(C, 1/2) and D ~ Bernoulli(e^eps0 / (e^eps0 + 1)), an observer has no more than (A + D, C - A + 1 - D) or
-the same with 1 - D in place of D. The share depends on the randomizer:
+clones, A ~ Bin(C, 1/2) and D ~ Bernoulli(e^eps0 / (e^eps0 + 1)), an adversary has no more than (A + D, C - A + 1 - D)
+or the same with 1 - D in place of D. The share depends on the randomizer:
 
 * ``e^-eps0`` holds for every eps0-LDP randomizer (their Theorem 3.2).
 * ``2 / (e^eps0 + 1)`` is larger. It holds where every third input gives every output at least the probability
@@ -39,7 +39,8 @@ MAX_EPSILON = 50.0
 MAX_CLIENTS = 10**7
 """Of a round, for the sake of time. What holds among so many holds among more."""
 
-_MAX_BLOCKS = 4096
+MAX_BLOCKS = 4096
+"""Of numbers of clones that are counted as one."""
 
 
 def erlingsson(epsilon: float, clients: int, delta: float) -> float:
@@ -62,11 +63,14 @@ def erlingsson(epsilon: float, clients: int, delta: float) -> float:
     return 12 * epsilon * math.sqrt(math.log(1 / delta) / clients)
 
 
-def feldman(epsilon: float, clients: int, delta: float, *, extremal: bool = True) -> float | None:
+def feldman(
+    epsilon: float, clients: int, delta: float, *, extremal: bool = True, max_blocks: int = MAX_BLOCKS
+) -> float | None:
     """The epsilon of one shuffled report by the numeric bound of Feldman, McMillan and Talwar; None: no gain.
 
     ``extremal`` takes the share of clones 2 / (e^eps0 + 1), proven for generalized randomized response and randomizers
-    with two outputs; without it the share is e^-eps0, proven for every randomizer.
+    with two outputs; without it the share is e^-eps0, proven for every randomizer. ``max_blocks`` is how finely the
+    number of clones is counted: a smaller one is faster, and its epsilon is never smaller.
 
     >>> round(feldman(1.0, 1000, 1e-5), 3), round(feldman(1.0, 1000, 1e-5, extremal=False), 3)
     (0.125, 0.154)
@@ -74,22 +78,22 @@ def feldman(epsilon: float, clients: int, delta: float, *, extremal: bool = True
     True
     """
     _check(epsilon, delta, clients=clients)
-    return _feldman(float(epsilon), clients, delta, extremal)
+    return _feldman(float(epsilon), clients, delta, extremal, max_blocks)
 
 
 @functools.lru_cache(maxsize=1024)
-def _feldman(epsilon: float, clients: int, delta: float, extremal: bool) -> float | None:
+def _feldman(epsilon: float, clients: int, delta: float, extremal: bool, max_blocks: int) -> float | None:
     if clients == 1 or epsilon > MAX_EPSILON:
         return None
     share = 2 / (math.exp(epsilon) + 1) if extremal else math.exp(-epsilon)
-    clones, weights = _blocks(*likely(clients - 1, share, TAIL * delta))
+    clones, weights = _blocks(*likely(clients - 1, share, TAIL * delta), max_blocks)
     found = smallest(lambda target: _clones_delta(target, epsilon, clones, weights) + 2 * TAIL * delta, delta, epsilon)
     return found if found < (1 - MIN_GAIN) * epsilon else None
 
 
-def _blocks(clones: Array, weights: Array) -> tuple[Array, Array]:
-    """The same in at most ``_MAX_BLOCKS`` blocks, each with its smallest number: fewer clones never hide better."""
-    starts = np.arange(0, len(clones), -(-len(clones) // _MAX_BLOCKS))
+def _blocks(clones: Array, weights: Array, max_blocks: int) -> tuple[Array, Array]:
+    """The same in at most ``max_blocks`` blocks, each with its smallest number: fewer clones never hide better."""
+    starts = np.arange(0, len(clones), -(-len(clones) // max_blocks))
     return clones[starts], np.add.reduceat(weights, starts)
 
 

@@ -51,7 +51,7 @@ class Exposure:
 class Disclosure:
     """What an aggregation shows to whom, besides the released models.
 
-    ``least_silos`` is with how few silos a round may be repeated when others do not answer; None where it may not.
+    ``least_silos`` is with how few silos a round may be repeated when others do not respond; None where it may not.
     """
 
     name: str
@@ -82,10 +82,30 @@ class Background:
 
 @dataclass(frozen=True)
 class Statement:
-    """An (epsilon, delta) guarantee in words and numbers. ``epsilon`` is towards anyone who sees the released models.
+    """An (epsilon, delta) guarantee in words and numbers. Made by :func:`compose`.
 
-    ``no_guarantee`` says why there is none although noise was added; it is empty where there is one. ``per_person``
-    says, for a guarantee about single records, what a person with that many of them faces.
+    Args:
+        unit: Whom it protects: ``user``, ``record`` or ``client``; None without a guarantee.
+        epsilon: Against anyone who sees the released models.
+        delta: At this delta.
+        accountant: Which accountant gave epsilon.
+        rounds: How many rounds were released.
+        simulated: Whether the noise came from the seed.
+        exposures: What each adversary sees, and the epsilon against it.
+        caveats: What limits the guarantee.
+        no_guarantee: Why there is none although noise was added; empty where there is one.
+        corrections: What the paper claims and does not hold.
+        per_person: For a guarantee about single records, what a person with that many of them faces.
+        asserted_by: Code that is not part of uldp and on which epsilon rests.
+
+    Example:
+        >>> import uldp
+        >>> experiment = uldp.Experiment.from_tree({
+        ...     "data": {"dataset": "synthetic", "users": 20, "options": {"records": 200}},
+        ...     "method": {"name": "uldp-avg", "rounds": 2}, "privacy": {"noise_multiplier": 5.0}})
+        >>> statement = uldp.prepare(experiment).planned_statement()
+        >>> statement.holds, statement.unit, round(statement.epsilon, 2)
+        (True, 'user', 1.06)
     """
 
     unit: str | None
@@ -171,12 +191,12 @@ def compose(
     where it says nothing.
     """
     facts, unit = release.facts, release.unit
-    void = background.no_guarantee if unit is not None else ""
-    spent = Epsilon(math.inf, "none") if void else ledger.epsilon()
+    no_guarantee = background.no_guarantee if unit is not None else ""
+    spent = Epsilon(math.inf, "none") if no_guarantee else ledger.epsilon()
     rounds = Counter(entry.round for entry in ledger.entries)
     releases = list(rounds.values())
     missing = [facts.silos - heard[round_ - 1] if round_ <= len(heard) else 0 for round_ in rounds]
-    promised = unit is not None and not void
+    promised = unit is not None and not no_guarantee
     per_person = release.per_person() if promised else {}
     about = sentences.About(release, disclosure, simulated=simulated, together=together, missing=tuple(missing))
     return Statement(
@@ -194,7 +214,7 @@ def compose(
             *(release.caveats() if promised else ()),
             *sentences.common_caveats(about),
         ),
-        no_guarantee=void,
+        no_guarantee=no_guarantee,
         corrections=background.corrections,
         per_person=tuple((n, account({event: sum(releases)}, ledger.delta).value) for n, event in per_person.items()),
         asserted_by=background.asserted_by if unit is not None else (),
@@ -232,10 +252,14 @@ def _adversaries(release: Release, shown: Disclosure, *, any_missing: bool) -> l
     """Name, view in words, and view, of all adversaries that a statement has a line for."""
     silos, shared, sampling = release.facts.silos, release.shared_noise, release.user_sampling
     server, silo = sentences.seen_in_words(release, shown, any_missing=any_missing)
-    one = Adversary("silos", sample=shown.silos_know_sample)
+    one = Adversary("silos", knows_sample=shown.silos_know_sample)
     found = [
         (sentences.PUBLIC, "the model of every round", Adversary()),
-        ("the server", server, Adversary("server", sums=shown.server_sees_each_silo, sample=sampling.by_server)),
+        (
+            "the server",
+            server,
+            Adversary("server", sees_silo_sums=shown.server_sees_each_silo, knows_sample=sampling.by_server),
+        ),
         ("one silo", silo, one),
     ]
     if silos > 2 and shared:
@@ -249,7 +273,7 @@ def _adversaries(release: Release, shown: Disclosure, *, any_missing: bool) -> l
 def _seen(release: Release, adversary: Adversary, releases: Sequence[int], missing: Sequence[int]) -> Composition:
     """What an adversary sees of rounds with these numbers of releases, and of missing silos.
 
-    The server may have got an answer of a first attempt that came too late. Both attempts together then tell it the
+    The server may have got a response of a first attempt that came too late. Both attempts together then show it the
     noised sum of whoever was left out: no more than each silo's noised sum does.
     """
     seen: Counter[Event] = Counter()
@@ -257,7 +281,7 @@ def _seen(release: Release, adversary: Adversary, releases: Sequence[int], missi
     for number in sorted(set(absent)):
         view = replace(adversary, dropped=adversary.dropped + number)
         if number and adversary.who == "server":
-            view = replace(view, sums=True)
+            view = replace(view, sees_silo_sums=True)
         part = [count for count, gone in zip(releases, absent, strict=True) if gone == number]
         seen.update(views(release, view, part))
     return seen

@@ -6,7 +6,8 @@ to. Vectors are little-endian arrays in ``bytes`` fields; whoever reads one says
 
 from __future__ import annotations
 
-from typing import Final
+from functools import cache
+from typing import Final, Union
 
 import msgspec
 import numpy as np
@@ -18,21 +19,21 @@ from uldp.errors import MessageRefused
 PROTOCOL_VERSION: Final = 7
 OVERHEAD_BYTES: Final = 1 << 16
 """Room for everything in a message that is not a vector."""
-CLOSE: Final = (1e-3, 1e-4)
+OUTPUT_TOLERANCE: Final = (1e-3, 1e-4)
 """How far the first outputs of one model may lie apart on two machines: relative, and beside that absolute."""
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Base class of all bodies."""
+    """Base class of all messages. The class name is its tag on the wire."""
 
 
-class Greeting(Message, frozen=True):
+class Handshake(Message, frozen=True):
     """What both sides say of themselves, and must say alike.
 
     ``release`` is the version of uldp: two versions that speak the same protocol may still train or account
-    differently. ``layers`` stands for the model's layers and parameters by name, kind and shape. ``outputs`` are what
-    the model answers to public inputs before any training (float64): the same layers may compute something else, and
-    what a factory ``package.module:factory`` is on another machine nobody else can tell. They are compared up to
+    differently. ``layers`` is a digest of the model's layers and parameters by name, kind and shape. ``outputs`` is
+    what the model computes from public inputs before any training (float64): the same layers may compute something
+    else, and only the other machine knows what a factory ``package.module:factory`` is there. They are compared up to
     rounding, for machines differ in it.
     """
 
@@ -44,61 +45,17 @@ class Greeting(Message, frozen=True):
     outputs: bytes
 
 
-class Hello(Greeting, frozen=True):
+class Hello(Handshake, frozen=True):
     """Server: this is the experiment. Do you hold the same?"""
 
 
-class Welcome(Greeting, frozen=True):
-    """Silo: yes, so it is here too. ``roster`` stands for how ids become users here; all silos must agree."""
+class Welcome(Handshake, frozen=True):
+    """Silo: yes, so it is here too. ``roster`` is a digest of how ids become users here; all silos must agree."""
 
     roster: str
 
 
-class AskKey(Message, frozen=True):
-    """Server: your public key? ``modulus`` is the server's Paillier modulus n, where there is one."""
-
-    modulus: bytes
-
-
-class Key(Message, frozen=True):
-    """Silo: my public half of a key agreement, signed with my long-term key."""
-
-    public: bytes
-    signature: bytes
-
-
-class TellKeys(Message, frozen=True):
-    """Server: all silos' public keys and signatures, in the order of the silos."""
-
-    publics: list[bytes]
-    signatures: list[bytes]
-
-
-class Paired(Message, frozen=True):
-    """Silo: I share a secret with each of them. The first silo adds the common seed, sealed for each of the others."""
-
-    sealed: list[bytes]
-
-
-class TellSeed(Message, frozen=True):
-    """Server: the common seed, sealed by the first silo for you (nothing for the first silo itself)."""
-
-    sealed: bytes
-
-
-class Blinded(Message, frozen=True):
-    """Silo: my share of everybody's blinded denominator, masked, modulo n."""
-
-    shares: bytes
-
-
-class TellWeights(Message, frozen=True):
-    """Server: everybody's inverse blinded denominator, encrypted; they hold for all rounds."""
-
-    weights: bytes
-
-
-class AskCounts(Message, frozen=True):
+class CountsRequest(Message, frozen=True):
     """Server: how many records of each user do you hold?"""
 
 
@@ -108,7 +65,7 @@ class Counts(Message, frozen=True):
     counts: bytes
 
 
-class TellUsers(Message, frozen=True):
+class UserTotals(Message, frozen=True):
     """Server: what the method makes of all silos' counts for every user (N_u, or how many records to keep), int64."""
 
     values: bytes
@@ -118,7 +75,7 @@ class Accepted(Message, frozen=True):
     """Silo: that agrees with what I sent."""
 
 
-class AskChoices(Message, frozen=True):
+class ChoicesRequest(Message, frozen=True):
     """Server: choose a slot for every user, without telling me which. ``offer`` is my point for it."""
 
     round: int
@@ -132,7 +89,7 @@ class Choices(Message, frozen=True):
     points: bytes
 
 
-class AskUpdate(Message, frozen=True):
+class UpdateRequest(Message, frozen=True):
     """Server: train from this model (float64).
 
     ``sample`` says who takes part: one bit per silo where the server picks silos, then one bit per user where users are
@@ -150,10 +107,10 @@ class AskUpdate(Message, frozen=True):
 
 
 class Update(Message, frozen=True):
-    """Silo: my protected sum, words modulo 2^64 or ciphertexts.
+    """Silo: my protected sum, residues modulo 2^64 or ciphertexts.
 
-    ``saturated`` is reported by methods without a guarantee only. ``present`` is that of the question: a late answer to
-    another one is not taken for it.
+    ``saturated`` is reported by methods without a guarantee only. ``present`` is that of the request: a late response
+    to another one is not taken for it.
     """
 
     round: int
@@ -162,7 +119,7 @@ class Update(Message, frozen=True):
     present: bytes = b""
 
 
-class AskMetrics(Message, frozen=True):
+class MetricsRequest(Message, frozen=True):
     """Server: how good is the model that ``round`` ended with, on the people you hold out? Asked once, at the end."""
 
     round: int
@@ -170,43 +127,25 @@ class AskMetrics(Message, frozen=True):
 
 
 class Metrics(Message, frozen=True):
-    """Silo: sums over my hold-out records, protected, without noise: words modulo 2^64."""
+    """Silo: sums over my hold-out records, protected, without noise: residues modulo 2^64."""
 
     round: int
     sums: bytes
 
 
-class Finish(Message, frozen=True):
-    """Server: that was the last round."""
+class Close(Message, frozen=True):
+    """Server: that was the last round; end the session."""
 
 
-class Goodbye(Message, frozen=True):
-    """Silo: understood."""
+class Closed(Message, frozen=True):
+    """Silo: the session is over, and its secrets may be destroyed."""
 
 
-Body = (
-    Hello
-    | Welcome
-    | AskKey
-    | Key
-    | TellKeys
-    | Paired
-    | TellSeed
-    | Blinded
-    | TellWeights
-    | AskCounts
-    | Counts
-    | TellUsers
-    | Accepted
-    | AskChoices
-    | Choices
-    | AskUpdate
-    | Update
-    | AskMetrics
-    | Metrics
-    | Finish
-    | Goodbye
-)
+CORE: Final[tuple[type[Message], ...]] = (
+    Hello, Welcome, CountsRequest, Counts, UserTotals, Accepted, ChoicesRequest, Choices, UpdateRequest, Update,
+    MetricsRequest, Metrics, Close, Closed,
+)  # fmt: skip
+"""The messages of every experiment. An aggregation adds those of its own setup (``Plan.kinds``)."""
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -221,49 +160,69 @@ class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     experiment: str
     silo: str
-    body: Body
+    body: msgspec.Raw
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(Envelope)
-_BODY_DECODER: Final[msgspec.msgpack.Decoder[Body]] = msgspec.msgpack.Decoder(Body)
+_UNREADABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
-def encode_body(body: Body) -> bytes:
-    """A body alone, for keeping: equal for all silos that are told the same."""
+@cache
+def _body_decoder(kinds: tuple[type[Message], ...]) -> msgspec.msgpack.Decoder[Message]:
+    return msgspec.msgpack.Decoder(Union[kinds])  # noqa: UP007
+
+
+def encode_body(body: Message) -> bytes:
+    """A body alone, for storing: equal for all silos that get the same."""
     return _ENCODER.encode(body)
 
 
-def decode_body(data: bytes) -> Body:
-    """What :func:`encode_body` wrote."""
+def decode_body(data: bytes, kinds: tuple[type[Message], ...]) -> Message:
+    """What :func:`encode_body` wrote, if it is one of ``kinds``."""
     try:
-        return _BODY_DECODER.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        return _body_decoder(kinds).decode(data)
+    except _UNREADABLE as error:
         raise MessageRefused(f"not a message of this protocol: {error}", location="checkpoint") from error
 
 
-def encode(experiment: str, silo: str, body: Body) -> bytes:
+def encode(experiment: str, silo: str, body: Message) -> bytes:
     """A message as bytes."""
-    return _ENCODER.encode(Envelope(PROTOCOL_VERSION, experiment, silo, body))
+    return _ENCODER.encode(Envelope(PROTOCOL_VERSION, experiment, silo, msgspec.Raw(encode_body(body))))
 
 
-def decode(data: bytes, *, experiment: str, silo: str, limit: int, greeting: Greeting | None = None) -> Body:
+def opened(data: bytes, kinds: tuple[type[Message], ...] = CORE) -> tuple[Envelope, Message]:
+    """The envelope and its body, unchecked but for their types."""
+    envelope = _DECODER.decode(data)
+    return envelope, _body_decoder(kinds).decode(envelope.body)
+
+
+def decode(
+    data: bytes,
+    *,
+    experiment: str,
+    silo: str,
+    limit: int,
+    handshake: Handshake | None = None,
+    kinds: tuple[type[Message], ...] = CORE,
+) -> Message:
     """The body of a message that must belong to this experiment and silo and have at most ``limit`` bytes.
 
-    ``greeting`` is what a greeting must say. It is compared first, for it tells more than two unequal digests.
+    ``kinds`` are the messages that the experiment knows. ``handshake`` is what a handshake must say. It is compared
+    first, for it tells more than two unequal digests.
     """
     if len(data) > limit:
         raise MessageRefused(
             f"{len(data)} bytes, at most {limit} are expected", location=f"silo {silo}", value=len(data)
         )
     try:
-        envelope = _DECODER.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        envelope, body = opened(data, kinds)
+    except _UNREADABLE as error:
         _check_version(_claimed_version(data), silo)
         raise MessageRefused(f"not a message of this protocol: {error}", location=f"silo {silo}") from error
     _check_version(envelope.version, silo)
-    if greeting is not None and isinstance(envelope.body, Greeting):
-        check_greeting(envelope.body, greeting, f"silo {silo}")
+    if handshake is not None and isinstance(body, Handshake):
+        check_handshake(body, handshake, f"silo {silo}")
     if envelope.experiment != experiment:
         raise MessageRefused(
             f"belongs to experiment {envelope.experiment[:12]}, this side has {experiment[:12]} (`uldp doctor FILE` "
@@ -273,16 +232,16 @@ def decode(data: bytes, *, experiment: str, silo: str, limit: int, greeting: Gre
         )
     if envelope.silo != silo:
         raise MessageRefused(f"is signed for silo {envelope.silo!r}", location=f"silo {silo}", value=envelope.silo)
-    if greeting is not None and isinstance(envelope.body, Greeting):
-        check_outputs(envelope.body, greeting, f"silo {silo}")
-    return envelope.body
+    if handshake is not None and isinstance(body, Handshake):
+        check_outputs(body, handshake, f"silo {silo}")
+    return body
 
 
 def _claimed_version(data: bytes) -> int:
     """Messages of other versions may have other fields: they are told apart all the same."""
     try:
         return msgspec.msgpack.decode(data, type=_Versioned).version
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except _UNREADABLE:
         return PROTOCOL_VERSION
 
 
@@ -296,8 +255,8 @@ def _check_version(version: int, silo: str) -> None:
         )
 
 
-def check_greeting(theirs: Greeting, ours: Greeting, location: str) -> None:
-    """Refuse a greeting that says something else than ours, and say what. Outputs come later."""
+def check_handshake(theirs: Handshake, ours: Handshake, location: str) -> None:
+    """Refuse a handshake that says something else than ours, and say what. Outputs come later."""
     if theirs.release != ours.release:
         raise MessageRefused(
             f"the other side runs uldp {theirs.release}, this one {ours.release}; install the same version on all "
@@ -322,11 +281,11 @@ def check_greeting(theirs: Greeting, ours: Greeting, location: str) -> None:
         )
 
 
-def check_outputs(theirs: Greeting, ours: Greeting, location: str) -> None:
+def check_outputs(theirs: Handshake, ours: Handshake, location: str) -> None:
     """Refuse a model that computes something else, where the experiment is the same: another seed is another x_0."""
     if not _close(theirs.outputs, ours.outputs):
         raise MessageRefused(
-            "the model has the layers of the other side's, and answers otherwise before training; compare the code "
+            "the model has the layers of the other side's, and gives other outputs before training; compare the code "
             "behind model.name, and PyTorch's versions",
             location=location,
         )
@@ -336,7 +295,7 @@ def _close(theirs: bytes, ours: bytes) -> bool:
     if len(theirs) != len(ours) or len(theirs) % 8:
         return False
     first, second = (np.frombuffer(data, dtype="<f8") for data in (theirs, ours))
-    return bool(np.allclose(first, second, rtol=CLOSE[0], atol=CLOSE[1], equal_nan=True))
+    return bool(np.allclose(first, second, rtol=OUTPUT_TOLERANCE[0], atol=OUTPUT_TOLERANCE[1], equal_nan=True))
 
 
 def size_limit(users: int, dimension: int, *, silos: int = 1, item: int = 8, user: int = 8) -> int:
@@ -358,7 +317,7 @@ def unpack_floats(data: bytes, length: int, location: str) -> npt.NDArray[np.flo
     return values
 
 
-def unpack_words(data: bytes, length: int, location: str) -> npt.NDArray[np.uint64]:
+def unpack_residues(data: bytes, length: int, location: str) -> npt.NDArray[np.uint64]:
     """``length`` residues modulo 2^64."""
     _check_length(data, 8 * length, location)
     return np.frombuffer(data, dtype="<u8").astype(np.uint64)

@@ -1,13 +1,13 @@
-"""Pictures: utility and epsilon over rounds, side by side for several methods."""
+"""Pictures: methods side by side, tables of epsilons, attacks, and how records lie over users and silos."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,21 +16,21 @@ from uldp.errors import ConfigError, shown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from uldp.attacks.inference import Outcome
+    from uldp.data.federation import Federation
     from uldp.runtimes.compare import Compared
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#555555", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#117733")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#F0E442")
+_METHOD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#555555", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#117733")
+_TABLE_COLOURS = ("#D55E00", "#555555", "#56B4E9", "#0072B2")
 
 
 def compare_figure(compared: Sequence[Compared], metric: str, path: Path) -> Path:
     """A two-panel picture of ``metric`` (mean, and a band of one standard deviation) and epsilon over rounds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    colours = {method.method: colour for colour, method in zip(cycle(_COLOURS), compared, strict=False)}
+    figure, (left, right) = _panels((10, 4), 1, 2)
+    colours = {method.method: colour for colour, method in zip(cycle(_METHOD_COLOURS), compared, strict=False)}
     for method in compared:
         colour = colours[method.method]
         values = _curves(method, metric)
@@ -57,13 +57,114 @@ def compare_figure(compared: Sequence[Compared], metric: str, path: Path) -> Pat
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, fontsize="small")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-    return save_picture(figure, path)
+    return _save(figure, path)
+
+
+def _curves(method: Compared, metric: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """(seeds, rounds); runs that a budget stopped early are cut to the shortest."""
+    rounds = min(len(result.reports) for result in method.results)
+    return np.array(
+        [[report.metrics.get(metric, math.nan) for report in result.reports[:rounds]] for result in method.results]
+    )
+
+
+def _by_epsilon(compared: Sequence[Compared]) -> dict[tuple[float, ...], list[str]]:
+    """Methods that spend alike share a line."""
+    found: dict[tuple[float, ...], list[str]] = {}
+    for method in compared:
+        if math.isfinite(method.epsilon):
+            spent = tuple(report.epsilon for report in method.results[0].reports)
+            found.setdefault(spent, []).append(method.method)
+    return found
+
+
+def table_figure(head: str, columns: Sequence[str], rows: Sequence[tuple[int, Sequence[float]]], path: Path) -> Path:
+    """A table of epsilons: one line per column, on logarithmic axes where the numbers ask for it."""
+    figure, axes = _panels((6, 4))
+    keys = [key for key, _ in rows]
+    for column, values, colour in zip(columns, zip(*(row for _, row in rows), strict=True), cycle(_TABLE_COLOURS)):
+        style = "--" if column == "published" else "-"
+        axes.plot(keys, values, style, marker="o", markersize=4, color=colour, label=column)
+    finite = [value for _, values in rows for value in values if math.isfinite(value) and value > 0]
+    if finite and max(finite) > 50 * min(finite):
+        axes.set_yscale("log")
+    if len(keys) > 2 and keys[-1] >= 16 * keys[0]:
+        axes.set_xscale("log", base=2 if head == "k" else 10)
+        axes.set_xticks(keys, [str(key) for key in keys])
+        axes.minorticks_off()
+    axes.set(xlabel=head, ylabel="epsilon")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.25)
+    return _save(figure, path)
+
+
+def attack_figure(outcomes: Sequence[Outcome], path: Path) -> Path:
+    """Error against epsilon, a line for each mechanism (colour) and adversary (marker)."""
+    figure, axes = _panels((7, 4.5))
+    colours = dict(zip(dict.fromkeys(outcome.mechanism for outcome in outcomes), cycle(_COLOURS), strict=False))
+    adversaries = dict.fromkeys(outcome.adversary for outcome in outcomes)
+    styles = dict(zip(adversaries, (("s", ":"), ("o", "-"), ("^", "--"), ("v", "-.")), strict=False))
+    for name, adversary in dict.fromkeys((outcome.mechanism, outcome.adversary) for outcome in outcomes):
+        line = [outcome for outcome in outcomes if (outcome.mechanism, outcome.adversary) == (name, adversary)]
+        line.sort(key=lambda outcome: outcome.epsilon)
+        marker, linestyle = styles[adversary]
+        axes.errorbar(
+            [outcome.epsilon for outcome in line],
+            [100 * outcome.error for outcome in line],
+            yerr=[100 * (outcome.standard_error or 0.0) for outcome in line],
+            color=colours[name],
+            marker=marker,
+            linestyle=linestyle,
+            markersize=4,
+            label=f"{name}, {adversary}",
+        )
+    errors = [outcome.error for outcome in outcomes if outcome.error > 0]
+    if errors and max(errors) > 10 * min(errors):
+        axes.set_yscale("log")
+    axes.set(xlabel="epsilon of one weight", ylabel="error, % of the range", title="Guessing the clients' mean weight")
+    axes.legend(frameon=False, fontsize="small")
+    axes.grid(alpha=0.25)
+    return _save(figure, path)
+
+
+def users_figure(card: Mapping[str, Any], federation: Federation, path: Path) -> Path:
+    """Left: records per user, largest first, coloured by silo. Right: records per silo, coloured by label."""
+    counts = federation.counts()
+    counts = counts[:, np.argsort(-counts.sum(axis=0), kind="stable")]
+    figure, (left, right) = _panels((11, 4), 1, 2, width_ratios=[2, 1])
+    edges, below = np.arange(federation.users + 1) - 0.5, np.zeros(federation.users)
+    for silo, own, colour in zip(federation, counts, cycle(_COLOURS), strict=False):
+        left.stairs(below + own, edges, baseline=below, fill=True, color=colour, label=silo.name)
+        below = below + own
+    left.set(xlabel="users, largest first", ylabel="records", title=f"{card['dataset']}: records per user")
+    left.legend(frameon=False, title="silo", ncols=2)
+    _silo_bars(right, card)
+    return _save(figure, path)
+
+
+def _silo_bars(axes: Any, card: Mapping[str, Any]) -> None:
+    from matplotlib import colormaps
+
+    names = [silo["name"] for silo in card["silos"]]
+    if card["task"] == "regression":
+        parts = {"records": [silo["records"] for silo in card["silos"]]}
+    else:
+        parts = {label: [silo["labels"][label] for silo in card["silos"]] for label in card["silos"][0]["labels"]}
+    start = np.zeros(len(names))
+    for number, (label, counts) in enumerate(parts.items()):
+        colour = colormaps["viridis"](number / max(1, len(parts) - 1) * 0.9)
+        axes.barh(names, counts, left=start, color=colour, label=label)
+        start = start + counts
+    axes.invert_yaxis()
+    axes.set(xlabel="records", title="records per silo")
+    if len(parts) > 1:
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.15)}
+        axes.legend(frameon=False, fontsize="small", ncols=5 if len(parts) > 6 else 3, **below)
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a place or an ending for which no picture can be written, before anything is computed for it."""
+    """Refuse a location or an extension for which no picture can be written, before anything is computed for it."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     known = sorted(FigureCanvasBase.get_supported_filetypes())
@@ -76,33 +177,21 @@ def check_picture(path: Path) -> None:
         raise ConfigError(f"{shown(str(above))} is no folder", location="--out", value=str(path))
 
 
-def save_picture(figure: Figure, path: Path) -> Path:
-    """Write the picture and let go of it. ``path`` is what somebody asked for with ``--out``."""
-    from matplotlib import pyplot as plt
+def _panels(size: tuple[float, float], *grid: int, **options: Any) -> tuple[Figure, Any]:
+    """A figure of its own, known to no user interface, and its axes."""
+    from matplotlib.figure import Figure
 
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(*grid, **options)
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    """Write the picture to ``path``, as given with ``--out``."""
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as error:  # ValueError: an ending that is no picture
+    except (OSError, ValueError) as error:  # ValueError: an extension that is no picture
         raise ConfigError(f"cannot write the picture ({error})", location="--out", value=str(path)) from error
-    finally:
-        plt.close(figure)
     return path
-
-
-def _curves(method: Compared, metric: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """(seeds, rounds); runs that a budget stopped early are cut to the shortest."""
-    rounds = min(len(result.history) for result in method.results)
-    return np.array(
-        [[report.metrics.get(metric, math.nan) for report in result.history[:rounds]] for result in method.results]
-    )
-
-
-def _by_epsilon(compared: Sequence[Compared]) -> dict[tuple[float, ...], list[str]]:
-    """Methods that spend alike share a line."""
-    found: dict[tuple[float, ...], list[str]] = {}
-    for method in compared:
-        if math.isfinite(method.epsilon):
-            spent = tuple(report.epsilon for report in method.results[0].history)
-            found.setdefault(spent, []).append(method.method)
-    return found

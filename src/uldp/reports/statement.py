@@ -61,14 +61,14 @@ def text(statement: Statement) -> list[str]:
         if any(e.counts for e in statement.exposures):
             lines.append(COUNTS_MARK)
     lines.append("")
-    remarks = _people(statement)
+    notes = _people(statement)
     if statement.holds:
-        remarks += [f"{e.who[0].upper()}{e.who[1:]} sees {e.sees}." for e in statement.exposures[1:3]]
-    remarks += [caveat.text for caveat in statement.further()]
+        notes += [f"{e.who[0].upper()}{e.who[1:]} sees {e.sees}." for e in statement.exposures[1:3]]
+    notes += [caveat.text for caveat in statement.further()]
     if statement.holds:
-        remarks += [f"Corrected: {line}" for line in statement.corrections]
-    for remark in remarks:
-        lines += textwrap.wrap(remark, WIDTH, initial_indent="- ", subsequent_indent="  ")
+        notes += [f"Corrected: {line}" for line in statement.corrections]
+    for note in notes:
+        lines += textwrap.wrap(note, WIDTH, initial_indent="- ", subsequent_indent="  ")
     return lines
 
 
@@ -86,8 +86,8 @@ def page(statement: Statement, title: str) -> str:
             for e in statement.exposures
         )
         head = "<tr><th>adversary</th><th>sees</th><th>epsilon</th><th>replace-one</th></tr>"
-        note = f"\n<p>{COUNTS_MARK}</p>" if any(e.counts for e in statement.exposures) else ""
-        table = f"<h2>Who faces which epsilon</h2>\n<table>\n{head}\n{body}\n</table>{note}"
+        mark = f"\n<p>{COUNTS_MARK}</p>" if any(e.counts for e in statement.exposures) else ""
+        table = f"<h2>Who faces which epsilon</h2>\n<table>\n{head}\n{body}\n</table>{mark}"
     weakening = "".join(f"<p><strong>{html.escape(c.text)}</strong></p>\n" for c in statement.weakening())
     corrected = ""
     if statement.holds and statement.corrections:
@@ -97,7 +97,7 @@ def page(statement: Statement, title: str) -> str:
         headline=html.escape(statement.headline()),
         weakening=weakening,
         table=table,
-        remarks=items([*_people(statement), *(caveat.text for caveat in statement.further())]),
+        notes=items([*_people(statement), *(caveat.text for caveat in statement.further())]),
         corrected=corrected,
     )
 
@@ -118,7 +118,7 @@ td, th {{ text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; b
 {weakening}{table}
 <h2>What goes with it</h2>
 <ul>
-{remarks}
+{notes}
 </ul>
 {corrected}
 </html>

@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from uldp.data.federation import Federation, IntArray, SiloData
-from uldp.errors import ConfigError, ModelError, require
+from uldp.errors import ModelError, require
 from uldp.learners.base import Learner
 from uldp.limits import MAX_ITEMS, MAX_LOCAL_STEPS, MAX_ROUNDS, check_whole
 from uldp.mechanisms.gaussian import sample_gaussian
@@ -190,7 +190,7 @@ def claimed_and_true(settings: Published, federation: Federation) -> tuple[str, 
         "its size tells whether a subject with many items is there (errata D1). What follows is the worst case if the "
         f"noise were fixed at sigma_1 = {noise:.3g}, for a silo of average size (q = {rate:.3g}, "
         f"{settings.steps_of_a_silo()} steps).",
-        *_remarks(settings),
+        *_notes(settings),
         f"Silos add up: epsilon is {true()} for a subject with one item in one silo, {several} silos (errata D3).",
         f"q is an item's; a subject with more items in a silo is hit more often: {many} items (errata D2).",
         "Batches of a fixed size are no Poisson samples: an item that leaves lets another one in, so a step moves by "
@@ -211,7 +211,7 @@ def epsilon_of_fixed_noise(
     return item_epsilon(on_the_sum, rate, settings.rounds, settings.delta, items=items * of_silos, at_most=most)
 
 
-def _remarks(settings: Published) -> tuple[str, ...]:
+def _notes(settings: Published) -> tuple[str, ...]:
     if not settings.central:
         return (
             "Noise is added to the sum of clipped gradients, as it should be; the step is divided by the number of "
@@ -234,10 +234,3 @@ def fixed_batch(records: int, size: int, stream: SecretStream) -> IntArray:
 def largest_group(users: IntArray) -> int:
     """Z: the largest number of records of one user."""
     return int(np.bincount(users).max()) if len(users) else 0
-
-
-def claimed_noise(epsilon: float, delta: float, size: int, rate: float, steps: int) -> float:
-    """The paper's sigma_Z for a largest group of ``size`` items, by group privacy and the moments accountant."""
-    if not 0 < epsilon < math.inf:
-        raise ConfigError(f"a positive number, not {epsilon}", location="epsilon", value=epsilon)
-    return published_noise(epsilon, delta, size, rate, steps)

@@ -25,6 +25,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,8 +38,8 @@ from uldp.runs.files import locked, replace_file, reported
 from uldp.runs.records import RunFiles, RunLog, RunState
 from uldp.vectors import Vector
 
-CARRIER: Final = "flower"
-"""The folder in ``private`` of what carries messages between machines."""
+TRANSPORT: Final = "flower"
+"""The folder in ``private`` of what transports messages between machines."""
 
 _READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -53,6 +54,8 @@ class RunDirectory(RunFiles):
         super().__init__(Path(path))
         self.log = RunLog(self.path)
         self.state = RunState(self.path)
+        self.people_file = self.private / "people.bin"
+        """Keyed digests of whose records the run uses, see :mod:`uldp.runs.people`."""
         self._held = False
         self._new: tuple[Path, ...] = ()
         """The folders that were made for this run, innermost first."""
@@ -64,8 +67,8 @@ class RunDirectory(RunFiles):
         run = cls(path)
         run.make()
         with reported(run.path):
-            run._private.mkdir(exist_ok=True)
-            run._private.chmod(0o700)
+            run.private.mkdir(exist_ok=True)
+            run.private.chmod(0o700)
         run.write_json("versions.json", versions())
         about = {"name": experiment.name, "base": str(experiment.base.resolve())}
         run.write_json("experiment.json", {**about, **experiment.to_tree()})
@@ -78,20 +81,14 @@ class RunDirectory(RunFiles):
         with reported(path):
             taken = path.exists() and (not path.is_dir() or not all(map(_left_behind, path.iterdir())))
         if taken:
-            raise RunError(
-                "exists already; choose another directory, or continue it with `uldp resume`",
-                location=str(path),
-                value=str(path),
-            )
+            why = "exists already; choose another directory, or continue it with `uldp resume`"
+            raise RunError(why, location=str(path), value=str(path))
 
     @staticmethod
     def next_free(parent: Path, name: str) -> Path:
         """The first of ``name-1``, ``name-2``, ... that does not exist."""
-        number = 1
         with reported(parent):
-            while (parent / f"{name}-{number}").exists():
-                number += 1
-        return parent / f"{name}-{number}"
+            return next(path for number in count(1) if not (path := parent / f"{name}-{number}").exists())
 
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:
@@ -99,11 +96,6 @@ class RunDirectory(RunFiles):
         if not run.begun:
             raise RunError("is not a run directory: it has no experiment.json", location=str(path), value=str(path))
         return run
-
-    @property
-    def people_file(self) -> Path:
-        """Keyed digests of whose records the run uses, see :mod:`uldp.runs.people`."""
-        return self._private / "people.bin"
 
     def make(self) -> None:
         """The directory itself, if it is not there yet."""
@@ -137,8 +129,8 @@ class RunDirectory(RunFiles):
 
     @property
     def served(self) -> bool:
-        """Whether its silos are elsewhere: then ``private`` has a folder of what carries messages to them."""
-        return (self.path / "private" / CARRIER).is_dir()
+        """Whether its silos are elsewhere: then ``private`` has a folder of what transports messages to them."""
+        return (self.private / TRANSPORT).is_dir()
 
     @property
     def finished(self) -> bool:
@@ -151,24 +143,20 @@ class RunDirectory(RunFiles):
         if self._held:
             yield
             return
-        with self._lock():
-            self._held = True
-            try:
-                yield
-            finally:
-                self._held = False
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
+        if not self.private.is_dir():
+            why = "its folder `private` is gone, and with it what a run continues from; restore it, or start a new run"
+            raise RunError(why, location=str(self.path))
         with ExitStack() as held:
             try:
                 taken = "another process is working on this run"
-                held.enter_context(locked(self._private / "lock", taken, str(self.path), self.path))
+                held.enter_context(locked(self.private / "lock", taken, str(self.path), self.path))
             except RunError as error:
                 # A finished run is only read, also from a disk that cannot be written.
                 unwritable = isinstance(error.__cause__, OSError) and error.__cause__.errno in _READ_ONLY
                 if not (unwritable and self.finished):
                     raise
+            self._held = True
+            held.callback(setattr, self, "_held", False)
             yield
 
     def experiment(self) -> Experiment:

@@ -159,35 +159,28 @@ def private_folder(folder: Path) -> None:
                 raise
             mode = stat.S_IMODE(folder.stat().st_mode)
             if mode & 0o077:
-                raise RunError(
-                    f"others may look into this folder (mode {mode:o}); chmod 700 it, or choose another",
-                    location=str(folder),
-                    value=str(folder),
-                ) from None
+                why = f"others may look into this folder (mode {mode:o}); chmod 700 it, or choose another"
+                raise RunError(why, location=str(folder), value=str(folder)) from None
 
 
-def kept_key(file: Path) -> bytes:
-    """32 bytes from the operating system, made once and kept for the owner only."""
+def stored_key(file: Path) -> bytes:
+    """32 bytes from the operating system, made once and stored for the owner only."""
     with reported(file):
         if not file.exists():
-            _create(file, os.urandom(32))
+            # Of two processes that do it at once one is first, and its file stays.
+            with _written(file, os.urandom(32), 0o600) as partial:
+                with suppress(FileExistsError):
+                    os.link(partial, file)
+                sync_folder(file.parent)
         key = file.read_bytes()
     if len(key) != 32:
         raise RunError(f"is damaged: {len(key)} bytes, not 32; restore it", location=str(file), value=str(file))
     return key
 
 
-def _create(file: Path, data: bytes) -> None:
-    """Write a file that is not there. Of two processes that do it at once one is first, and its file stays."""
-    with _written(file, data, 0o600) as partial:
-        with suppress(FileExistsError):
-            os.link(partial, file)
-        sync_folder(file.parent)
-
-
 @contextmanager
 def locked(file: Path, taken: str, location: str, folder: Path | None = None) -> Iterator[None]:
-    """Keep other processes out while this lasts; ``taken`` is what they are told.
+    """Keep other processes out while this lasts; ``taken`` is the message that they get.
 
     What a killed process left half written in ``folder`` is removed first. It is the lock's own if none is given.
     """

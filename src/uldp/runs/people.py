@@ -2,7 +2,7 @@
 
 All runs of a user on a machine share the key, so equal ids give equal digests, and whoever has not got the key can
 confirm no guess. The key lies in ``$ULDP_STATE``, else ``$XDG_STATE_HOME/uldp`` or ``~/.local/state/uldp``; the digests
-lie in the run's private folder. They tell people apart where nothing else is in doubt. Whatever is in doubt (no
+lie in the run's private folder. They distinguish people where nothing else is in doubt. Whatever is in doubt (no
 digests, another key, ids of another kind) counts as the same people: a total may be too large, never too small.
 """
 
@@ -20,13 +20,13 @@ import msgspec
 import numpy as np
 
 from uldp.data.builtin import datasets
-from uldp.data.people import People
+from uldp.data.federation import People
 from uldp.data.store import expanded
 from uldp.encoding import encode
 from uldp.errors import RunError, UldpError
 from uldp.experiment.config import Experiment
 from uldp.runs.directory import RunDirectory
-from uldp.runs.files import kept_key, private_folder, replace_file, reported, seal, unsealed
+from uldp.runs.files import private_folder, replace_file, reported, seal, stored_key, unsealed
 
 LOG: Final = logging.getLogger("uldp.runs")
 STATE: Final = "ULDP_STATE"
@@ -54,11 +54,11 @@ def owner_key() -> bytes:
     shared = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     folder = expanded(own, STATE) if own else expanded(shared, "XDG_STATE_HOME") / "uldp"
     private_folder(folder)
-    return kept_key(folder / "people.key")
+    return stored_key(folder / "people.key")
 
 
 def digests_of(people: People, key: bytes) -> PeopleDigests:
-    """What may be kept of ``people``."""
+    """What may be stored of ``people``."""
 
     def digest(what: bytes, value: bytes, size: int) -> bytes:
         return hashlib.blake2b(value, digest_size=size, key=key, person=what).digest()
@@ -68,7 +68,7 @@ def digests_of(people: People, key: bytes) -> PeopleDigests:
     return PeopleDigests(digest(b"key", b"", 16), b"".join(sorted(ids)), tables)
 
 
-def keep_people(directory: RunDirectory, people: People | None) -> None:
+def save_people(directory: RunDirectory, people: People | None) -> None:
     """Write into the private folder whose records a run is about to use. Without a key nothing is written."""
     with reported(directory.people_file):
         directory.people_file.unlink(missing_ok=True)  # of a start that was cut short, perhaps with other data
@@ -88,8 +88,8 @@ def _say_once(text: str) -> None:
     LOG.warning(text)
 
 
-def kept_people(directory: RunDirectory) -> PeopleDigests | None:
-    """What :func:`keep_people` wrote; None where there is nothing, or nothing whole: half of it would hide people."""
+def stored_people(directory: RunDirectory) -> PeopleDigests | None:
+    """What :func:`save_people` wrote; None where there is nothing, or nothing whole: half of it would hide people."""
     try:
         with reported(directory.people_file):
             body = unsealed(_MAGIC, directory.people_file.read_bytes())
@@ -109,7 +109,7 @@ class Population:
 
     @classmethod
     def of(cls, directory: RunDirectory, experiment: Experiment) -> Population:
-        return cls(str(directory.path), experiment, kept_people(directory))
+        return cls(str(directory.path), experiment, stored_people(directory))
 
     @property
     def name(self) -> str:
@@ -129,7 +129,7 @@ class Together:
 
 
 def together(one: Population, other: Population) -> Together | None:
-    """Why the people of two runs are, or may be, the same; None where they are told apart."""
+    """Why the people of two runs are, or may be, the same; None where they are known to differ."""
     mine, theirs = one.experiment.data, other.experiment.data
     if mine.population and theirs.population and _folded(mine.population) == _folded(theirs.population):
         return Together("data.population is the same in both")
@@ -140,17 +140,14 @@ def together(one: Population, other: Population) -> Together | None:
         foreign = [name for name in (mine.dataset, theirs.dataset) if ":" in name]
         return _doubt(f"{foreign[0]} may hold the records of any other data set") if foreign else None
     if mine.dataset or theirs.dataset:
-        return _together_with_tables(one if mine.dataset else other)
+        # A built-in data set beside own tables: what comes with uldp is about nobody whom an owner knows.
+        built_in = one if mine.dataset else other
+        name = str(built_in.experiment.data.dataset)
+        known = datasets().get(name)
+        if known is not None and known.files is None:
+            return None
+        return _doubt(f"{built_in.run} reads {name} from files that may be about these people")
     return _together_in_tables(one, other)
-
-
-def _together_with_tables(built_in: Population) -> Together | None:
-    """A built-in data set beside own tables: what comes with uldp is about nobody whom an owner knows."""
-    name = built_in.experiment.data.dataset
-    known = datasets().get(str(name))
-    if known is not None and known.files is None:
-        return None
-    return _doubt(f"{built_in.run} reads {name} from files that may be about these people")
 
 
 def _together_in_tables(one: Population, other: Population) -> Together | None:

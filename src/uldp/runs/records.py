@@ -38,21 +38,18 @@ class RunFiles:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @property
-    def _private(self) -> Path:
-        return self.path / "private"
+        self.private = path / "private"
 
     def has(self, name: str) -> bool:
         """Whether there is a file of this name."""
         with reported(self.path):
             return (self.path / name).is_file()
 
-    def write_json(self, name: str, tree: Any) -> None:
-        replace_file(self.path / name, (json.dumps(tree, indent=2) + "\n").encode(), mode=0o644)
-
     def write_text(self, name: str, text: str) -> None:
         replace_file(self.path / name, text.encode(), mode=0o644)
+
+    def write_json(self, name: str, tree: Any) -> None:
+        self.write_text(name, json.dumps(tree, indent=2) + "\n")
 
     def read_text(self, name: str) -> str:
         file = self.path / name
@@ -73,9 +70,8 @@ class RunFiles:
 
     def append_private(self, name: str, tree: dict[str, Any]) -> None:
         """One more line of a file that is for the owner only."""
-        file = self._private / name
-        with reported(file):
-            number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with reported(self.private / name):
+            number = os.open(self.private / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(number, "ab") as out:
                 out.write((json.dumps(tree) + "\n").encode())
 
@@ -84,62 +80,58 @@ class RunLog:
     """What a run writes round by round: the ledger before the model changes, metrics, and times for the owner."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._ledger, self._metrics = path / "ledger.jsonl", path / "metrics.jsonl"
+        self._times = path / "private" / "times.jsonl"
 
     def append_ledger(self, entry: Entry) -> None:
         """One more release, safely on disk before this returns."""
-        append_line(self._path / "ledger.jsonl", entry.to_json())
+        append_line(self._ledger, entry.to_json())
 
     def ledger_entries(self) -> tuple[Entry, ...]:
-        return tuple(Entry.from_json(line) for line in read_lines(self._path / "ledger.jsonl"))
+        return tuple(Entry.from_json(line) for line in read_lines(self._ledger))
 
     def append_time(self, round_: int, seconds: float) -> None:
         """How long a round took: for the owner only, because one user with many records is visible in it."""
-        append_line(self._path / "private" / "times.jsonl", {"round": round_, "seconds": round(seconds, 6)}, mode=0o600)
+        append_line(self._times, {"round": round_, "seconds": round(seconds, 6)}, mode=0o600)
 
     def times(self) -> dict[int, float]:
         """Seconds of the rounds, as far as they are known."""
-        file = self._path / "private" / "times.jsonl"
         try:
-            return {int(line["round"]): float(line["seconds"]) for line in read_lines(file)}
+            return {int(line["round"]): float(line["seconds"]) for line in read_lines(self._times)}
         except (KeyError, TypeError, ValueError) as error:
-            raise RunError("is damaged; delete it, the times are not needed", location=str(file)) from error
+            raise RunError("is damaged; delete it, the times are not needed", location=str(self._times)) from error
 
     def append_metrics(self, line: dict[str, Any]) -> None:
-        append_line(self._path / "metrics.jsonl", line)
+        append_line(self._metrics, line)
 
     def amend_metrics(self, line: dict[str, Any]) -> None:
         """Write the last round's line again."""
-        text = "".join(json.dumps(one) + "\n" for one in [*self.metrics()[:-1], line])
-        replace_file(self._path / "metrics.jsonl", text.encode(), mode=0o644)
+        self._write_metrics([*self.metrics()[:-1], line])
+
+    def _write_metrics(self, lines: list[dict[str, Any]]) -> None:
+        replace_file(self._metrics, "".join(json.dumps(line) + "\n" for line in lines).encode(), mode=0o644)
 
     def metrics(self) -> list[dict[str, Any]]:
-        return list(read_lines(self._path / "metrics.jsonl"))
+        return list(read_lines(self._metrics))
 
-    def keep_metrics(self, rounds: int) -> list[dict[str, Any]]:
+    def cut_metrics(self, rounds: int) -> list[dict[str, Any]]:
         """The metric lines of rounds 1 to ``rounds``. Later ones are dropped: they will be written again."""
         lines = self.metrics()
-        kept = [line for line in lines if isinstance(line.get("round"), int) and line["round"] <= rounds]
-        if [line["round"] for line in kept] != list(range(1, rounds + 1)):
-            raise RunError(
-                f"does not hold the metrics of rounds 1 to {rounds}; restore it, or start a new run",
-                location=str(self._path / "metrics.jsonl"),
-            )
-        if kept != lines:
-            text = "".join(json.dumps(line) + "\n" for line in kept)
-            replace_file(self._path / "metrics.jsonl", text.encode(), mode=0o644)
-        return kept
+        first = [line for line in lines if isinstance(line.get("round"), int) and line["round"] <= rounds]
+        if [line["round"] for line in first] != list(range(1, rounds + 1)):
+            why = f"does not hold the metrics of rounds 1 to {rounds}; restore it, or start a new run"
+            raise RunError(why, location=str(self._metrics))
+        if first != lines:
+            self._write_metrics(first)
+        return first
 
 
 class RunState:
     """What a run continues from: its checkpoint, and its secrets until it is over."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-
-    @property
-    def checkpoint_file(self) -> Path:
-        return self._path / "private" / "checkpoint.bin"
+        self._result, self._key = path / "result.json", path / "private" / "secrets.key"
+        self.checkpoint_file = path / "private" / "checkpoint.bin"
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         replace_file(self.checkpoint_file, seal(_MAGIC, encode(checkpoint)))
@@ -152,29 +144,26 @@ class RunState:
                 return None
             body = unsealed(_MAGIC, file.read_bytes())
         if body is None:
-            raise RunError(
-                "the checkpoint is damaged (its checksum does not fit); restore it from a backup, or start a new run",
-                location=str(file),
-            )
+            why = "the checkpoint is damaged (its checksum does not fit); restore it from a backup, or start a new run"
+            raise RunError(why, location=str(file))
         try:
             return msgspec.msgpack.decode(body, type=Checkpoint)
         except msgspec.DecodeError as error:
             raise RunError(f"the checkpoint is of another version: {error}", location=str(file)) from error
 
     def secrets(self, experiment: Experiment) -> Secrets:
-        """The run's secrets: from the seed and marked simulated, or a key from the OS that is kept until the end."""
+        """The run's secrets: from the seed and marked simulated, or a key from the OS that is stored until the end."""
         if experiment.run.secrets == "simulated":
             return Secrets.simulated_from_seed(experiment.run.seed)
-        key = self._path / "private" / "secrets.key"
-        if not key.exists():
-            if (self._path / "result.json").is_file():
+        if not self._key.exists():
+            if self._result.is_file():
                 return Secrets.from_os()  # for show: a finished run releases nothing more
             if self.checkpoint_file.exists():
-                raise RunError("the key of the run's secrets is gone; start a new run", location=str(key))
-            replace_file(key, os.urandom(32))
-        with reported(key):
-            return Secrets.from_key(key.read_bytes())
+                raise RunError("the key of the run's secrets is gone; start a new run", location=str(self._key))
+            replace_file(self._key, os.urandom(32))
+        with reported(self._key):
+            return Secrets.from_key(self._key.read_bytes())
 
     def forget_secrets(self) -> None:
         """Remove the key: nobody can compute the noise of a finished run any more."""
-        (self._path / "private" / "secrets.key").unlink(missing_ok=True)
+        self._key.unlink(missing_ok=True)

@@ -28,7 +28,6 @@ from uldp.privacy.accountants import account
 from uldp.privacy.events import Event
 from uldp.privacy.ledger import Ledger
 from uldp.privacy.sentences import finite_or_none, guarantee, noise_kind
-from uldp.privacy.statement import Statement
 from uldp.protocol.messages import PROTOCOL_VERSION
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.recording import OnRound, Result
@@ -47,11 +46,6 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     shared: str
     methods: dict[str, list[str]]
     noise: float | None = None
-
-
-def _of_server(statement: Statement) -> float:
-    """The epsilon of the line that names the server."""
-    return next((exposure.epsilon for exposure in statement.exposures if "the server" in exposure.who), math.inf)
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,8 @@ class Compared:
     @property
     def server_epsilon(self) -> float:
         """Of one run, for the server."""
-        return max(_of_server(result.statement) for result in self.results)
+        views = [{view.who: view.epsilon for view in result.statement.exposures} for result in self.results]
+        return max(next((found[who] for who in found if "the server" in who), math.inf) for found in views)
 
     @property
     def server_mark(self) -> str:
@@ -85,7 +80,11 @@ class Compared:
     def metrics(self) -> dict[str, tuple[float, float | None]]:
         """Mean and standard deviation over the seeds (None of a single one), of metrics that every run has."""
         names = [name for name in self.results[0].metrics if all(name in result.metrics for result in self.results)]
-        return {name: _mean_deviation([result.metrics[name] for result in self.results]) for name in names}
+        columns = {name: [result.metrics[name] for result in self.results] for name in names}
+        return {
+            name: (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+            for name, values in columns.items()
+        }
 
     @property
     def seconds(self) -> float:
@@ -129,24 +128,17 @@ class Total:
     """Methods that are not ours, where ``private_epsilon`` rests on them."""
 
     def to_json(self) -> dict[str, Any]:
-        unit = "user" if self.private_runs else None
-        words = guarantee(
-            unit,
-            self.private_epsilon,
-            self.delta,
-            simulated=self.simulated,
-            scope=_TOGETHER,
-            asserted_by=self.asserted_by,
-        )
+        unit, simulated, by = "user" if self.private_runs else None, self.simulated, self.asserted_by
+        words = guarantee(unit, self.private_epsilon, self.delta, simulated=simulated, scope=_TOGETHER, asserted_by=by)
         return {
             "runs": self.runs,
             "private_runs": self.private_runs,
             "guarantee": words,
-            "noise": noise_kind(simulated=self.simulated),
+            "noise": noise_kind(simulated=simulated),
             "epsilon": finite_or_none(self.epsilon),
             "private_epsilon": finite_or_none(self.private_epsilon),
             "delta": self.delta,
-            "asserted_by": list(self.asserted_by),
+            "asserted_by": list(by),
         }
 
 
@@ -182,10 +174,12 @@ def compare(
                     directory = RunDirectory.create(directory.path, experiment)
                 with on_run(prepared) as on_round:
                     results.append(run(prepared, directory, on_round))
-            void = bool(prepared.federation.no_guarantee)  # the same for all: it follows from settings that they share
+            unprotected = bool(
+                prepared.federation.no_guarantee
+            )  # the same for all: it follows from settings that they share
         compared.append(Compared(name, tuple(results)))
     found = {name: _assertions(folder, name, experiments) for name in claimed}
-    protected = {} if void else {name: by for name, by in found.items() if by is not None}
+    protected = {} if unprotected else {name: by for name, by in found.items() if by is not None}
     return Comparison(tuple(compared), _total(folder, group[0], protected))
 
 
@@ -224,32 +218,25 @@ def _assertions(
 def _total(folder: RunDirectory, experiment: Experiment, protected: Mapping[str, tuple[str, ...]]) -> Total:
     """Over all runs that the folder's settings name, finished or not: what was released stays released."""
     delta = experiment.privacy.delta
+    # How many runs of which method released what, by their ledgers.
+    released: Counter[tuple[str, frozenset[tuple[Event, int]]]] = Counter()
+    for name, digests in _read_settings(folder).methods.items():
+        for repeat in range(len(digests)):
+            directory = RunDirectory(_path(folder, name, experiment.run.seed + repeat))
+            if entries := directory.log.ledger_entries() if directory.begun else ():
+                released[name, frozenset(Ledger(delta, None, entries).composition().items())] += 1
     private: Counter[Event] = Counter()
-    counted: set[str] = set()
-    runs = private_runs = 0
-    for (method, released), count in _releases(folder, experiment.run.seed, delta).items():
-        runs += count
-        if method in protected and math.isfinite(account(dict(released), delta).value):
-            private_runs += count
-            counted.add(method)
-            private.update({event: times * count for event, times in released})
+    counted: Counter[str] = Counter()
+    for (name, events), count in released.items():
+        if name in protected and math.isfinite(account(dict(events), delta).value):
+            counted[name] += count
+            private.update({event: times * count for event, times in events})
+    runs, private_runs = released.total(), counted.total()
     private_epsilon = account(private, delta).value if private_runs else math.inf
     epsilon = private_epsilon if private_runs == runs else math.inf
     simulated = experiment.run.secrets == "simulated"
     by = tuple(dict.fromkeys(one for name in sorted(counted) for one in protected[name]))
     return Total(runs, private_runs, epsilon, private_epsilon, delta, simulated, by)
-
-
-def _releases(folder: RunDirectory, first_seed: int, delta: float) -> Counter[tuple[str, frozenset[tuple[Event, int]]]]:
-    """How many runs of which method released what, by their ledgers."""
-    found: Counter[tuple[str, frozenset[tuple[Event, int]]]] = Counter()
-    for name, digests in _read_settings(folder).methods.items():
-        for repeat in range(len(digests)):
-            directory = RunDirectory(_path(folder, name, first_seed + repeat))
-            entries = directory.log.ledger_entries() if directory.begun else ()
-            if entries:
-                found[name, frozenset(Ledger(delta, None, entries).composition().items())] += 1
-    return found
 
 
 def _path(folder: RunDirectory, method: str, seed: int) -> Path:
@@ -258,8 +245,9 @@ def _path(folder: RunDirectory, method: str, seed: int) -> Path:
 
 def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]) -> Settings:
     """Take an empty folder, or one that was begun with the same settings; methods and seeds may be added to it."""
-    shared = {_shared_digest(group[0]) for group in experiments.values()}
-    noises = {group[0].privacy.noise_multiplier for group in experiments.values() if _adds_noise(group[0])}
+    firsts = [group[0] for group in experiments.values()]
+    shared = {_shared_digest(one) for one in firsts}
+    noises = {one.privacy.noise_multiplier for one in firsts if one.method.unit is not None and not one.method.local}
     if len(shared) != 1 or len(noises) > 1:
         raise ConfigError("the methods of a comparison may differ in [method] only", location="comparison")
     digests = {name: [experiment.digest() for experiment in group] for name, group in experiments.items()}
@@ -270,31 +258,18 @@ def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]
         folder.write_json(SETTINGS, msgspec.to_builtins(wanted))
         return wanted
     begun = _read_settings(folder)
-    other_noise = bool(noises) and begun.noise is not None and begun.noise != wanted.noise
-    if (
-        begun.shared != wanted.shared
-        or other_noise
-        or any(_differ(begun.methods.get(name, []), digests) for name, digests in wanted.methods.items())
-    ):
-        raise RunError(
-            "holds another comparison; choose another directory, or repeat its settings to go on with it",
-            location=str(folder.path),
-            value=str(folder.path),
-        )
-    methods = {**wanted.methods, **begun.methods}
-    grown = Settings(
-        begun.shared,
-        {name: max(known, wanted.methods.get(name, []), key=len) for name, known in methods.items()},
-        begun.noise if begun.noise is not None else wanted.noise,
-    )
+    differ = begun.shared != wanted.shared or (bool(noises) and begun.noise not in (None, wanted.noise))
+    for name, planned in wanted.methods.items():  # the seeds that both have
+        differ |= any(one != other for one, other in zip(begun.methods.get(name, []), planned, strict=False))
+    if differ:
+        why = "holds another comparison; choose another directory, or repeat its settings to go on with it"
+        raise RunError(why, location=str(folder.path), value=str(folder.path))
+    known = {**wanted.methods, **begun.methods}
+    methods = {name: max(digests, wanted.methods.get(name, []), key=len) for name, digests in known.items()}
+    grown = Settings(begun.shared, methods, begun.noise if begun.noise is not None else wanted.noise)
     if grown != begun:
         folder.write_json(SETTINGS, msgspec.to_builtins(grown))
     return grown
-
-
-def _adds_noise(experiment: Experiment) -> bool:
-    method = experiment.method
-    return method.unit is not None and not method.local
 
 
 def _shared_digest(experiment: Experiment) -> str:
@@ -313,17 +288,5 @@ def _read_settings(folder: RunDirectory) -> Settings:
     try:
         return msgspec.convert(folder.read_json(SETTINGS), type=Settings)
     except msgspec.ValidationError as error:
-        raise RunError(
-            f"is not the record of a comparison ({first_line(error)}); choose another directory",
-            location=str(folder.path / SETTINGS),
-            value=str(folder.path),
-        ) from error
-
-
-def _differ(begun: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether the seeds that both have were planned with other settings."""
-    return any(one != other for one, other in zip(begun, wanted, strict=False))
-
-
-def _mean_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+        why = f"is not the record of a comparison ({first_line(error)}); choose another directory"
+        raise RunError(why, location=str(folder.path / SETTINGS), value=str(folder.path)) from error

@@ -8,16 +8,16 @@
     allowed_methods = ["uldp-avg", "uldp-avg-w"]
     allowed_code = []                     # package.module:Name that experiments may run here; without it any
     allow_counts = false                  # whether record counts may be shown in the clear, which no epsilon covers
-    allow_metrics = true                  # tell sums over hold-out people, which no noise covers and no epsilon counts
+    allow_metrics = true                  # send sums over hold-out people, which no noise covers and no epsilon counts
     against = ["public", "server", "silos"]
 
 Before a round is computed, its cost is on this silo's own ledger; a round that would pass the cap is refused. What is
-charged is the most that a round can show: as few silos as the experiment allows, and a server that kept both attempts
+charged is the most that a round can show: as few silos as the experiment allows, and a server that saved both attempts
 of a repeated round. Every kind of adversary in ``against`` is charged by itself, and the worst of them counts. As
 in the statement, the server is taken to draw samples as agreed: under private sampling nobody can check that it did.
 
-Metrics of hold-out people are not charged, for no epsilon covers them. Without ``allow_metrics`` a silo does not tell
-them, and the run ends without.
+Metrics of hold-out people are not charged, for no epsilon covers them. Without ``allow_metrics`` a silo does not
+send them, and the run ends without.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from uldp.aggregation import AGGREGATIONS
-from uldp.errors import BudgetExhausted, ConfigError, RunError, concerning, did_you_mean
+from uldp.errors import BudgetExhausted, ConfigError, RunError, concerning, did_you_mean, require
 from uldp.experiment.config import AggregationConfig, Experiment
 from uldp.experiment.foreign import ForeignCode, foreign_code, named
 from uldp.experiment.sections import read_section
@@ -70,26 +70,16 @@ class Policy:
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
-        if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
-            raise ConfigError(
-                f"a positive, finite number, not {self.max_epsilon}",
-                location="policy.max_epsilon",
-                value=self.max_epsilon,
-            )
+        cap = self.max_epsilon
+        require(cap is None or 0 < cap < math.inf, "policy.max_epsilon", cap, "a positive, finite number")
         for name in self.allowed_aggregations or ():
             if name not in AGGREGATIONS and ":" not in name:
-                raise ConfigError(
-                    f"some of {', '.join(sorted(AGGREGATIONS))}, not {name!r}{did_you_mean(name, AGGREGATIONS)}",
-                    location="policy.allowed_aggregations",
-                    value=name,
-                )
+                known = f"some of {', '.join(sorted(AGGREGATIONS))}, not {name!r}{did_you_mean(name, AGGREGATIONS)}"
+                raise ConfigError(known, location="policy.allowed_aggregations", value=name)
         for who in self.against:
             if who == "world":
                 raise ConfigError("'world' is called 'public' now", location="policy.against", value=who)
-            if who not in ADVERSARIES:
-                raise ConfigError(
-                    f"some of {', '.join(ADVERSARIES)}, not {who!r}", location="policy.against", value=who
-                )
+            require(who in ADVERSARIES, "policy.against", who, f"some of {', '.join(ADVERSARIES)}")
         if "public" not in self.against:
             raise ConfigError("'public' belongs to it: anyone may see the released models", location="policy.against")
 
@@ -106,7 +96,7 @@ class Policy:
 
     @classmethod
     def of_silo(cls, state: Path, given: Path | None = None) -> Policy:
-        """The policy of the silo that keeps its ledger in ``state``: a file that is named, or the one that lies there.
+        """The policy of the silo with its ledger in ``state``: a file that is named, or the one that lies there.
 
         A silo that was under a policy does not go on without one by mistake.
         """
@@ -130,17 +120,11 @@ class Policy:
         if self == Policy():
             return "no policy: nothing is capped, only counted"
         cap = "no cap" if self.max_epsilon is None else f"epsilon {self.max_epsilon:g} at delta {self.delta:g}"
-        limits = [
-            f"{what} {', '.join(allowed) or 'none'}"
-            for what, allowed in (
-                ("aggregations", self.allowed_aggregations),
-                ("methods", self.allowed_methods),
-                ("foreign code", self.allowed_code),
-            )
-            if allowed is not None
-        ]
-        counts = "record counts may be shown" if self.shows_counts else "record counts may not be shown"
-        metrics = "metrics of hold-out people are told" if self.allow_metrics else "no metrics of hold-out people"
+        lists = {"aggregations": self.allowed_aggregations, "methods": self.allowed_methods}
+        lists["foreign code"] = self.allowed_code
+        limits = [f"{what} {', '.join(names) or 'none'}" for what, names in lists.items() if names is not None]
+        counts = f"record counts may {'' if self.shows_counts else 'not '}be shown"
+        metrics = "metrics of hold-out people are sent" if self.allow_metrics else "no metrics of hold-out people"
         return "policy: " + ", ".join([f"{cap} against {', '.join(self.against)}", *limits, counts, metrics])
 
     @property
@@ -157,15 +141,15 @@ class Policy:
                 "'paillier' or a method that does not weigh by records, or say allow_counts = true",
                 location="policy.allow_counts",
             )
-        shown = shown_by_a_round(plan, no_guarantee)
+        shown, cap = shown_by_a_round(plan, no_guarantee), self.max_epsilon
         for who in self.against:
             cost = account({shown[who]: plan.rounds}, self.delta).value
-            if self.max_epsilon is not None and cost > self.max_epsilon:
+            if cap is not None and cost > cap:
                 raise ConfigError(
-                    f"this silo's owner allows epsilon {self.max_epsilon:g} at delta {self.delta:g}; the experiment "
-                    f"would cost {_number(cost)} towards the {who}",
+                    f"this silo's owner allows epsilon {cap:g} at delta {self.delta:g}; the experiment would cost "
+                    f"{_number(cost)} towards the {who}",
                     location="policy.max_epsilon",
-                    value=self.max_epsilon,
+                    value=cap,
                 )
 
     def check_names(self, tree: Any) -> None:
@@ -183,15 +167,12 @@ class Policy:
     def _check_allowed(self, key: str, name: str) -> None:
         allowed = getattr(self, f"allowed_{key}")
         if allowed is not None and name not in allowed:
-            raise ConfigError(
-                f"this silo's owner allows {', '.join(allowed) or 'none'}, the experiment has {name}",
-                location=f"policy.allowed_{key}",
-                value=name,
-            )
+            why = f"this silo's owner allows {', '.join(allowed) or 'none'}, the experiment has {name}"
+            raise ConfigError(why, location=f"policy.allowed_{key}", value=name)
 
 
 def shown_by_a_round(plan: Plan, no_guarantee: str = "") -> dict[str, Event]:
-    """The most that one round can show to each kind of adversary, whoever answers in the end."""
+    """The most that one round can show to each kind of adversary, whichever silos respond in the end."""
     release, disclosure = plan.release, plan.disclosure
     if release.unit not in PROTECTED or no_guarantee:
         return {who: NonPrivate() for who in ADVERSARIES}
@@ -200,22 +181,22 @@ def shown_by_a_round(plan: Plan, no_guarantee: str = "") -> dict[str, Event]:
     sample = release.user_sampling.by_server
     return {
         "public": release.view(Adversary(dropped=gone)),
-        "server": release.view(Adversary("server", dropped=gone, sums=sums, sample=sample)),
-        "silos": release.view(Adversary("silos", dropped=gone, sample=disclosure.silos_know_sample)),
+        "server": release.view(Adversary("server", dropped=gone, sees_silo_sums=sums, knows_sample=sample)),
+        "silos": release.view(Adversary("silos", dropped=gone, knows_sample=disclosure.silos_know_sample)),
     }
 
 
 @dataclass(frozen=True)
 class Charge:
-    """One round's release. ``session`` tells runs of the same experiment apart, ``content`` its questions."""
+    """One round's release. ``session`` distinguishes runs of the same experiment, ``content`` their requests."""
 
     experiment: str
     session: str
     round: int
     content: str
     events: Mapping[str, Event] = field(compare=False)
-    answer: str = field(default="", compare=False)
-    """Stands for the noised sum that was made of it; empty while it is computed."""
+    response: str = field(default="", compare=False)
+    """A digest of the noised sum that was made of it; empty while it is computed."""
 
     @property
     def key(self) -> tuple[str, str, int, str]:
@@ -224,7 +205,7 @@ class Charge:
     def to_json(self) -> dict[str, Any]:
         events = {who: event_to_json(event) for who, event in self.events.items()}
         about = {"experiment": self.experiment, "session": self.session, "round": self.round}
-        return {**about, "content": self.content, "answer": self.answer, "events": events}
+        return {**about, "content": self.content, "answer": self.response, "events": events}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any], location: str) -> Charge:
@@ -256,7 +237,7 @@ class OwnLedger:
         """What has been spent towards the worst adversary, with ``further`` releases."""
         worst = 0.0
         for who in self._policy.against:
-            # Whatever the session: two answers to one round share the round's sample.
+            # Whatever the session: two responses to one round share the round's sample.
             rounds: dict[tuple[str, int], list[Event]] = {}
             for charge in {**self._charges, **{one.key: one for one in further}}.values():
                 rounds.setdefault((charge.experiment, charge.round), []).append(charge.events[who])
@@ -264,38 +245,30 @@ class OwnLedger:
             worst = max(worst, account(seen, self._policy.delta).value if seen else 0.0)
         return worst
 
-    def check_affords(self, planned: Sequence[Charge]) -> None:
-        """Refuse what would pass the cap together with what was spent in other experiments."""
+    def check_affords(self, planned: Sequence[Charge], what: str, nothing: str) -> None:
+        """Refuse what would pass the cap together with all that was spent before."""
         cap = self._policy.max_epsilon
         if cap is not None and (needed := self.epsilon(*planned)) > cap:
             raise BudgetExhausted(
-                f"the experiment would raise epsilon over all experiments with this silo from "
-                f"{_number(self.epsilon())} to {_number(needed)}, its owner allows {cap:g}; it was not begun",
+                f"{what} would raise epsilon over all experiments with this silo from {_number(self.epsilon())} to "
+                f"{_number(needed)}, its owner allows {cap:g}; {nothing}",
                 location="policy.max_epsilon",
                 value=cap,
             )
 
     def charge(self, charge: Charge) -> None:
         """Write ``charge`` down, unless it was before; refused if it would pass the cap."""
-        if charge.key in self._charges:
-            return
-        cap = self._policy.max_epsilon
-        if cap is not None and (needed := self.epsilon(charge)) > cap:
-            raise BudgetExhausted(
-                f"round {charge.round} would raise epsilon over all experiments with this silo from "
-                f"{_number(self.epsilon())} to {_number(needed)}, its owner allows {cap:g}; nothing was released",
-                location="policy.max_epsilon",
-                value=cap,
-            )
-        self._write(charge)
+        if charge.key not in self._charges:
+            self.check_affords([charge], f"round {charge.round}", "nothing was released")
+            self._write(charge)
 
     def settle(self, charge: Charge) -> None:
-        """Write down what a charged round came to. Another answer to the same question is refused: it would be a second
-        release, under the same masks."""
-        before = self._charges[charge.key].answer
-        if before not in ("", charge.answer):
+        """Write down what a charged round came to. Another response to the same request is refused: it would be a
+        second release, under the same masks."""
+        before = self._charges[charge.key].response
+        if before not in ("", charge.response):
             raise RunError(
-                f"round {charge.round} comes out otherwise than when it was answered before, as on another machine; go "
+                f"round {charge.round} comes out otherwise than when it was released before, as on another machine; go "
                 "on where it was begun",
                 location=str(self._file),
             )
@@ -313,42 +286,40 @@ def spent(ledger: OwnLedger) -> str:
     return f"epsilon {_number(ledger.epsilon())} spent so far in {runs} experiment{'' if runs == 1 else 's'}"
 
 
+@dataclass(frozen=True)
 class Charging(ReleaseGuard):
     """Charges a silo's own ledger for the rounds of one run."""
 
-    def __init__(self, ledger: OwnLedger, experiment: str, session: str, shown: Mapping[str, Event]) -> None:
-        self._ledger = ledger
-        self._experiment = experiment
-        self._session = session
-        self._shown = shown
+    ledger: OwnLedger
+    experiment: str
+    session: str
+    shown: Mapping[str, Event]
 
-    def begins(self, round_: int, question: str) -> None:
-        self._ledger.charge(self._charge(round_, question))
+    def begins(self, round_: int, request: str) -> None:
+        self.ledger.charge(self._charge(round_, request))
 
-    def computed(self, round_: int, question: str, content: str) -> None:
-        self._ledger.settle(replace(self._charge(round_, question), answer=content))
+    def computed(self, round_: int, request: str, content: str) -> None:
+        self.ledger.settle(self._charge(round_, request, content))
 
-    def _charge(self, round_: int, question: str) -> Charge:
-        return Charge(self._experiment, self._session, round_, question, self._shown)
+    def _charge(self, round_: int, request: str, response: str = "") -> Charge:
+        return Charge(self.experiment, self.session, round_, request, self.shown, response)
 
     def check(self, round_: int | None, rounds: int) -> None:
         """Refuse a ledger that does not fit a session at ``round_`` (None: that was never saved), and a new experiment
         that would pass the cap before its end."""
-        here = [charge for charge in self._ledger.charges if charge.experiment == self._experiment]
-        mine = {charge.round for charge in here if charge.session == self._session}
+        here = [charge for charge in self.ledger.charges if charge.experiment == self.experiment]
         if round_ is None and here:  # also with other secrets: they would make new noise for the same rounds
+            why = "this silo has responded in the experiment, and its session is gone; start a new experiment"
+            raise RunError(why, location="session.bin")
+        if round_ and round_ not in {charge.round for charge in here if charge.session == self.session}:
             raise RunError(
-                "this silo has answered in the experiment, and its session is gone; start a new experiment",
-                location="session.bin",
-            )
-        if round_ and round_ not in mine:
-            raise RunError(
-                f"the silo's ledger does not hold round {round_}, which was answered; restore it: without it nobody "
+                f"the silo's ledger does not hold round {round_}, which was released; restore it: without it nobody "
                 "knows what was spent",
                 location="ledger.jsonl",
             )
         if round_ is None:
-            self._ledger.check_affords([self._charge(number, "planned") for number in range(1, rounds + 1)])
+            planned = [self._charge(number, "planned") for number in range(1, rounds + 1)]
+            self.ledger.check_affords(planned, "the experiment", "it was not begun")
 
 
 def _number(epsilon: float) -> str:

@@ -1,21 +1,22 @@
-"""The server of a real federation: it drives its session over a carrier, and leaves the run directory of a simulation.
+"""The server of a real federation: drives its session over a transport, and leaves the run directory of a simulation.
 
-A carrier takes requests to silos and brings back what they answer; how is its own business. Whatever happens on the
-way, the server asks again with the identical bytes, and a silo answers those with identical bytes. So a lost message, a
-restarted silo and a restarted server look alike and release nothing twice.
+A transport takes requests to silos and brings back their responses; how is its own business. Whatever happens on the
+way, the server repeats a request with the identical bytes, and a silo responds with identical bytes. So a lost message,
+a restarted silo and a restarted server look alike and release nothing twice.
 
 After every exchange the session is saved: silos remember theirs too, and a server that came back with an older state
-would ask what they answer no more.
+would send requests that they refuse.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from uldp.errors import BudgetExhausted, ConfigError, MessageRefused, RunError, located, stopping_clearly
+from uldp.errors import BudgetExhausted, MessageRefused, RunError, located, require, stopping_clearly
 from uldp.experiment.build import Prepared
 from uldp.privacy.ledger import Ledger
 from uldp.runs.directory import RunDirectory
@@ -24,13 +25,13 @@ from uldp.sessions.server import ServerSession, Stage
 from uldp.vectors import Vector
 
 ON_MISSING: Final = ("wait", "exclude", "stop")
-GOODBYE_SECONDS: Final = 30.0
-"""How long goodbyes are waited for at most. The result is written before."""
+CLOSE_SECONDS: Final = 30.0
+"""How long silos are waited for at most when they are asked to close. The result is written before."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Why a silo's answer did not come. ``refused``: it did come, and it is no; said twice, asking on will not help.
+    """Why a silo's response did not come. ``refused``: it did come, and it is no; said twice, asking on will not help.
 
     ``late``: it may come still.
     """
@@ -40,11 +41,11 @@ class Failed:
     late: bool = False
 
 
-class Carrier(Protocol):
+class Transport(Protocol):
     """Takes messages to silos and back."""
 
     def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failed]:
-        """Each silo's answer to its request, after ``timeout`` seconds at most; who is not in it did not answer."""
+        """Each silo's response to its request, after ``timeout`` seconds at most; who is not in it did not respond."""
         ...
 
 
@@ -52,12 +53,12 @@ class Carrier(Protocol):
 class Patience:
     """How long the server waits for a silo, and what it does then.
 
-    ``attempt`` seconds for one exchange by the carrier; the silos that did not answer are asked again until ``seconds``
+    ``attempt`` seconds for one exchange by the transport; silos that did not respond are asked again until ``seconds``
     have passed. Then ``on_missing``: "wait" goes on asking, "exclude" repeats the round without them (where the
     experiment allows it), "stop" ends here and can be resumed. ``pause`` seconds lie between two attempts.
 
     A silo that was left out of the last round is asked in the next one, but not waited for as long again: when all
-    others have answered it gets as long as they took, half as long again as a round with everybody has ever taken, and
+    others have responded it gets as long as they took, half as long again as a round with everybody has ever taken, and
     at least ``again`` seconds.
     """
 
@@ -71,15 +72,9 @@ class Patience:
         return self.seconds / 20
 
     def __post_init__(self) -> None:
-        if self.on_missing not in ON_MISSING:
-            raise ConfigError(
-                f"one of {', '.join(ON_MISSING)}, not {self.on_missing!r}", location="on_missing", value=self.on_missing
-            )
+        require(self.on_missing in ON_MISSING, "on_missing", self.on_missing, f"one of {', '.join(ON_MISSING)}")
         for key in ("seconds", "attempt", "pause"):
-            if not getattr(self, key) >= 0:
-                raise ConfigError(
-                    f"0 or more seconds, not {getattr(self, key)}", location=key, value=getattr(self, key)
-                )
+            require(getattr(self, key) >= 0, key, getattr(self, key), "0 or more seconds")
 
 
 @dataclass(frozen=True)
@@ -91,34 +86,32 @@ class Clock:
 
 
 OnTrouble = Callable[[Mapping[str, Failed]], None]
-"""Is told after every attempt which silos did not answer, and why."""
+"""Called after every attempt with the silos that did not respond, and why."""
 
 
 class Serving(RecordedRun):
-    """One run over a carrier, begun or resumed."""
-
-    together = False
+    """One run over a transport, begun or resumed."""
 
     def __init__(
         self,
         prepared: Prepared,
         directory: RunDirectory,
-        carrier: Carrier,
+        transport: Transport,
         *,
         patience: Patience | None = None,
         on_round: OnRound | None = None,
         on_trouble: OnTrouble | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(prepared, directory, on_round, "")
-        self._carrier = carrier
+        super().__init__(prepared, directory, on_round)
+        self._transport = transport
         self._patience = patience or Patience()
         self._on_trouble = on_trouble or (lambda trouble: None)
         self._clock = clock or Clock()
         self._away: set[str] = set()
-        """Silos that were left out and have not answered since."""
+        """Silos that were left out and have not responded since."""
         self._longest = 0.0
-        """Seconds of the longest round in which everybody answered."""
+        """Seconds of the longest round in which everybody responded."""
 
     @property
     def stage(self) -> tuple[str, int]:
@@ -145,7 +138,7 @@ class Serving(RecordedRun):
         return True
 
     def _ask_all(self) -> None:
-        """Ask until everybody has answered who is not done without."""
+        """Ask until all silos have responded that are not excluded."""
         began = self._clock.now()
         alone: float | None = None
         before: Mapping[str, Failed] = {}
@@ -174,14 +167,11 @@ class Serving(RecordedRun):
     @property
     def _waits(self) -> float:
         """The patience with silos in the present exchange."""
-        return (
-            min(self._patience.seconds, GOODBYE_SECONDS)
-            if self._server.stage is Stage.CLOSING
-            else self._patience.seconds
-        )
+        longest = CLOSE_SECONDS if self._server.stage is Stage.CLOSING else math.inf
+        return min(self._patience.seconds, longest)
 
     def _collect_again(self, error: MessageRefused) -> None:
-        """The answers do not fit together: ask everybody once more. A sum does not show whose part is wrong."""
+        """The responses do not fit together: ask everybody once more. A sum does not show whose part is wrong."""
         self._on_trouble({name: Failed(f"asked again: {error}") for name in self._server.requests()})
         self._clock.sleep(self._patience.pause)
         self._ask_all()
@@ -189,45 +179,41 @@ class Serving(RecordedRun):
             self._server.collect()
         except MessageRefused as again:
             raise RunError(
-                f"the silos' answers do not fit together, twice ({again}), and their sum does not show whose is wrong; "
+                f"the silos' responses do not fit together, twice ({again}); their sum does not show whose is wrong; "
                 "compare the silos' logs and versions, then resume the run",
                 location="server",
             ) from again
 
     def _attempt(self, requests: Mapping[str, bytes]) -> dict[str, Failed]:
-        """Carry the requests, take what comes back; who did not answer, and why."""
+        """Carry the requests, take what comes back; who did not respond, and why."""
         timeout = min(self._patience.attempt, self._patience.again if self._away else self._waits)
-        answers = self._carrier.exchange(requests, timeout)
+        responses = self._transport.exchange(requests, timeout)
         trouble: dict[str, Failed] = {}
         for name in requests:
-            answer = answers.get(name, Failed("no answer"))
-            if isinstance(answer, bytes):
+            response = responses.get(name, Failed("no response"))
+            if isinstance(response, bytes):
                 try:
-                    self._server.receive(name, answer)
+                    self._server.receive(name, response)
                     self._away.discard(name)
                     continue
                 except MessageRefused as error:
-                    answer = Failed(str(error), refused=True)
-                except Exception as error:  # taking an answer changes nothing unless it succeeds: it is this silo's
-                    answer = Failed(f"its answer cannot be taken ({located(error)})", refused=True)
-            trouble[name] = answer
+                    response = Failed(str(error), refused=True)
+                except Exception as error:  # taking a response changes nothing unless it succeeds: it is this silo's
+                    response = Failed(f"its response cannot be taken ({located(error)})", refused=True)
+            trouble[name] = response
         return trouble
 
     def _do_without(self, trouble: Mapping[str, Failed]) -> None:
         """What happens when patience ends."""
         why = "; ".join(f"{name}: {failed.reason.removeprefix(f'silo {name}: ')}" for name, failed in trouble.items())
         if self._server.stage is Stage.CLOSING:
-            # All is written: a goodbye that is missing changes nothing.
+            # All is written: a Closed that is missing changes nothing.
             self._server.exclude(trouble)
-            return
-        if self._server.stage is Stage.METRICS:
+        elif self._server.stage is Stage.METRICS:
             # Nor do metrics: they come from all silos, or there are none.
             self._server.exclude(trouble)
             self._checkpoint()
-            return
-        if self._patience.on_missing == "wait":
-            return
-        if self._patience.on_missing == "exclude":
+        elif self._patience.on_missing == "exclude":
             try:
                 self._server.exclude(trouble)
             except (RunError, BudgetExhausted) as error:
@@ -235,7 +221,6 @@ class Serving(RecordedRun):
             self._away.update(trouble)
             # Before anybody is asked again: silos let nobody come back within a round.
             self._checkpoint()
-            return
-        raise RunError(
-            f"stopped without {', '.join(trouble)} ({why}); nothing is lost, the run can be resumed", location="server"
-        )
+        elif self._patience.on_missing == "stop":
+            words = f"stopped without {', '.join(trouble)} ({why}); nothing is lost, the run can be resumed"
+            raise RunError(words, location="server")

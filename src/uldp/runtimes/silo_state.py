@@ -1,9 +1,9 @@
-"""What a silo of a real federation keeps on its disk, for its owner only::
+"""What a silo of a real federation has on its disk, for its owner only::
 
     lock                              one process at a time
     experiments/DIGEST/secrets.key    where its noise and keys come from; made once, removed when the experiment is over
-    experiments/DIGEST/session.bin    where the conversation stands, with the last answer
-    ledger.jsonl                      what was answered in all experiments (``uldp.runtimes.policy``)
+    experiments/DIGEST/session.bin    where the session stands, with the last response
+    ledger.jsonl                      what was released in all experiments (``uldp.runtimes.policy``)
 
 Whoever reads the folder of an unfinished experiment can take that silo's noise off: keep it as safe as the data.
 """
@@ -18,7 +18,7 @@ from typing import Final
 from uldp.errors import ConfigError, RunError
 from uldp.experiment.config import Experiment
 from uldp.rng import Secrets
-from uldp.runs.files import kept_key, locked, private_folder, replace_file, reported, seal, sync_folder, unsealed
+from uldp.runs.files import locked, private_folder, replace_file, reported, seal, stored_key, sync_folder, unsealed
 from uldp.sessions.silo import SiloSession
 
 _MAGIC: Final = b"uldp-silo-1\n"
@@ -32,21 +32,19 @@ def _load(file: Path) -> bytes | None:
             return None
         saved = unsealed(_MAGIC, file.read_bytes())
     if saved is None:
-        raise RunError(
-            "the silo's saved session is damaged (its checksum does not fit); start a new experiment",
-            location=str(file),
-        )
+        why = "the silo's saved session is damaged (its checksum does not fit); start a new experiment"
+        raise RunError(why, location=str(file))
     return saved
 
 
 def ledger_name(*, rehearsal: bool) -> str:
-    """The file of a silo's own ledger."""
+    """The file of a silo's own ledger. A rehearsal has another: its noise protects nobody."""
     return "rehearsal-ledger.jsonl" if rehearsal else "ledger.jsonl"
 
 
 @dataclass(frozen=True)
 class Begun:
-    """An experiment that a silo has taken part in. ``round``: the last one answered, None if that cannot be read."""
+    """An experiment that a silo has taken part in. ``round``: the last one released, None if that cannot be read."""
 
     digest: str
     round: int | None
@@ -60,26 +58,25 @@ def experiments_in(folder: Path) -> list[Begun]:
         raise ConfigError(
             "is no silo's folder of state; give the one of `uldp join`", location=str(folder), value=str(folder)
         )
+    found = []
     with reported(folder / "experiments"):
         owns = sorted(path for path in (folder / "experiments").iterdir() if path.is_dir())
-    return [_begun(own) for own in owns]
-
-
-def _begun(own: Path) -> Begun:
-    secrets = (own / _KEY).exists()
-    try:
-        saved = _load(own / _SESSION)
-        if saved is None:
-            return Begun(own.name, 0, over=False, secrets=secrets)
-        return Begun(own.name, SiloSession.last_round(saved), over=SiloSession.is_closed(saved), secrets=secrets)
-    except RunError:  # damaged, or of another version
-        return Begun(own.name, None, over=False, secrets=secrets)
+    for own in owns:
+        round_: int | None = 0
+        over = False
+        try:
+            if (saved := _load(own / _SESSION)) is not None:
+                round_, over = SiloSession.last_round(saved), SiloSession.is_closed(saved)
+        except RunError:  # damaged, or of another version
+            round_ = None
+        found.append(Begun(own.name, round_, over, secrets=(own / _KEY).exists()))
+    return found
 
 
 def left(folder: Path, start: str) -> None:
-    """End the experiment whose digest begins with ``start`` from the silo's side, as a goodbye does.
+    """End the experiment whose digest begins with ``start`` from the silo's side, as a Close of the server does.
 
-    Its secrets are destroyed, and what it kept of the last round.
+    Its secrets are destroyed, and what it saved of the last round.
     """
     fit = [one.digest for one in experiments_in(folder) if one.digest.startswith(start)]
     if len(fit) != 1:
@@ -103,19 +100,12 @@ class SiloState:
     def __init__(self, folder: Path | str, digest: str) -> None:
         self.folder = Path(folder)
         self._own = self.folder / "experiments" / digest
+        self._session, self._key = self._own / _SESSION, self._own / _KEY
         for part in (self.folder, self.folder / "experiments", self._own):
             private_folder(part)
 
-    @property
-    def _session(self) -> Path:
-        return self._own / _SESSION
-
-    @property
-    def _key(self) -> Path:
-        return self._own / _KEY
-
     def locked(self) -> AbstractContextManager[None]:
-        """Keep a second process with the same identity from answering too."""
+        """Keep a second process with the same identity from responding too."""
         taken = "another process of this silo is running; stop it first (the folder's ledger is for all experiments)"
         return locked(self.folder / "lock", taken, str(self.folder))
 
@@ -124,14 +114,10 @@ class SiloState:
         if experiment.run.secrets == "simulated":
             return Secrets.simulated_from_seed(experiment.run.seed)
         if closed:
-            return Secrets.from_os()  # for show: who has said goodbye repeats its last answer and nothing else
+            return Secrets.from_os()  # for show: a closed session repeats its last response and nothing else
         if not self._key.exists() and self._session.exists():
             raise RunError("the silo's secrets for this experiment are gone; start a new one", location=str(self._key))
-        return Secrets.from_key(kept_key(self._key))
-
-    def ledger_file(self, *, rehearsal: bool) -> Path:
-        """The silo's own ledger. A rehearsal has another: its noise protects nobody, so it stays on one machine."""
-        return self.folder / ledger_name(rehearsal=rehearsal)
+        return Secrets.from_key(stored_key(self._key))
 
     def load(self) -> bytes | None:
         """The saved session, None if there is none yet; a damaged one is an error, never a fresh start."""

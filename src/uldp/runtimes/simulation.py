@@ -1,4 +1,4 @@
-"""All parties in one place. The runtime carries bytes between sessions and writes down what they say.
+"""All parties in one place. The runtime carries bytes between sessions and writes down what happens.
 
 Where the silos are is a matter of :class:`Silos`: usually in this process, one after the other.
 """
@@ -6,7 +6,6 @@ Where the silos are is a matter of :class:`Silos`: usually in this process, one 
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,44 +13,20 @@ from pathlib import Path
 import numpy as np
 
 from uldp.data.federation import Federation, SiloData
-from uldp.errors import ConfigError, RunError
+from uldp.errors import ConfigError
 from uldp.experiment.build import Prepared, prepare
 from uldp.experiment.config import Experiment
+from uldp.privacy.accountants import Composition
 from uldp.privacy.ledger import Ledger
 from uldp.rng import Secrets
 from uldp.runs.directory import RunDirectory
-from uldp.runtimes.recording import OnRound, RecordedRun, Result
+from uldp.runtimes.recording import OnRound, RecordedRun, Result, Silos
 from uldp.runtimes.transcript import SERVER, SHUFFLER, Record
 from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession, Stage
 from uldp.sessions.shuffler import Shuffler
-from uldp.sessions.silo import SiloSession, signing_key
+from uldp.sessions.silo import Owner, SiloSession, signing_key
 from uldp.vectors import Vector
-
-
-class Silos(ABC):
-    """All silos of a simulation, wherever they are."""
-
-    @abstractmethod
-    def start(self, prepared: Prepared, plan: Plan, secrets: Secrets) -> None:
-        """Make the silos of a run."""
-
-    @abstractmethod
-    def answers(self, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
-        """Every silo's answer, in any order."""
-
-    @abstractmethod
-    def states(self) -> dict[str, bytes]:
-        """What they must remember."""
-
-    @abstractmethod
-    def restore(self, states: Mapping[str, bytes]) -> None:
-        """Bring them to where they were."""
-
-    @property
-    @abstractmethod
-    def left_out(self) -> int:
-        """Rows that were left out since the start."""
 
 
 class SilosHere(Silos):
@@ -60,7 +35,7 @@ class SilosHere(Silos):
     def start(self, prepared: Prepared, plan: Plan, secrets: Secrets) -> None:
         self._sessions = {name: silo_session(prepared, plan, secrets, name) for name in plan.silos}
 
-    def answers(self, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    def responses(self, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
         for name, request in requests.items():
             yield name, self._sessions[name].reply(request)
 
@@ -85,17 +60,9 @@ def simulated_plan(prepared: Prepared, secrets: Secrets) -> Plan:
 
 def silo_session(prepared: Prepared, plan: Plan, secrets: Secrets, name: str) -> SiloSession:
     """One simulated silo, with all that it needs."""
-    index = plan.silos.index(name)
-    return SiloSession(
-        plan,
-        prepared.data(name),
-        prepared.learner,
-        prepared.streams,
-        secrets,
-        identity=signing_key(secrets, index),
-        roster=prepared.federation.roster,
-        holdout=prepared.holdout(name),
-    )
+    owner = Owner(signing_key(secrets, plan.silos.index(name)), prepared.federation.roster)
+    data, holdout = prepared.data(name), prepared.holdout(name)
+    return SiloSession(plan, data, prepared.learner, prepared.streams, secrets, holdout=holdout, owner=owner)
 
 
 def run(
@@ -105,19 +72,30 @@ def run(
     record: Record | None = None,
     silos: Silos | None = None,
 ) -> Result:
-    """Simulate all silos of an experiment here. With a directory the run can be looked at and resumed.
+    """Simulate all silos of an experiment here.
 
-    ``record`` is handed every message as it is delivered, see :mod:`uldp.runtimes.transcript`; ``silos`` may be
-    somewhere else than in this process.
+    Args:
+        experiment: The settings, or what :func:`uldp.prepare` made of them.
+        directory: A run directory to write to: the run can then be looked at and resumed.
+        on_round: Called with a :class:`uldp.RoundReport` after every round; training ends there if it returns True.
+        record: Called with every message as it is delivered, see :mod:`uldp.runtimes.transcript`.
+        silos: Where the silos are computed; by default in this process.
 
-    >>> experiment = Experiment.from_tree({
-    ...     "data": {"dataset": "synthetic", "users": 20, "options": {"records": 200}},
-    ...     "method": {"name": "uldp-avg-w", "rounds": 2, "local_epochs": 1},
-    ...     "privacy": {"noise_multiplier": 5.0},
-    ... })
-    >>> result = run(experiment)
-    >>> round(result.epsilon, 2)
-    1.06
+    Returns:
+        The trained model with its metrics and its privacy statement.
+
+    Raises:
+        InputError: Settings, data, model or directory are wrong; nothing was trained.
+
+    Example:
+        >>> experiment = Experiment.from_tree({
+        ...     "data": {"dataset": "synthetic", "users": 20, "options": {"records": 200}},
+        ...     "method": {"name": "uldp-avg-w", "rounds": 2, "local_epochs": 1},
+        ...     "privacy": {"noise_multiplier": 5.0},
+        ... })
+        >>> result = run(experiment)
+        >>> round(result.epsilon, 2)
+        1.06
     """
     if not isinstance(experiment, Experiment | Prepared):
         raise ConfigError(
@@ -131,17 +109,33 @@ def run(
     if isinstance(directory, Path | str):
         directory = RunDirectory.create(directory, prepared.experiment)
     with nullcontext() if directory is None else directory.discarded_unless_begun():
-        return _LocalRun(prepared, directory, on_round, record, silos or SilosHere()).go()
+        return LocalRun(prepared, directory, on_round, record, silos or SilosHere()).go()
 
 
 def resume(directory: RunDirectory | Path | str, on_round: OnRound | None = None) -> Result:
-    """Continue a run from its last checkpoint: the same rounds, the same noise, nothing charged twice."""
+    """Continue a run from its last checkpoint: the same rounds, the same noise, nothing charged twice.
+
+    Args:
+        directory: What :func:`run` wrote to.
+        on_round: Called with a :class:`uldp.RoundReport` after every round.
+
+    Returns:
+        The same result that the run would have had without an interruption.
+
+    Raises:
+        RunError: No run is there, it is over or under way, or another version of uldp made it.
+
+    Example:
+        >>> resume("no-such-run")
+        Traceback (most recent call last):
+        uldp.errors.RunError: no-such-run: ...
+    """
     directory = RunDirectory.open(directory) if isinstance(directory, Path | str) else directory
     return run(prepare(directory.experiment()), directory, on_round)
 
 
-class _LocalRun(RecordedRun):
-    """One simulated run."""
+class LocalRun(RecordedRun):
+    """One simulated run. If ``on_round`` stops it, :meth:`go` goes on."""
 
     def __init__(
         self,
@@ -151,27 +145,30 @@ class _LocalRun(RecordedRun):
         record: Record | None,
         silos: Silos,
     ) -> None:
-        federation = prepared.federation
-        super().__init__(prepared, directory, on_round, fingerprint(federation), federation.people)
+        super().__init__(prepared, directory, on_round, silos, fingerprint(prepared.federation))
         self._record = record or (lambda receiver, sender, message: None)
-        self._silos = silos
+        self._here = silos
         self._shuffler: Shuffler | None = None
 
+    @property
+    def released(self) -> Composition:
+        """All that was released so far."""
+        return self._server.ledger.composition()
+
     def _make_parties(self, x: Vector, ledger: Ledger) -> None:
-        plan = simulated_plan(self._prepared, self._secrets)
-        self._server = ServerSession(plan, x, ledger, self._secrets)
-        self._silos.start(self._prepared, plan, self._secrets)
+        plan, secrets = simulated_plan(self._prepared, self._secrets), self._secrets
+        self._server = ServerSession(plan, x, ledger, secrets)
+        self._here.start(self._prepared, plan, secrets)
         if plan.aggregation.shuffles:
-            self._shuffler = Shuffler(plan.digest, plan.silos, plan.facts.dimension, self._secrets)
+            self._shuffler = Shuffler(plan.digest, plan.silos, plan.facts.dimension, secrets)
 
     def _exchange(self) -> bool:
-        requests = self._server.requests()
-        if not requests:
+        if not (requests := self._server.requests()):
             return False
         for name, request in requests.items():
             self._record(f"silo {name}", SERVER, request)
         replies: dict[str, bytes] = {}
-        for name, reply in self._silos.answers(requests):
+        for name, reply in self._here.responses(requests):
             if self._shuffler is None or self._server.stage is not Stage.ROUND:
                 self._record(SERVER, f"silo {name}", reply)
                 self._server.receive(name, reply)
@@ -185,25 +182,13 @@ class _LocalRun(RecordedRun):
                 self._server.receive(slot, mixed)
         self._server.collect()
         if self._server.stage is Stage.COLLECTED:
-            # From here on the round needs no silo any more: after a crash it is finished from these very answers.
+            # From here on the round needs no silo any more: after a crash it is finished from these very responses.
             self._checkpoint()
         return True
 
-    def _silo_states(self) -> dict[str, bytes]:
-        return self._silos.states()
-
-    def _restore_silos(self, states: Mapping[str, bytes]) -> None:
-        if set(states) != set(self._prepared.plan.silos):
-            raise RunError("the checkpoint has other silos; restore them, or start a new run", location="checkpoint")
-        self._silos.restore(states)
-
-    def _left_out_now(self) -> int:
-        return self._silos.left_out
-
 
 def fingerprint(federation: Federation) -> str:
-    """A digest of all records. It is kept in ``private`` only: a digest can confirm a guess about the data."""
+    """A digest of all records. It is stored in ``private`` only: a digest can confirm a guess about the data."""
     test = SiloData("test", federation.test.features, federation.test.labels, np.zeros(len(federation.test), np.int64))
-    return hashlib.blake2b(
-        "".join(silo.digest() for silo in (*federation.silos, *federation.holdout, test)).encode(), digest_size=32
-    ).hexdigest()
+    digests = "".join(silo.digest() for silo in (*federation.silos, *federation.holdout, test))
+    return hashlib.blake2b(digests.encode(), digest_size=32).hexdigest()

@@ -1,11 +1,11 @@
-"""Frames over a local socket: how a carrier hands a message to a silo that runs on the same machine.
+"""Frames over a local socket: how a transport hands a message to a silo that runs on the same machine.
 
 A frame is a small msgpack header and a body of bytes, each with its length before it (4 and 8 bytes, big-endian). The
-carrier's process is started for every message, so this module loads nothing that takes long: the standard library and
+transport's process is started for every message, so this module loads nothing that takes long: the standard library and
 msgspec.
 
 Addresses are ``unix:/path`` or ``tcp:127.0.0.1:port``. What is not on this machine is refused: a silo's process trusts
-whoever reaches its socket to be its own carrier. A Unix socket is for its owner only; prefer it.
+whoever reaches its socket to be its own transport. A Unix socket is for its owner only; prefer it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-import stat
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -23,13 +22,13 @@ import msgspec
 from uldp.errors import ConfigError, MessageRefused, RunError
 
 MAX_HEADER_BYTES: Final = 1 << 16
-LONGEST_PATH: Final = 100
+MAX_PATH_BYTES: Final = 100
 """Operating systems allow a little more for the path of a Unix socket; some not much."""
 _CHUNK: Final = 1 << 20
 
 
 def listen(address: str) -> socket.socket:
-    """A socket that waits for carriers. What a killed process left of a Unix socket is replaced."""
+    """A socket that waits for transports. What a killed process left of a Unix socket is replaced."""
     kind, where = _parsed(address)
     sock = socket.socket(kind, socket.SOCK_STREAM)
     try:
@@ -44,42 +43,37 @@ def listen(address: str) -> socket.socket:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(where)
         sock.listen(64)
-    except OSError as error:
+    except BaseException as error:
         sock.close()
-        raise RunError(f"cannot listen ({error.strerror or error})", location=address, value=address) from error
-    except BaseException:
-        sock.close()
+        if isinstance(error, OSError):
+            raise _failed("cannot listen", error, address) from error
         raise
     return sock
 
 
-def connect(address: str, timeout: float | None = None) -> socket.socket:
-    """A connection to whoever listens at ``address``; ``timeout`` seconds for this and for every later step."""
+def _failed(what: str, error: OSError, address: str) -> RunError:
+    return RunError(f"{what} ({error.strerror or error})", location=address, value=address)
+
+
+def connect(address: str, timeout: float | None = None, patience: float = 0.0) -> socket.socket:
+    """A connection to whoever listens at ``address``; ``timeout`` seconds for this and for every later step.
+
+    It is tried for ``patience`` seconds: whoever listens there may be about to start.
+    """
     kind, where = _parsed(address)
-    sock = socket.socket(kind, socket.SOCK_STREAM)
-    sock.settimeout(timeout)
-    try:
-        sock.connect(where)
-    except OSError as error:
-        sock.close()
-        raise RunError(
-            f"nobody answers there ({error.strerror or error}); is the silo's process running?",
-            location=address,
-            value=address,
-        ) from error
-    return sock
-
-
-def connect_within(address: str, patience: float) -> socket.socket:
-    """The same, trying for ``patience`` seconds: whoever listens there may be about to start."""
     end = time.monotonic() + patience
     while True:
+        sock = socket.socket(kind, socket.SOCK_STREAM)
+        sock.settimeout(timeout)
         try:
-            return connect(address)
-        except RunError:
+            sock.connect(where)
+            return sock
+        except OSError as error:
+            sock.close()
             if time.monotonic() >= end:
-                raise
-            time.sleep(0.2)
+                why = f"connection failed ({error.strerror or error}); is the silo's process running?"
+                raise RunError(why, location=address, value=address) from error
+        time.sleep(0.2)
 
 
 def send(sock: socket.socket, header: dict[str, Any], body: bytes) -> None:
@@ -89,7 +83,7 @@ def send(sock: socket.socket, header: dict[str, Any], body: bytes) -> None:
         raise MessageRefused(f"a header of {len(head)} bytes, at most {MAX_HEADER_BYTES}", location="socket")
     try:
         sock.sendall(len(head).to_bytes(4, "big") + head + len(body).to_bytes(8, "big"))
-        if body:  # who has all of a frame may answer and hang up at once
+        if body:  # who has all of a frame may respond and hang up at once
             sock.sendall(body)
     except OSError as error:
         raise RunError(f"the connection broke while sending ({error.strerror or error})", location="socket") from error
@@ -103,13 +97,18 @@ def receive(sock: socket.socket, limit: int) -> tuple[dict[str, Any], bytes]:
     timeout = sock.gettimeout()
     end = None if timeout is None else time.monotonic() + timeout
     try:
-        return _received(sock, limit, end)
+        head = _part(sock, 4, MAX_HEADER_BYTES, "header", end)
+        try:
+            header = msgspec.msgpack.decode(head, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise MessageRefused(f"a frame's header cannot be read: {error}", location="socket") from error
+        return header, _part(sock, 8, limit, "body", end)
     finally:
         sock.settimeout(timeout)
 
 
-def asked(sock: socket.socket, header: dict[str, Any], body: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
-    """Send a frame and receive its answer. Who refuses a frame by its length answers before all of it was sent."""
+def ask(sock: socket.socket, header: dict[str, Any], body: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
+    """Send a frame and receive its response. Who refuses a frame by its length responds before all of it was sent."""
     try:
         send(sock, header, body)
     except RunError as broken:
@@ -120,22 +119,14 @@ def asked(sock: socket.socket, header: dict[str, Any], body: bytes, limit: int) 
     return receive(sock, limit)
 
 
-def _received(sock: socket.socket, limit: int, end: float | None) -> tuple[dict[str, Any], bytes]:
-    head = _exactly(sock, _length(sock, 4, MAX_HEADER_BYTES, "header", end), end)
-    try:
-        header = msgspec.msgpack.decode(head, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageRefused(f"a frame's header cannot be read: {error}", location="socket") from error
-    return header, _exactly(sock, _length(sock, 8, limit, "body", end), end)
-
-
-def _length(sock: socket.socket, size: int, most: int, what: str, end: float | None) -> int:
+def _part(sock: socket.socket, size: int, most: int, what: str, end: float | None) -> bytes:
+    """A length of ``size`` bytes, and as many bytes as it says."""
     length = int.from_bytes(_exactly(sock, size, end), "big")
     if length > most:
         raise MessageRefused(
             f"a {what} of {length} bytes, at most {most} are expected", location="socket", value=length
         )
-    return length
+    return _exactly(sock, length, end)
 
 
 def _exactly(sock: socket.socket, count: int, end: float | None) -> bytes:
@@ -157,21 +148,16 @@ def _exactly(sock: socket.socket, count: int, end: float | None) -> bytes:
 def _parsed(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
     kind, _, where = address.partition(":")
     if kind == "unix" and where.startswith("/"):
-        if len(os.fsencode(where)) > LONGEST_PATH:
-            raise ConfigError(
-                f"the path of a socket has at most {LONGEST_PATH} bytes; take a shorter folder, such as one in /run",
-                location=address,
-                value=address,
-            )
+        if len(os.fsencode(where)) > MAX_PATH_BYTES:
+            why = f"the path of a socket has at most {MAX_PATH_BYTES} bytes; take a shorter folder, such as one in /run"
+            raise ConfigError(why, location=address, value=address)
         return socket.AF_UNIX, where
-    if kind == "tcp":
-        host, _, port = where.rpartition(":")
-        if port.isdecimal() and int(port) < 1 << 16 and _on_this_machine(host.strip("[]")):
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            return family, (host.strip("[]"), int(port))
-    raise ConfigError(
-        f"unix:/path or tcp:127.0.0.1:port, on this machine, not {address!r}", location="address", value=address
-    )
+    host, _, port = where.rpartition(":")
+    host = host.strip("[]")
+    if kind == "tcp" and port.isdecimal() and int(port) < 1 << 16 and _on_this_machine(host):
+        return socket.AF_INET6 if ":" in host else socket.AF_INET, (host, int(port))
+    why = f"unix:/path or tcp:127.0.0.1:port, on this machine, not {address!r}"
+    raise ConfigError(why, location="address", value=address)
 
 
 def _on_this_machine(host: str) -> bool:
@@ -185,17 +171,15 @@ def _clear(path: str, address: str) -> None:
     """Remove a socket that nobody listens at any more; anything else at its place is left alone."""
     if not Path(path).exists():
         return
-    if not stat.S_ISSOCK(os.stat(path).st_mode):
+    if not Path(path).is_socket():
         raise RunError("there is something else than a socket", location=address, value=address)
-    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        probe.settimeout(1.0)
-        probe.connect(path)
-    except ConnectionRefusedError:
-        os.unlink(path)
-    except OSError as error:
-        raise RunError(f"cannot be replaced ({error.strerror or error})", location=address, value=address) from error
-    else:
-        raise RunError("another process listens there already", location=address, value=address)
-    finally:
-        probe.close()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.settimeout(1.0)
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except OSError as error:
+            raise _failed("cannot be replaced", error, address) from error
+    raise RunError("another process listens there already", location=address, value=address)

@@ -9,16 +9,15 @@ import fcntl
 import os
 import shutil
 import tempfile
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 _SUFFIX: Final = ".held"
 """Only such folders are locked by their processes."""
 
 
-class TemporaryFolder:
+class TemporaryFolder(AbstractContextManager["TemporaryFolder"]):
     """``uldp-KIND-*.held`` in the system's folder for temporary files, for its owner only; gone when it is closed."""
 
     def __init__(self, kind: str) -> None:
@@ -39,12 +38,7 @@ class TemporaryFolder:
             os.close(self._handle)
             self._handle = -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

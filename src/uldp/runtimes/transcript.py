@@ -1,7 +1,7 @@
 """What each party received, message by message: for whoever must decide whether to believe us.
 
 A runtime hands every message to a recorder as it is delivered. The recorder of ``uldp run --transcript`` writes one
-file per party, one line per message, with every field in it: what is not in a party's file, that party was not told
+file per party, one line per message, with every field in it: what is not in a party's file, that party did not receive
 while it was written (``uldp resume`` takes the option too).
 """
 
@@ -25,14 +25,9 @@ Record = Callable[[str, str, bytes], None]
 def readable(sender: str, message: bytes) -> dict[str, Any]:
     """A message as a JSON object; byte fields are in base64."""
     envelope = msgspec.msgpack.decode(message)
-    body = dict(envelope["body"])
-    return {
-        "from": sender,
-        "type": body.pop("type"),
-        "bytes": len(message),
-        "experiment": envelope["experiment"],
-        "body": _plain(body),
-    }
+    body = _plain(envelope["body"])
+    about = {"from": sender, "type": body.pop("type"), "bytes": len(message)}
+    return {**about, "experiment": envelope["experiment"], "body": body}
 
 
 def _plain(value: Any) -> Any:

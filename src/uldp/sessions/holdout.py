@@ -1,7 +1,7 @@
 """Sums over the people whom silos hold out, and the means that the server makes of the totals.
 
 Every record's value is cut to [0, 2^16] and truncated to units of 2^-20, and integers are added. So the totals are the
-same under every aggregation, bit by bit, and masks modulo 2^64 cancel in them. They carry no noise.
+same under every aggregation, bit for bit, and masks modulo 2^64 cancel in them. They carry no noise.
 
 Who holds out fewer than ``MIN_HOLDOUT_PEOPLE`` people counts none of them: what anybody can take from the totals,
 knowing the other silos' sums, is over that many people or over nobody.
@@ -32,7 +32,7 @@ def holdout_sums(x: Vector, holdout: SiloData | None, learner: Learner, measures
     if holdout is None or len(np.unique(holdout.users)) < MIN_HOLDOUT_PEOPLE:
         return np.zeros(len(measures) + 1, dtype=np.int64)
     values = learner.measured(x, Records(holdout.features, holdout.labels))
-    # A value that is not a number counts as the largest: an error would tell about one record.
+    # A value that is not a number counts as the largest: an error would reveal something about one record.
     values = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=MAX_VALUE, posinf=MAX_VALUE)
     units = np.trunc(np.clip(values, 0.0, MAX_VALUE) * UNITS).astype(np.int64)
     return np.append(units.sum(axis=0), len(units)).astype(np.int64)

@@ -12,15 +12,15 @@ from uldp.errors import ConfigError
 from uldp.methods.base import Method
 from uldp.privacy.statement import Disclosure
 from uldp.protocol import messages as m
-from uldp.protocol.turns import Question, Turns, turns
+from uldp.protocol.turns import METRICS, Phase, RequestType, Turns, turns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(AggregationContext):
-    """The public part of an experiment. ``digest`` stands for all of its settings.
+    """The public part of an experiment. ``digest`` is a digest of all of its settings.
 
-    ``min_silos`` is with how few silos a round may be repeated when others do not answer; 0 for the default.
-    ``layers`` and ``outputs`` stand for the model (:class:`uldp.protocol.messages.Greeting`).
+    ``min_silos`` is with how few silos a round may be repeated when others do not respond; 0 for the default.
+    ``layers`` and ``outputs`` describe the model (:class:`uldp.protocol.messages.Handshake`).
     ``measures`` are what silos are asked for at the end about the people they hold out, and the factors of the means
     (:attr:`uldp.learners.base.Learner.measures`); none where they are not asked.
     """
@@ -44,6 +44,7 @@ class Plan(AggregationContext):
                 f"the release is made for {self.facts.silos} silos, there are {len(self.silos)}", location="method"
             )
         self.release.check()
+        _ = self.kinds  # refuses two messages with one name
         self.aggregation.check(self.release, self.rounds)
         self._check_min_silos()
         if self.measures and self.release.local:
@@ -77,17 +78,35 @@ class Plan(AggregationContext):
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a round may be repeated without silos that do not answer."""
+        """Whether a round may be repeated without silos that do not respond."""
         return self.least_silos < self.facts.silos
 
     @property
-    def setup(self) -> tuple[Question, ...]:
-        """The exchanges between the greeting and the first round."""
-        return self.aggregation.route(self.release).setup
+    def setup(self) -> tuple[RequestType, ...]:
+        """The requests between the handshake and the first round."""
+        return tuple(exchange.request for exchange in self.aggregation.route(self.release).setup)
 
     @cached_property
     def turns(self) -> Turns:
-        return turns(replace(self.aggregation.route(self.release), end=(m.AskMetrics,) if self.measures else ()))
+        """Which request may come in which phase, and what follows."""
+        return turns(replace(self.aggregation.route(self.release), end=(METRICS,) if self.measures else ()))
+
+    @cached_property
+    def kinds(self) -> tuple[type[m.Message], ...]:
+        """The types of all messages of the experiment: those that there always are, and the aggregation's own."""
+        own = [kind for found in self.turns.values() for kind in (found.request, found.response)]
+        kinds = tuple(dict.fromkeys([*m.CORE, *own]))
+        if len({kind.__name__ for kind in kinds}) < len(kinds):
+            raise ConfigError(
+                "two kinds of messages have one name; rename the aggregation's own", location="aggregation.name"
+            )
+        return kinds
+
+    def phase(self, saved: str) -> str:
+        """``saved``, if it is a phase of this experiment."""
+        if saved not in {Phase.NEW, *(found.phase for found in self.turns.values())}:
+            raise ValueError(f"{saved!r} is no phase of this experiment")
+        return saved
 
     @property
     def shows_counts(self) -> bool:
@@ -111,31 +130,26 @@ class Plan(AggregationContext):
         )
 
     @property
-    def tells_sample(self) -> bool:
-        """Whether silos are told which users were sampled."""
+    def silos_know_sample(self) -> bool:
+        """Whether silos learn which users were sampled."""
         return not self.release.user_sampling.everybody and not self.aggregation.hides_sample
 
     @property
-    def asks_with_sample(self) -> bool:
-        """Whether a round's question says who takes part: users, or silos."""
-        return self.tells_sample or not self.release.silo_sampling.all_silos
-
-    @property
     def sample_sizes(self) -> tuple[int, int]:
-        """How many silos and users a round's question has a bit for."""
+        """How many silos and users a round's request has a bit for: 0 where all take part, or silos do not learn it."""
         return (
             0 if self.release.silo_sampling.all_silos else self.facts.silos,
-            self.facts.users if self.tells_sample else 0,
+            self.facts.users if self.silos_know_sample else 0,
         )
 
     @property
     def hello(self) -> m.Hello:
-        """What the server greets with, and what every silo must find to be so."""
+        """The first request, which every silo must agree with."""
         facts = self.facts
         return m.Hello(facts.silos, facts.users, facts.dimension, __version__, self.layers, self.outputs)
 
     def welcome(self, roster: str) -> m.Welcome:
-        """A silo's answer to :attr:`hello`."""
+        """A silo's response to :attr:`hello`."""
         facts = self.facts
         return m.Welcome(facts.silos, facts.users, facts.dimension, __version__, self.layers, self.outputs, roster)
 

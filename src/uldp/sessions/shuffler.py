@@ -2,13 +2,13 @@
 
 Every client's update is split into (position, value) pairs. When the slowest client has sent its own, at T_max, every
 pair gets a delay of its own, uniform in [0, T), and is forwarded at T_max plus its delay. So pairs arrive in an order
-that tells neither client nor neighbours. Times are those of a simulated clock: a runtime says when an update came.
+that reveals neither client nor neighbours. Times are those of a simulated clock: a runtime says when an update came.
 
 For the server only the order within a position could say anything. It gets, for each position, the values in order of
-their arrival; as that order is uniform and fresh for each position, slots stand for nobody. A pair's delay is a 64-bit
+their arrival; as that order is uniform and fresh for each position, slots identify nobody. A pair's delay is a 64-bit
 word; where two of the same position coincide, the lower slot is first, which happens with probability N^2 2^-65.
 
-It gives: the server cannot tell whose a value is, nor which values come from the same client, in a round or over
+It gives: the server does not learn whose a value is, nor which values come from the same client, in a round or over
 rounds, if the shuffler is honest. It does not give: fewer releases. A client still sends all of its weights.
 """
 
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from uldp.errors import ConfigError, MessageRefused
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, SecretStream
-from uldp.vectors import Words
+from uldp.vectors import Residues
 
 _BLOCK: Final = 1 << 21  # pairs whose delays are drawn at a time
 
@@ -54,7 +54,7 @@ class Shuffler:
         self._spread = spread
 
     def mixed(self, round_: int, updates: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
-        """The server's messages of a round. Their names are slots in the order of the silos, and stand for nobody."""
+        """The server's messages of a round. Their names are slots in the order of the silos, and identify nobody."""
         vectors = np.stack([self._vector(round_, name, updates[name], limit) for name in self._silos])
         anonymous = self._ordered(vectors, self._stream(round_, vectors))
         return {
@@ -73,11 +73,11 @@ class Shuffler:
         ]
         return sorted(found, key=lambda pair: pair.time)
 
-    def _vector(self, round_: int, name: str, message: bytes, limit: int) -> Words:
+    def _vector(self, round_: int, name: str, message: bytes, limit: int) -> Residues:
         body = m.decode(message, experiment=self._digest, silo=name, limit=limit)
         if not isinstance(body, m.Update) or body.round != round_:
             raise MessageRefused(f"sent no update of round {round_}", location=f"silo {name}")
-        return m.unpack_words(body.vector, self._dimension, f"silo {name}")
+        return m.unpack_residues(body.vector, self._dimension, f"silo {name}")
 
     def _ordered(self, vectors: npt.NDArray[np.uint64], stream: SecretStream) -> npt.NDArray[np.uint64]:
         """For every position the clients' values in the order of their delays."""
@@ -90,7 +90,7 @@ class Shuffler:
         return ordered
 
     def _stream(self, round_: int, vectors: npt.NDArray[np.uint64]) -> SecretStream:
-        """Bound to the updates: other values in the same order would tell which belong together."""
+        """Bound to the updates: other values in the same order would show which belong together."""
         content = hashlib.sha256(np.ascontiguousarray(vectors).tobytes()).hexdigest()
         return self._secrets.child(self._digest, "round", round_, content).stream()
 

@@ -34,8 +34,7 @@ def test_other_sources_versions_and_processors_have_other_folders(tmp_path, monk
     monkeypatch.setattr(cache.numba, "__version__", "0")
     names.add(cache.folder().name)
     (tmp_path / "simd.py").write_text("other")
-    monkeypatch.setattr(sources, "__file__", str(tmp_path / "sources.py"))
-    monkeypatch.setattr(sources, "IMPORTED", sources.digest())
+    monkeypatch.setattr(sources, "IMPORTED", sources.digest(tmp_path))
     names.add(cache.folder().name)
     assert len(names) == 3
 
@@ -109,8 +108,8 @@ def test_a_damaged_file_in_a_folder_that_became_read_only_costs_time_only(tmp_pa
     for file in tmp_path.glob("kernels-*/*.nbi"):
         file.write_bytes(b"junk")
 
-    def refuse(self, overloads):
+    def refuse(self):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(IndexDataCacheFile, "_save_index", refuse)
+    monkeypatch.setattr(IndexDataCacheFile, "flush", refuse)  # so that the damaged index stays
     assert cache.keep_on_disk(fresh())(np.float32(1)) == 2

@@ -25,7 +25,7 @@ from uldp.learners.kernels.forms import NoKernelError, ceiling
 from uldp.learners.kernels.jit import CHECK_VARIABLE
 from uldp.learners.kernels.objectives import NUMBERS
 from uldp.learners.kernels.program import compile_program, validate
-from uldp.learners.kernels.runner import Groups, Runner, Table, _compiled
+from uldp.learners.kernels.runner import Groups, Runner, Table, compiled_interpreter
 from uldp.learners.losses import choose_loss
 from uldp.learners.models import build_model
 from uldp.learners.randomness import Noise
@@ -196,12 +196,12 @@ def test_read_only_records_are_trained_by_the_same_code_and_nothing_given_is_wri
     made, x, data = program("creditcard")
     runner, local = Runner(made, np.float32, 1), LOCALS["sgd"]
     before = rows(runner, x, data, local)
-    compiled, kept = len(_compiled().signatures), [array.copy() for array in (data.features, x)]
+    compiled, kept = len(compiled_interpreter().signatures), [array.copy() for array in (data.features, x)]
     data.features.flags.writeable = x.flags.writeable = False
     for one, other in zip(before, rows(runner, x, data, local), strict=True):
         for user in one:
             np.testing.assert_array_equal(one[user], other[user])
-    assert len(_compiled().signatures) == compiled
+    assert len(compiled_interpreter().signatures) == compiled
     for array, copy in zip((data.features, x), kept, strict=True):
         np.testing.assert_array_equal(array, copy)
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import gzip
 import tarfile
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 
-from uldp.data.federation import Task
-from uldp.data.sets.base import DatasetInfo, FiledDataset, Options, Pool
-from uldp.data.sets.files import LARGEST, Bytes, check_images, image_records, read_images
+from uldp.data.sets.base import DatasetInfo, Options, Pool, PooledDataset
+from uldp.data.sets.files import LARGEST, Bytes, check_images, image_pool, read_images
 from uldp.data.store import DataFile, DataFiles, Located, unreadable
 from uldp.rng import Streams
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MEAN: Final = (0.4914, 0.4822, 0.4465)  # red, green, blue of the training pixels, the constants that everybody uses
 DEVIATION: Final = (0.2470, 0.2435, 0.2616)
@@ -45,12 +42,10 @@ FILES: Final = DataFiles(
 
 def _read(found: Located, streams: Streams, options: Options) -> Pool:
     if ARCHIVE in found:
-        x_train, y_train, x_test, y_test = read_archive(found[ARCHIVE])
-    else:
-        x_train, y_train, x_test, y_test = read_images(found[SUBSET], (*SHAPE[1:], SHAPE[0]), len(CLASSES))
-        x_train, x_test = (np.moveaxis(images, 3, 1) for images in (x_train, x_test))
-    train = image_records(x_train, y_train, MEAN, DEVIATION)
-    return Pool(train, image_records(x_test, y_test, MEAN, DEVIATION), Task(classes=len(CLASSES)))
+        return image_pool(read_archive(found[ARCHIVE]), MEAN, DEVIATION, len(CLASSES))
+    x_train, y_train, x_test, y_test = read_images(found[SUBSET], (*SHAPE[1:], SHAPE[0]), len(CLASSES))
+    arrays = (np.moveaxis(x_train, 3, 1), y_train, np.moveaxis(x_test, 3, 1), y_test)
+    return image_pool(arrays, MEAN, DEVIATION, len(CLASSES))
 
 
 def read_archive(path: Path) -> tuple[Bytes, Bytes, Bytes, Bytes]:
@@ -92,7 +87,7 @@ def _records(path: Path, data: bytes) -> tuple[Bytes, Bytes]:
     return images, labels
 
 
-DATASET: Final = FiledDataset(
+DATASET: Final = PooledDataset(
     DatasetInfo(
         name="cifar10",
         description="what is in a small colour photograph? ten classes",
@@ -101,8 +96,6 @@ DATASET: Final = FiledDataset(
         records=60_000,
         features=SHAPE,
         classes=10,
-        users=100,
-        silos=5,
         allocation="uniform",
         labels=CLASSES,
         scaling="pixels to [0, 1], then the published mean and deviation of each colour",
@@ -112,6 +105,6 @@ DATASET: Final = FiledDataset(
             "mean and deviation are published statistics of the training images, taken as given public constants",
         ),
     ),
-    FILES,
     _read,
+    files=FILES,
 )

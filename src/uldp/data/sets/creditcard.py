@@ -1,17 +1,18 @@
 """Credit card fraud (ULB and Worldline): 30 inputs of card payments, is one a fraud?
 
-Reads the canonical ``creditcard.csv``, of whose genuine payments a tenth is kept as in the ULDP-FL experiments, or the
+Reads the canonical ``creditcard.csv``, of whose genuine payments a tenth is used as in the ULDP-FL experiments, or the
 file ``creditcard_subset.csv.gz``, which is already cut and is never cut again.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from uldp.data.federation import FloatArray, IntArray, Records, Task
-from uldp.data.sets.base import DatasetInfo, FiledDataset, Options, Pool, split
+from uldp.data.sets.base import DatasetInfo, Options, Pool, PooledDataset, split
 from uldp.data.sets.files import integers, read_csv
 from uldp.data.store import DataFile, DataFiles, Located, unreadable
 from uldp.elementary import log1p
@@ -19,14 +20,12 @@ from uldp.errors import DataError
 from uldp.rng import Streams
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
 
 CANONICAL: Final = "creditcard.csv"
 SUBSET: Final = "creditcard_subset.csv.gz"
 EXTRA: Final = "creditcard_extra_genuine.csv.gz"
-KEPT: Final = 0.1  # of the genuine payments of the canonical file
+GENUINE_SHARE: Final = 0.1  # of the genuine payments of the canonical file
 
 # V1 .. V28 are principal components, centred by their publisher. The constants are their standard deviations as printed
 # in public descriptions of the canonical file, to two digits.
@@ -62,14 +61,10 @@ FILES: Final = DataFiles(
 
 
 def _read(found: Located, streams: Streams, options: Options) -> Pool:
-    canonical = CANONICAL in found
-    records = _records(found[CANONICAL if canonical else SUBSET])
-    if canonical:
-        records = cut_genuine(records, streams)
+    records = cut_genuine(_records(found[CANONICAL]), streams) if CANONICAL in found else _records(found[SUBSET])
     if options["extra"]:
-        records = _joined(records, _records(_extra_file(found, canonical)))
-    train, test = split(records, options["test_fraction"], streams, stratify=True)
-    return Pool(train, test, Task(classes=2))
+        records = Records.joined([records, _records(_extra_file(found))])
+    return Pool(*split(records, options["test_fraction"], streams, stratify=True), Task(classes=2))
 
 
 def _records(path: Path) -> Records:
@@ -93,31 +88,21 @@ def _features(path: Path, frame: pd.DataFrame) -> FloatArray:
 
 def cut_genuine(records: Records, streams: Streams) -> Records:
     """All frauds and a random tenth of the genuine payments."""
-    labels = np.asarray(records.labels)
-    genuine: IntArray = np.flatnonzero(labels == 0)
-    kept = streams.child("cut").generator().permutation(genuine)[: int(KEPT * len(genuine))]
-    rows = np.sort(np.concatenate([kept, np.flatnonzero(labels == 1)]))
-    return Records(records.features[rows], records.labels[rows])
+    genuine: IntArray = np.flatnonzero(records.labels == 0)
+    sampled = streams.child("cut").generator().permutation(genuine)[: int(GENUINE_SHARE * len(genuine))]
+    return records.take(np.sort(np.concatenate([sampled, np.flatnonzero(records.labels == 1)])))
 
 
-def _extra_file(found: Located, canonical: bool) -> Path:
-    if canonical:
-        raise DataError(
-            f"the canonical {CANONICAL} holds these rows already; leave extra out",
-            location="data.options.extra",
-            value=True,
-        )
+def _extra_file(found: Located) -> Path:
+    if CANONICAL in found:
+        reason = f"the canonical {CANONICAL} holds these rows already; leave extra out"
+        raise DataError(reason, location="data.options.extra", value=True)
     if EXTRA not in found:
         raise DataError(f"no {EXTRA} in {found[SUBSET].parent}", location="data.options.extra", value=True)
     return found[EXTRA]
 
 
-def _joined(one: Records, other: Records) -> Records:
-    labels: IntArray = np.concatenate([one.labels, other.labels]).astype(np.int64)
-    return Records(np.concatenate([one.features, other.features]), labels)
-
-
-DATASET: Final = FiledDataset(
+DATASET: Final = PooledDataset(
     DatasetInfo(
         name="creditcard",
         description="is a card payment a fraud? 30 inputs, few frauds",
@@ -127,12 +112,10 @@ DATASET: Final = FiledDataset(
         features=(30,),
         classes=2,
         users=1000,
-        silos=5,
-        allocation="zipf",
         labels=("genuine", "fraud"),
         scaling="V1-V28 by their published deviations (cut at 10 of them), Time by two days, log(1 + Amount) by 30,000",
         quirks=(
-            "the canonical file has 284,807 payments with 492 frauds; a tenth of the genuine ones is kept, so frauds "
+            "the canonical file has 284,807 payments with 492 frauds; a tenth of the genuine ones is used, so frauds "
             "are 1.7 % instead of 0.17 % and metrics that depend on the base rate are not those of the full file",
             "creditcard_subset.csv.gz holds all frauds and 17,677 genuine payments (2.7 % frauds), gathered from "
             "partial copies; it is not cut again; extra = true adds 3,975 genuine payments, nearly all of the first "
@@ -141,7 +124,7 @@ DATASET: Final = FiledDataset(
             "the published deviations are statistics of the canonical file, taken as given public constants",
         ),
     ),
-    FILES,
     _read,
     OPTIONS,
+    files=FILES,
 )

@@ -1,7 +1,8 @@
-"""Reading the containers in which data sets lie: npz archives and csv tables, with errors that name the file."""
+"""Reading the files of data sets: npz archives and tables of text, with errors that name the file."""
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import math
 import zipfile
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from uldp.data.federation import FloatArray, IntArray, Records
+from uldp.data.federation import FloatArray, IntArray, Records, Task
+from uldp.data.sets.base import Pool
 from uldp.data.store import unreadable
+from uldp.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,15 +25,6 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 
 LARGEST: Final = 1 << 30  # bytes of one array; ours have a fifth of it at most
-
-
-def read_npz(path: Path, *names: str) -> tuple[Bytes, ...]:
-    """Arrays of an npz archive, which must hold unsigned bytes. Nothing pickled is ever loaded."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return tuple(_array(archive, name) for name in names)
-    except Exception as error:  # whatever a malformed archive or header makes of the libraries
-        raise unreadable(path, error) from None
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> Bytes:
@@ -51,8 +45,16 @@ def _array(archive: zipfile.ZipFile, name: str) -> Bytes:
 
 
 def read_images(path: Path, shape: tuple[int, ...], classes: int) -> tuple[Bytes, Bytes, Bytes, Bytes]:
-    """x_train, y_train, x_test, y_test of an npz archive with images of ``shape``."""
-    x_train, y_train, x_test, y_test = read_npz(path, "x_train", "y_train", "x_test", "y_test")
+    """x_train, y_train, x_test, y_test of an npz archive with images of ``shape``, in unsigned bytes.
+
+    Nothing pickled is ever loaded.
+    """
+    names = ("x_train", "y_train", "x_test", "y_test")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            x_train, y_train, x_test, y_test = (_array(archive, name) for name in names)
+    except Exception as error:  # whatever a malformed archive or header makes of the libraries
+        raise unreadable(path, error) from None
     for images, labels in ((x_train, y_train), (x_test, y_test)):
         check_images(path, images, labels, shape, classes)
     return x_train, y_train, x_test, y_test
@@ -66,9 +68,21 @@ def check_images(path: Path, images: Bytes, labels: Bytes, shape: tuple[int, ...
         raise unreadable(path, f"a label {labels.max()}, where the classes are 0 to {classes - 1}")
 
 
+def image_pool(
+    arrays: tuple[Bytes, Bytes, Bytes, Bytes], mean: Sequence[float], deviation: Sequence[float], classes: int
+) -> Pool:
+    """The records of x_train, y_train, x_test, y_test."""
+    x_train, y_train, x_test, y_test = arrays
+    train = image_records(x_train, y_train, mean, deviation)
+    return Pool(train, image_records(x_test, y_test, mean, deviation), Task(classes))
+
+
 def image_records(images: Bytes, labels: Bytes, mean: Sequence[float], deviation: Sequence[float]) -> Records:
-    """Images of shape (records, channels, height, width), from 0 .. 255 to [0, 1] to (x - mean) / deviation."""
-    features: FloatArray = images.astype(np.float32)
+    """Images of shape (records, channels, height, width), from 0 .. 255 to [0, 1] to (x - mean) / deviation.
+
+    Images without channels get one.
+    """
+    features: FloatArray = (images[:, None] if images.ndim == 3 else images).astype(np.float32)
     for channel, (centre, scale) in enumerate(zip(mean, deviation, strict=True)):
         part = features[:, channel]
         part /= np.float32(255 * scale)
@@ -111,3 +125,16 @@ def check_unique(path: Path, column: pd.Series) -> None:
     again = column[column.duplicated()]
     if len(again):
         raise unreadable(path, f"{again.tolist()[0]!r} occurs twice in column {column.name!r}")
+
+
+def load_numbers(name: str, skip: int = 0) -> npt.NDArray[np.float64]:
+    """The rows of a table of numbers that comes with scikit-learn, without the first ``skip``.
+
+    scikit-learn itself is not imported: that would take a second and a half.
+    """
+    spec = importlib.util.find_spec("sklearn")
+    places = spec.submodule_search_locations if spec is not None else None
+    path = Path(next(iter(places or [""]))) / "datasets" / "data" / name
+    if not path.is_file():
+        raise DataError(f"scikit-learn's file {name} is not there; install scikit-learn again", location=name)
+    return np.loadtxt(path, delimiter=",", skiprows=skip)

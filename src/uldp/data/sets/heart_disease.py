@@ -2,7 +2,7 @@
 
 Columns slope, ca and thal are mostly missing outside Cleveland and are left out, then every row with a missing value.
 cp and restecg are one-hot without their first level: 13 inputs. FLamby standardises by each centre's own mean and
-deviation; that would let one patient move everybody's features, so public constants stand in their place, the same for
+deviation; that would let one patient move everybody's features, so public constants are used instead, the same for
 training and test.
 """
 
@@ -41,7 +41,7 @@ NUMBERS: Final = {
     "thalach": (50.0, 220.0, 140.0, 25.0),  # highest heart rate reached, per minute
     "oldpeak": (-3.0, 8.0, 1.0, 1.0),  # ST depression by exercise, mm
 }
-ZERO_IS_MISSING: Final = ("trestbps", "chol")  # no living patient has 0; the centre stands in, so the feature is 0
+ZERO_IS_MISSING: Final = ("trestbps", "chol")  # no living patient has 0; the centre is imputed, so the feature is 0
 FLAGS: Final = ("sex", "fbs", "exang")  # 0 / 1 becomes -1 / 1
 LEVELS: Final = {"cp": (2, 3, 4), "restecg": (1, 2)}  # without the first level (cp 1, restecg 0); 0 / 1
 
@@ -58,14 +58,11 @@ _SHA256: Final = {
 }
 
 
-def _file(centre: str) -> str:
-    return f"processed.{centre}.data"
-
-
+_NAMES: Final = {centre: f"processed.{centre}.data" for centre in CENTRES}
 FILES: Final = DataFiles(
     "heart-disease",
     "heart_disease",
-    (tuple(DataFile(_file(centre), _UCI + _file(centre), (_SHA256[centre],)) for centre in CENTRES),),
+    (tuple(DataFile(name, _UCI + name, (_SHA256[centre],)) for centre, name in _NAMES.items()),),
     (DataFile(SPLIT_FILE, "", ("4dcf2544d7e5ad1e5d5beeb085f6308a4a5ea97495d1cc00cbde3d7115d9d964",)),),
 )
 
@@ -74,17 +71,16 @@ def _read(found: Located) -> Centres:
     split = _split_table(found[SPLIT_FILE]) if SPLIT_FILE in found else None
     train, test = {}, []
     for centre in CENTRES:
-        path = found[_file(centre)]
+        path = found[_NAMES[centre]]
         frame = _table(path).drop(columns=list(LEFT_OUT)).dropna()
         if frame.empty:
             raise unreadable(path, "no row without a missing value")
         labels = (integers(path, frame["num"], 0, 4) > 0).astype(np.int64)
-        features = _features(path, frame)
+        records = Records(_features(path, frame), labels)
         in_test = _computed_split(path, labels) if split is None else _given_split(path, frame, split, centre)
-        train[centre] = Records(features[~in_test], labels[~in_test])
-        test.append(Records(features[in_test], labels[in_test]))
-    pooled = Records(np.concatenate([r.features for r in test]), np.concatenate([r.labels for r in test]))
-    return Centres(train, pooled, Task(classes=2))
+        train[centre] = records.take(~in_test)
+        test.append(records.take(in_test))
+    return Centres(train, Records.joined(test), Task(classes=2))
 
 
 def _table(path: Path) -> pd.DataFrame:
@@ -97,7 +93,7 @@ def _table(path: Path) -> pd.DataFrame:
         fields = [field.strip() for field in line.split(",")]
         if line.strip() and (len(fields) != len(COLUMNS) or "" in fields):
             found = f"{len(fields)} fields" if len(fields) != len(COLUMNS) else "an empty field"
-            raise unreadable(path, f"line {number} has {found}, not {len(COLUMNS)} values or question marks")
+            raise unreadable(path, f"line {number} has {found}, not {len(COLUMNS)} values or request marks")
     fields_as_they_are = {"keep_default_na": False, "quoting": csv.QUOTE_NONE, "index_col": False}
     return read_csv(path, header=None, names=list(COLUMNS), na_values="?", **fields_as_they_are)
 
@@ -185,12 +181,11 @@ DATASET: Final = SiloedDataset(
         classes=2,
         users=200,
         silos=4,
-        allocation="zipf",
         labels=("no disease", "disease"),
         scaling="centres, scales and ranges from general medical knowledge, declared in the loader; 0/1 becomes -1/1",
         quirks=(
             "cholesterol 0 means missing (all of Switzerland, a quarter of VA), and so does a blood pressure of 0: the "
-            "public centre (240 mg/dl, 130 mm Hg) stands in, which is a feature of 0",
+            "public centre (240 mg/dl, 130 mm Hg) is imputed, which is a feature of 0",
             "slope, ca and thal are left out, then rows with a missing value: 180 of 920",
             "Switzerland has 1 healthy patient among 46, and none in training",
             "FLamby and the ULDP-FL experiments standardise by statistics of the data; here public constants do it, "

@@ -12,10 +12,11 @@ from typing import Final
 import numpy as np
 
 from uldp.data.federation import Task
-from uldp.data.sets.base import DatasetInfo, FiledDataset, Options, Pool, check_fraction, split
-from uldp.data.sets.files import Bytes, image_records, read_images
+from uldp.data.sets.base import DatasetInfo, Options, Pool, PooledDataset, check_fraction, split
+from uldp.data.sets.files import Bytes, image_pool, image_records, read_images
 from uldp.data.store import DataFile, DataFiles, Located, unreadable
 from uldp.errors import ConfigError
+from uldp.limits import check_whole
 from uldp.rng import Streams
 
 MEAN: Final = (0.5,)  # by the format, not the data: [0, 1] becomes [-1, 1]
@@ -37,31 +38,20 @@ FILES: Final = DataFiles(
 
 
 def _read(found: Located, streams: Streams, options: Options) -> Pool:
-    task = Task(classes=len(CLASSES))
     _check_options(options, SUBSET in found)
     if SUBSET in found:
-        x_train, y_train, x_test, y_test = read_images(found[SUBSET], SHAPE, len(CLASSES))
-        train = image_records(x_train[:, None], y_train, MEAN, DEVIATION)
-        return Pool(train, image_records(x_test[:, None], y_test, MEAN, DEVIATION), task)
-    images, labels = _read_folders(found, options["per_class"], streams)
-    records = image_records(images[:, None], labels, MEAN, DEVIATION)
-    return Pool(*split(records, options["test_fraction"], streams, stratify=True), task)
+        return image_pool(read_images(found[SUBSET], SHAPE, len(CLASSES)), MEAN, DEVIATION, len(CLASSES))
+    records = image_records(*_read_folders(found, options["per_class"], streams), MEAN, DEVIATION)
+    return Pool(*split(records, options["test_fraction"], streams, stratify=True), Task(classes=len(CLASSES)))
 
 
 def _check_options(options: Options, subset: bool) -> None:
-    per_class, fraction = options["per_class"], options["test_fraction"]
-    if isinstance(per_class, bool) or not isinstance(per_class, int) or per_class < 2:
-        raise ConfigError(
-            f"a whole number from 2 up, not {per_class!r}", location="data.options.per_class", value=per_class
-        )
-    check_fraction(fraction)
+    check_whole(options["per_class"], 2, None, "data.options.per_class")
+    check_fraction(options["test_fraction"])
     for key, default in OPTIONS.items():
         if subset and options[key] != default:
-            raise ConfigError(
-                f"is for the folders of jpeg files; {SUBSET} has a division of its own, leave {key} out",
-                location=f"data.options.{key}",
-                value=options[key],
-            )
+            reason = f"is for the folders of jpeg files; {SUBSET} has a division of its own, leave {key} out"
+            raise ConfigError(reason, location=f"data.options.{key}", value=options[key])
 
 
 def _read_folders(found: Located, per_class: int, streams: Streams) -> tuple[Bytes, Bytes]:
@@ -92,7 +82,7 @@ def _read_image(path: Path) -> Bytes:
         raise unreadable(path, error) from None
 
 
-DATASET: Final = FiledDataset(
+DATASET: Final = PooledDataset(
     DatasetInfo(
         name="medical-mnist",
         description="which kind of medical image is it? six classes of 64 x 64 pixels",
@@ -101,8 +91,6 @@ DATASET: Final = FiledDataset(
         records=10_800,
         features=(1, *SHAPE),
         classes=len(CLASSES),
-        users=100,
-        silos=5,
         allocation="uniform",
         labels=CLASSES,
         scaling="pixels 0 .. 255 to [-1, 1], by the format alone",
@@ -113,7 +101,7 @@ DATASET: Final = FiledDataset(
             "the task is easy and close to saturated",
         ),
     ),
-    FILES,
     _read,
     OPTIONS,
+    files=FILES,
 )

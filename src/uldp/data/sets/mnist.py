@@ -5,18 +5,15 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 
-from uldp.data.federation import Task
-from uldp.data.sets.base import DatasetInfo, FiledDataset, Options, Pool
-from uldp.data.sets.files import LARGEST, Bytes, check_images, image_records, read_images
+from uldp.data.sets.base import DatasetInfo, Options, Pool, PooledDataset
+from uldp.data.sets.files import LARGEST, Bytes, check_images, image_pool, read_images
 from uldp.data.store import DataFile, DataFiles, Located, unreadable
 from uldp.rng import Streams
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MEAN: Final = (0.1307,)  # of the training pixels, the constants that everybody uses
 DEVIATION: Final = (0.3081,)
@@ -47,13 +44,11 @@ FILES: Final = DataFiles(
 
 def _read(found: Located, streams: Streams, options: Options) -> Pool:
     if "mnist.npz" in found:
-        x_train, y_train, x_test, y_test = read_images(found["mnist.npz"], SHAPE, len(CLASSES))
+        arrays = read_images(found["mnist.npz"], SHAPE, len(CLASSES))
     else:
         train_images, train_labels, test_images, test_labels = found.values()
-        x_train, y_train = read_pair(train_images, train_labels)
-        x_test, y_test = read_pair(test_images, test_labels)
-    train = image_records(x_train[:, None], y_train, MEAN, DEVIATION)
-    return Pool(train, image_records(x_test[:, None], y_test, MEAN, DEVIATION), Task(classes=len(CLASSES)))
+        arrays = (*read_pair(train_images, train_labels), *read_pair(test_images, test_labels))
+    return image_pool(arrays, MEAN, DEVIATION, len(CLASSES))
 
 
 def read_pair(images: Path, labels: Path) -> tuple[Bytes, Bytes]:
@@ -82,7 +77,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> Bytes:
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(found)
 
 
-DATASET: Final = FiledDataset(
+DATASET: Final = PooledDataset(
     DatasetInfo(
         name="mnist",
         description="which digit was written? images of 28 x 28 pixels",
@@ -91,9 +86,6 @@ DATASET: Final = FiledDataset(
         records=70_000,
         features=(1, 28, 28),
         classes=len(CLASSES),
-        users=100,
-        silos=5,
-        allocation="zipf",
         labels=CLASSES,
         scaling="pixels to [0, 1], then mean 0.1307 and deviation 0.3081, the published constants",
         quirks=(
@@ -101,6 +93,6 @@ DATASET: Final = FiledDataset(
             "mean and deviation are published statistics of the training images, taken as given public constants",
         ),
     ),
-    FILES,
     _read,
+    files=FILES,
 )

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from uldp.data.federation import FloatArray, LabelArray, Records, Task
-from uldp.data.sets.base import DatasetInfo, Options, Pool, PooledDataset, split
+from uldp.data.sets.base import SPLIT_OPTIONS, DatasetInfo, Options, Pool, PooledDataset, split
+from uldp.data.store import Located
 from uldp.elementary import Floats, log, tanh
 from uldp.errors import ConfigError, shown
 from uldp.rng import Streams
@@ -21,20 +22,17 @@ _SHARPNESS: Final = 6.0  # how clearly the rule decides: a perfect model reaches
 _NOISE: Final = 0.1
 
 
-def _read(streams: Streams, options: Options) -> Pool:
+def _read(found: Located, streams: Streams, options: Options) -> Pool:
     records, width, classes = (_whole(options, name) for name in OPTIONS)
     if (records + classes) * (width + classes) > MAX_VALUES:
-        raise ConfigError(
-            f"{records} records of {width} features in {classes} classes are more than {MAX_VALUES} numbers",
-            location="data.options.records",
-            value=records,
-        )
+        reason = f"{records} records of {width} features in {classes} classes are more than {MAX_VALUES} numbers"
+        raise ConfigError(reason, location="data.options.records", value=records)
     streams = streams.child("synthetic")
     drawn = _normal(streams.child("features"), records, width) / 3
     features = np.clip(drawn, -1, 1).astype(np.float32)
     labels = _classes(features, classes, streams) if classes else _numbers(features, streams)
-    train, test = split(Records(features, labels), options["test_fraction"], streams, stratify=classes > 0)
-    return Pool(train, test, Task(classes))
+    parts = split(Records(features, labels), options["test_fraction"], streams, stratify=classes > 0)
+    return Pool(*parts, Task(classes))
 
 
 def _normal(streams: Streams, *shape: int) -> Floats:
@@ -90,10 +88,7 @@ DATASET: Final = PooledDataset(
         records=OPTIONS["records"],
         features=(OPTIONS["features"],),
         classes=OPTIONS["classes"],
-        users=100,
-        silos=5,
-        allocation="zipf",
     ),
     _read,
-    OPTIONS,
+    {**SPLIT_OPTIONS, **OPTIONS},
 )

@@ -6,6 +6,7 @@ patient was alive when last seen). A time of 0 days becomes half a day, so that 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,8 +17,6 @@ from uldp.data.sets.files import check_unique, integers, read_csv, words
 from uldp.data.store import DataFile, DataFiles, Located, unreadable
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
 
 REGIONS: Final = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")
@@ -35,20 +34,16 @@ _FLAMBY: Final = (
     "https://raw.githubusercontent.com/owkin/FLamby/edacf54d5211520583b0133d55ac39b6fda8324b/"
     "flamby/datasets/fed_tcga_brca/"
 )
+_TABLE_SHA256: Final = "07cb53423f7d579d33cfdbf2cba57b2aee75318b85866c68ce39a75b1f1ba020"
+_SPLIT_SHA256: Final = "1249c6543a4060ff0fdaf8510fc37017755836db6c9fc5e6af96057c36510990"
 FILES: Final = DataFiles(
     "tcga-brca",
     "tcga_brca",
     (
         (
+            DataFile("brca.csv", _FLAMBY + "brca.csv", (_TABLE_SHA256,)),
             DataFile(
-                "brca.csv",
-                _FLAMBY + "brca.csv",
-                ("07cb53423f7d579d33cfdbf2cba57b2aee75318b85866c68ce39a75b1f1ba020",),
-            ),
-            DataFile(
-                "train_test_split.csv",
-                _FLAMBY + "dataset_creation_scripts/train_test_split.csv",
-                ("1249c6543a4060ff0fdaf8510fc37017755836db6c9fc5e6af96057c36510990",),
+                "train_test_split.csv", _FLAMBY + "dataset_creation_scripts/train_test_split.csv", (_SPLIT_SHA256,)
             ),
         ),
     ),
@@ -67,35 +62,27 @@ def _read(found: Located) -> Centres:
     if missing:
         raise unreadable(path, f"{missing[0]!r} of train_test_split.csv is not in it")
     table = table.merge(folds, on="pid", how="inner", validate="one_to_one")  # 8 patients are in no fold
-    features, labels = _features(path, table[columns]), encode_survival(path, table)
-
-    def rows(fold: str) -> Records:
-        chosen = (table["fold2"] == fold).to_numpy()
-        return Records(features[chosen], labels[chosen])
-
-    train = {region: rows(f"train_{number}") for number, region in enumerate(REGIONS)}
-    test = [rows(f"test_{number}") for number in range(len(REGIONS))]
-    pooled = Records(np.concatenate([r.features for r in test]), np.concatenate([r.labels for r in test]))
-    return Centres(train, pooled, Task(classes=0, label_scale=DAYS_PER_YEAR, survival=True))
+    records = Records(_features(path, table[columns]), encode_survival(path, table))
+    folded = {fold: records.take((table["fold2"] == fold).to_numpy()) for fold in FOLDS}
+    train = {region: folded[f"train_{number}"] for number, region in enumerate(REGIONS)}
+    test = Records.joined([folded[f"test_{number}"] for number in range(len(REGIONS))])
+    return Centres(train, test, Task(classes=0, label_scale=DAYS_PER_YEAR, survival=True))
 
 
 def _folds(path: Path) -> pd.DataFrame:
     folds = read_csv(path, usecols=["pid", "fold2"], dtype=str)
     check_unique(path, folds["pid"])
-    lacking = set(FOLDS) - set(words(path, folds["fold2"], FOLDS))
-    if lacking:
+    if lacking := set(FOLDS) - set(words(path, folds["fold2"], FOLDS)):
         raise unreadable(path, f"nobody in {min(lacking)}")
     return folds
 
 
 def _features(path: Path, frame: pd.DataFrame) -> FloatArray:
-    parts = []
-    for name in frame.columns:
-        if name == AGE:
-            parts.append((np.clip(integers(path, frame[name], 0, 130), *AGE_RANGE) - AGE_CENTRE) / AGE_SCALE)
-        else:
-            parts.append(integers(path, frame[name], 0, 1).astype(np.float64))
-    return np.stack(parts, axis=1).astype(np.float32)
+    columns = [integers(path, frame[name], 0, 130 if name == AGE else 1) for name in frame.columns]
+    features = np.stack(columns, axis=1).astype(np.float64)
+    age = list(frame.columns).index(AGE)
+    features[:, age] = (np.clip(features[:, age], *AGE_RANGE) - AGE_CENTRE) / AGE_SCALE
+    return features.astype(np.float32)
 
 
 def encode_survival(path: Path, frame: pd.DataFrame) -> LabelArray:
@@ -117,7 +104,6 @@ DATASET: Final = SiloedDataset(
         classes=0,
         users=200,
         silos=6,
-        allocation="zipf",
         survival=True,
         scaling="age (years - 60) / 15, round public numbers; all other inputs are 0/1; time in years of 365.25 days",
         quirks=(

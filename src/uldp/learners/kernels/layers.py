@@ -192,12 +192,7 @@ def _dropout(rate: float, whole_channels: bool, form: Form, number: int) -> Oper
     if not rate:
         return None
     threshold, factor = (0, 0.0) if rate >= 1.0 else (round((1.0 - rate) * 65536), 1.0 / (1.0 - rate))
-    columns = {
-        at.KIND: at.DROPOUT,
-        at.LAYER: number,
-        at.THRESHOLD: threshold,
-        at.WHOLE_CHANNELS: int(whole_channels),
-    }
+    columns = {at.KIND: at.DROPOUT, at.LAYER: number, at.THRESHOLD: threshold, at.WHOLE_CHANNELS: int(whole_channels)}
     return Operation(columns, form, form, factor, per_record={at.MASK: form.size}, in_place=True)
 
 

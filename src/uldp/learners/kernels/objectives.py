@@ -9,17 +9,7 @@ import numpy as np
 from uldp.learners.kernels.jit import inlined, kernel, stay_apart
 from uldp.learners.kernels.maths import exp, log, logistic
 from uldp.learners.kernels.randomness import sort_stably
-from uldp.learners.kernels.simd import (
-    LANES,
-    clear_lanes,
-    first,
-    load,
-    splat,
-    spread_like,
-    store,
-    total,
-    whole,
-)
+from uldp.learners.kernels.simd import LANES, clear_lanes, first, load, splat, spread_like, store, total, whole
 
 CROSS_ENTROPY: Final = 0
 LOGISTIC: Final = 1

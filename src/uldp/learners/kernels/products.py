@@ -449,7 +449,7 @@ def _row_totals(context, ws, source):
 
 @inlined
 def row_totals(ws, source):
-    """The sums of eight vectors that lie one after the other: what ``total`` gives for each, bit by bit."""
+    """The sums of eight vectors that lie one after the other: what ``total`` gives for each, bit for bit."""
     check(ws, source, source + LANES * LANES)
     return _row_totals(ws, source)
 

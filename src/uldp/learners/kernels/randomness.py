@@ -1,6 +1,6 @@
 """Order of records and dropout: the hashes of ``uldp.learners.randomness``, one user at a time.
 
-The same words come out as there, bit by bit (the tests compare them): a dropout decision belongs to (user, step,
+The same words come out as there, bit for bit (the tests compare them): a dropout decision belongs to (user, step,
 layer, position of the record in its batch, unit), an order of records to (user, epoch).
 """
 
@@ -14,17 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from uldp.learners.kernels.jit import inlined, kernel, stay_apart
-from uldp.learners.kernels.simd import (
-    LANES,
-    Builder,
-    Value,
-    check,
-    constant,
-    first,
-    spread,
-    spread_like,
-    store_vector,
-)
+from uldp.learners.kernels.simd import LANES, Builder, Value, check, constant, first, spread, spread_like, store_vector
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _STEP: Final = np.uint64(0xD1B54A32D192ED03)

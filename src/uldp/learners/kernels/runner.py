@@ -1,7 +1,7 @@
 """Runs programs on a silo's records: users in blocks, blocks on threads, one user after the other within a block.
 
 A user's row is computed by one thread, in a workspace in which nothing is read that was not written for this user. So
-it depends on that user's records, on x and on the keys alone, bit by bit, whoever else is there.
+it depends on that user's records, on x and on the keys alone, bit for bit, whoever else is there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LITTLE_WORK: Final = 3 * 10**6
 
 
 @functools.cache
-def _compiled() -> Any:
+def compiled_interpreter() -> Any:
     """The interpreter, with its compiled code on disk."""
     from uldp.learners.kernels.cache import keep_on_disk
     from uldp.learners.kernels.interpreter import run
@@ -148,13 +148,7 @@ class Runner:
     # --- blocks ---------------------------------------------------------------------------------------------------
 
     def _users(
-        self,
-        what: int,
-        x: Vector,
-        table: Table,
-        groups: Groups,
-        settings: Settings,
-        options: tuple[int, int, int],
+        self, what: int, x: Vector, table: Table, groups: Groups, settings: Settings, options: tuple[int, int, int]
     ) -> Iterator[tuple[IntArray, Rows]]:
         start = self._start(x)
         _check(self.program, table, groups, what)
@@ -182,7 +176,7 @@ class Runner:
 
     def _start(self, x: Vector) -> npt.NDArray[Any]:
         """The parameters as they lie in the workspace."""
-        _compiled()  # here, not in several threads at once
+        compiled_interpreter()  # here, not in several threads at once
         places = self.program.places
         start = np.zeros(len(places) + LANES, dtype=self.dtype)
         inside = places >= 0
@@ -212,7 +206,7 @@ class Runner:
             np.array(options, dtype=np.int64), start, program.places, table.features, table.labels,
             users.records, users.starts, users.counts, users.keys,
         )  # fmt: skip
-        _compiled()(
+        compiled_interpreter()(
             what,
             self._workspace(),
             self._allocate(int(head[at.INTEGERS]) + 4 * most, np.int64),

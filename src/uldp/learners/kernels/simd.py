@@ -130,8 +130,7 @@ where_greater = _elementwise(4, lambda b, s, x, y, z, w: b.select(b.fcmp_ordered
 where_at_most = _elementwise(4, lambda b, s, x, y, z, w: b.select(b.fcmp_ordered("<=", x, y), z, w))
 #: z where x > y or x is NaN, else w: what a maximum takes, so that NaN is passed on.
 where_new_maximum = _elementwise(
-    4,
-    lambda b, s, x, y, z, w: b.select(b.or_(b.fcmp_ordered(">", x, y), b.fcmp_unordered("uno", x, x)), z, w),
+    4, lambda b, s, x, y, z, w: b.select(b.or_(b.fcmp_ordered(">", x, y), b.fcmp_unordered("uno", x, x)), z, w)
 )
 #: z where x == y, else w. A NaN in x or y gives w.
 where_equal = _elementwise(4, lambda b, s, x, y, z, w: b.select(b.fcmp_ordered("==", x, y), z, w))

@@ -27,9 +27,17 @@ from uldp.vectors import FixedPoint, Vector
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """What everybody knows about a federation: |U|, |S| and the number d of parameters.
+    """What everybody knows about a federation. A release depends on it and on the settings alone.
 
-    ``rounding``: by how many units the aggregation rounds each coordinate of the total, at a point that may be known.
+    Args:
+        users: |U|, the number of user indices.
+        silos: |S|.
+        dimension: d, the number of model parameters.
+        rounding: By how many units the aggregation rounds each coordinate of the total, at a point that may be known.
+
+    Example:
+        >>> PublicFacts(users=100, silos=5, dimension=10)
+        PublicFacts(users=100, silos=5, dimension=10, rounding=0)
     """
 
     users: int
@@ -42,16 +50,23 @@ class PublicFacts:
 class Adversary:
     """Whose view is bounded: anyone who sees the released models, the server, or some silos that collude.
 
-    ``dropped`` silos sent nothing, and their shares of the noise are missing from the total. The aggregation decides
-    whether the server sees each silo's sum (``sums``) and whether the adversary knows which users were sampled
-    (``sample``; the public never does).
+    Args:
+        who: ``public``, ``server`` or ``silos``.
+        colluding: How many silos collude, where ``who`` is ``silos``.
+        dropped: How many silos sent nothing; their shares of the noise are missing from the total.
+        sees_silo_sums: Whether the server sees each silo's sum; the aggregation decides.
+        knows_sample: Whether the adversary knows which users were sampled; the public never does.
+
+    Example:
+        >>> Adversary("silos", colluding=2).shares(PublicFacts(users=100, silos=5, dimension=10))
+        3
     """
 
     who: Literal["public", "server", "silos"] = "public"
     colluding: int = 1
     dropped: int = 0
-    sums: bool = True
-    sample: bool = True
+    sees_silo_sums: bool = True
+    knows_sample: bool = True
 
     def shares(self, facts: PublicFacts) -> int:
         """How many shares of the noise this adversary cannot subtract from the total."""
@@ -68,13 +83,25 @@ class SiloPart(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Release(ABC):
-    """What all silos together release in a round."""
+    """What all silos together release in a round: sensitivity, encoding, noise and event in one frozen value.
+
+    Args:
+        facts: The federation it is made for.
+        user_sampling: Which users take part in a round.
+        silo_sampling: Which silos take part in a round.
+        dropout_tolerance: How many shares of the noise may be missing or known without a larger epsilon.
+
+    Example:
+        >>> from uldp.privacy.releases import GaussianSum
+        >>> release = GaussianSum(facts=PublicFacts(100, 5, 10), clip=1.0, noise_multiplier=5.0)
+        >>> release.unit, round(release.event(5).noise_multiplier, 6), round(release.event(4).noise_multiplier, 6)
+        ('user', 5.0, 4.472136)
+    """
 
     facts: PublicFacts
     user_sampling: UserSampling = field(default_factory=UserSampling)
     silo_sampling: SiloSampling = field(default_factory=SiloSampling)
     dropout_tolerance: int = 0
-    """How many shares of the noise may be missing or known without a larger epsilon."""
 
     shared_noise: ClassVar[bool] = False
     """Whether the noise of the total is the sum of the silos' shares, which may be missing or known to some."""
@@ -99,7 +126,7 @@ class Release(ABC):
     ) -> Iterator[Contribution]:
         """A silo's rows, within what :meth:`event` assumes of them.
 
-        ``streams`` is for what may be known (order of records, dropout), ``secrets`` for what a claim rests on.
+        ``streams`` is for what may be known (order of records, dropout), ``secrets`` for what the guarantee rests on.
         """
 
     @abstractmethod
@@ -107,7 +134,7 @@ class Release(ABC):
         """What is released in a round in which ``silos_heard`` silos took part, for the accountant."""
 
     @property
-    def noise_scale(self) -> float:
+    def silo_noise_std(self) -> float:
         """The deviation of the noise that one silo adds to its sum, in units of the encoding."""
         return 0.0
 
@@ -126,16 +153,16 @@ class Release(ABC):
         """``uniform`` or ``records``, so that an aggregation can apply the weights itself; None for rows without."""
         return None
 
-    def weights(self, counts: IntArray, told: IntArray | None) -> Vector | None:
+    def weights(self, counts: IntArray, user_totals: IntArray | None) -> Vector | None:
         """w_su for all users of one silo, from this user's own counts only; None for weight 1."""
         return None
 
-    def select(self, data: SiloData, told: IntArray | None, streams: Streams) -> SiloData:
+    def select(self, data: SiloData, user_totals: IntArray | None, streams: Streams) -> SiloData:
         """The records that take part, the same in every round."""
         return data
 
     def view(self, adversary: Adversary) -> Event:
-        """What an adversary sees of a round. A release that does not say claims nothing but towards the public."""
+        """What an adversary sees of a round. By default a release has a guarantee towards the public only."""
         return self.event(adversary.shares(self.facts)) if adversary.who == "public" else NonPrivate()
 
     def per_person(self) -> Mapping[int, Event]:
@@ -145,7 +172,7 @@ class Release(ABC):
     def check(self) -> None:
         """Refuse settings under which a sum could overflow or the noise would not be what the event says."""
         self.silo_sampling.check(self.facts.silos)
-        self.encoding.check_range(self.max_rows, self.noise_scale * self.facts.silos**0.5)
+        self.encoding.check_range(self.max_rows, self.silo_noise_std * self.facts.silos**0.5)
 
     def check_counts(self, counts: IntArray) -> None:  # noqa: B027
         """Refuse data that break what the guarantee assumes; only where all silos' counts are in one place."""
@@ -190,7 +217,7 @@ def views(release: Release, adversary: Adversary, releases: Sequence[int]) -> Ma
     was seen before, a user is sampled with probability at most q.
     """
     limit = release.user_sampling.max_participations
-    if limit and adversary.who != "public" and adversary.sample:
+    if limit and adversary.who != "public" and adversary.knows_sample:
         releases = sorted(releases, reverse=True)[:limit]
     event = release.view(adversary)
     return Counter(seen for count in releases for seen in merge([event] * count))

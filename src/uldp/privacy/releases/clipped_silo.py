@@ -46,7 +46,7 @@ class ClippedSilo(Release):
         return FixedPoint(limit=self.clip)
 
     @property
-    def noise_scale(self) -> float:
+    def silo_noise_std(self) -> float:
         # Algorithm 1, line 13: variance sigma^2 C^2 |S| in each silo
         return self.noise_multiplier * self.encoding.units * math.sqrt(self.facts.silos)
 
@@ -56,17 +56,17 @@ class ClippedSilo(Release):
         yield None, clip_rows(single_row(method.silo(x, data, learner, streams), self.facts.dimension), self.clip)
 
     def event(self, silos_heard: int) -> Event:
-        if self.noise_scale == 0 or silos_heard <= 0:
+        if self.silo_noise_std == 0 or silos_heard <= 0:
             return NonPrivate()
         # Each silo that is heard adds its noise, and moves by up to two clips.
-        multiplier = continuous_multiplier(self.noise_scale, silos_heard, self.encoding.units)
+        multiplier = continuous_multiplier(self.silo_noise_std, silos_heard, self.encoding.units)
         return sampled_gaussian(multiplier / (2 * silos_heard))
 
     def view(self, adversary: Adversary) -> Event:
-        # Every silo's vector has noise of its own: together they tell as much as their sum does in the worst case, and
+        # Every silo's vector has noise of its own: together they reveal as much as their sum in the worst case, and
         # silos that collude can subtract nobody else's noise. A silo that is silent has shown nothing.
         return self.event(self.facts.silos) if adversary.shares(self.facts) else NonPrivate()
 
     def check(self) -> None:
         super().check()
-        check_share(self.noise_scale)
+        check_share(self.silo_noise_std)

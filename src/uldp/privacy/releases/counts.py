@@ -13,18 +13,18 @@ from uldp.errors import MessageRefused
 
 
 class CountExchange(ABC):
-    """From all silos' record counts to what each silo is told about each user."""
+    """From all silos' record counts to what each silo learns about each user: a total, or how many records to keep."""
 
     shown_to_server: ClassVar[str] = "everybody's record counts"
     """What the server sees of it in the clear."""
     shown_to_silos: ClassVar[str]
 
     @abstractmethod
-    def tell(self, counts: IntArray) -> IntArray:
-        """(silos, users): what each silo is told, from the (silos, users) counts."""
+    def totals(self, counts: IntArray) -> IntArray:
+        """(silos, users): what each silo learns, from the (silos, users) counts."""
 
     @abstractmethod
-    def check(self, counts: IntArray, told: IntArray) -> None:
+    def check(self, counts: IntArray, user_totals: IntArray) -> None:
         """Refuse what cannot be true, given the silo's own counts."""
 
 
@@ -34,11 +34,11 @@ class RecordTotals(CountExchange):
 
     shown_to_silos: ClassVar[str] = "everybody's record totals"
 
-    def tell(self, counts: IntArray) -> IntArray:
+    def totals(self, counts: IntArray) -> IntArray:
         return np.broadcast_to(counts.sum(axis=0, dtype=np.int64), counts.shape)
 
-    def check(self, counts: IntArray, told: IntArray) -> None:
-        if (told < counts).any():
+    def check(self, counts: IntArray, user_totals: IntArray) -> None:
+        if (user_totals < counts).any():
             # Such totals would give weights above 1, and with them a larger sensitivity than the noise is made for.
             raise MessageRefused("a total is smaller than this silo's own count", location="method")
 
@@ -51,11 +51,11 @@ class RecordLimits(CountExchange):
 
     shown_to_silos: ClassVar[str] = "how many records of everybody to keep, which tells about the counts elsewhere"
 
-    def tell(self, counts: IntArray) -> IntArray:
+    def totals(self, counts: IntArray) -> IntArray:
         return keep_counts(counts, self.size)
 
-    def check(self, counts: IntArray, told: IntArray) -> None:
-        if (told > np.minimum(counts, self.size)).any():
+    def check(self, counts: IntArray, user_totals: IntArray) -> None:
+        if (user_totals > np.minimum(counts, self.size)).any():
             raise MessageRefused(
                 "told to keep more records of a user than group_size or than there are", location="method"
             )
@@ -79,8 +79,8 @@ def keep_counts(counts: IntArray, size: int) -> IntArray:
     order = (np.arange(silos)[:, None] + np.flatnonzero(over)[None, :]) % silos
     # Rank the remainders within each user, largest first.
     rank = np.lexsort((order, -rest.astype(np.float64)), axis=0)
-    location = np.empty_like(rank)
-    np.put_along_axis(location, rank, np.arange(silos)[:, None].repeat(rank.shape[1], 1), axis=0)
+    position = np.empty_like(rank)
+    np.put_along_axis(position, rank, np.arange(silos)[:, None].repeat(rank.shape[1], 1), axis=0)
     missing = size - base.sum(axis=0)
-    keep[:, over] = (base + (location < missing)).astype(np.int64)
+    keep[:, over] = (base + (position < missing)).astype(np.int64)
     return keep

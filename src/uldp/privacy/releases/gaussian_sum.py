@@ -41,12 +41,20 @@ WEIGHTINGS: Final = ("none", "uniform", "records")
 class GaussianSum(Release):
     """sum_s sum_u w_su clip(row_su, C) + N(0, sigma^2 C^2).
 
-    ``dropout_tolerance``: the silos' shares of the noise are made so large that sigma is kept although this many
-    shares are missing or known. ``max_silos``: a user has records in at most this many silos, 0 for no bound; it
-    matters without weights only.
+    Args:
+        clip: C.
+        noise_multiplier: sigma.
+        weighting: ``uniform`` (1/|S|), ``records`` (n_su / N_u) or ``none`` (1, so a user counts in every silo).
+        max_silos: A user has records in at most this many silos, 0 for no bound; it matters without weights only.
+        dropout_tolerance: The silos' shares of the noise are made so large that the total has sigma although this
+            many shares are missing or known.
 
-    >>> GaussianSum(facts=PublicFacts(100, 5, 10), clip=1.0, noise_multiplier=5.0, weighting="uniform").event(5)
-    Gaussian(noise_multiplier=4.999999999999984)
+    Raises:
+        ConfigError: A value outside its range.
+
+    Example:
+        >>> GaussianSum(facts=PublicFacts(100, 5, 10), clip=1.0, noise_multiplier=5.0).event(5)
+        Gaussian(noise_multiplier=4.999999999999984)
     """
 
     clip: float
@@ -72,7 +80,7 @@ class GaussianSum(Release):
         return FixedPoint(limit=self.clip)
 
     @property
-    def noise_scale(self) -> float:
+    def silo_noise_std(self) -> float:
         # Algorithm 3, lines 17 and 24: variance sigma^2 C^2 / |S| in each silo; without those that may be missing
         shares = max(1, self.facts.silos - self.dropout_tolerance)
         return self.noise_multiplier * self.encoding.units / math.sqrt(shares)
@@ -105,13 +113,13 @@ class GaussianSum(Release):
     def exchange(self) -> CountExchange | None:
         return RecordTotals() if self.weighting == "records" else None
 
-    def weights(self, counts: IntArray, told: IntArray | None) -> Vector | None:
+    def weights(self, counts: IntArray, user_totals: IntArray | None) -> Vector | None:
         if not self._weighted:
             return None
         if self.weighting == "uniform":
             return uniform_weights(self.facts.users, self.facts.silos)
-        assert told is not None, "record weights need the totals"
-        return record_weights(counts, told)
+        assert user_totals is not None, "record weights need the totals"
+        return record_weights(counts, user_totals)
 
     def rows(
         self, method: SiloPart, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
@@ -147,8 +155,8 @@ class GaussianSum(Release):
     def view(self, adversary: Adversary) -> Event:
         if adversary.who == "public":
             return self.event(adversary.shares(self.facts))
-        rate = 1.0 if adversary.sample else self.user_sampling.rate
-        if adversary.who == "silos" or not adversary.sums:
+        rate = 1.0 if adversary.knows_sample else self.user_sampling.rate
+        if adversary.who == "silos" or not adversary.sees_silo_sums:
             return self._gaussian(adversary.shares(self.facts), self.sensitivity, rate)
         # A silo that sent nothing has shown nothing.
         return self._gaussian(self.facts.silos, self._sensitivity_of_sums, 1.0)
@@ -166,10 +174,10 @@ class GaussianSum(Release):
 
     def _gaussian(self, shares: int, sensitivity: float, sample_rate: float) -> Event:
         """The sampled Gaussian of ``shares`` shares of noise against ``sensitivity`` clips."""
-        if self.noise_scale == 0 or shares <= 0:
+        if self.silo_noise_std == 0 or shares <= 0:
             return NonPrivate()
         units = self.encoding.units
-        multiplier = continuous_multiplier(self.noise_scale, shares, units)
+        multiplier = continuous_multiplier(self.silo_noise_std, shares, units)
         # Rounding at a known point moves each of d coordinates by less than a unit more (docs/errata.md, U13).
         sensitivity *= 1 + self.facts.rounding * math.sqrt(self.facts.dimension) / units
         return sampled_gaussian(multiplier / sensitivity, sample_rate)
@@ -182,7 +190,7 @@ class GaussianSum(Release):
             self.dropout_tolerance,
             f"from 0 to below the number of silos ({self.facts.silos}): somebody must add noise",
         )
-        check_share(self.noise_scale)
+        check_share(self.silo_noise_std)
         require(
             self.silo_sampling.all_silos or not self.user_sampling.private,
             "method.fraction",

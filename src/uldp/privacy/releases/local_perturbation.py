@@ -1,7 +1,7 @@
 """Values that every client perturbs itself, weight by weight (local DP; SRR-FL and its rivals).
 
 Guarantee. The mechanism is epsilon-DP for one weight, whatever its value. A client's data move all of its weights, so a
-round costs ``dimension`` times epsilon towards whoever can tell whose values they are, the server included. Nobody need
+round costs ``dimension`` times epsilon towards whoever knows whose values they are, the server included. Nobody need
 be trusted, and the client as a whole is protected: its records could have been any others.
 """
 
@@ -43,7 +43,7 @@ class Layer:
     def at(self, x: Vector) -> LocalMechanism:
         """The mechanism with a range as wide as the present weights ``x`` ask for.
 
-        The global model is public, so this tells nothing. The median does not follow its few noisiest weights.
+        The global model is public, so this reveals nothing. The median does not follow its few noisiest weights.
         """
         mechanism = self.mechanism
         followed = 2 * float(np.median(np.abs(x - mechanism.center))) if len(x) else 0.0

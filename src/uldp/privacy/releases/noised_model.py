@@ -137,13 +137,13 @@ class NoisedModel(Release):
         """Where users are sampled: in how many silos of one round one may have records."""
         return min(self.max_silos or self.facts.silos, max(1, self.silo_sampling.per_round(self.facts.silos)))
 
-    def select(self, data: SiloData, told: IntArray | None, streams: Streams) -> SiloData:
+    def select(self, data: SiloData, user_totals: IntArray | None, streams: Streams) -> SiloData:
         if self.sampling == "items":
             return data.take(some_of_each(data.users, self.max_items, streams))
         if self.group_size is None:
             return data
-        assert told is not None, "a limit on a user's records over all silos needs the counts"
-        return data.take(kept_records(data.users, told, streams))
+        assert user_totals is not None, "a limit on a user's records over all silos needs the counts"
+        return data.take(selected_records(data.users, user_totals, streams))
 
     # --- DP-SGD ---------------------------------------------------------------------------------------------------
 
@@ -276,18 +276,18 @@ def some_of_each(users: IntArray, most: int, streams: Streams) -> Mask:
     return chosen
 
 
-def kept_records(users: IntArray, told: IntArray, streams: Streams) -> Mask:
-    """Which records take part: ``told[u]`` of user u's, drawn from a stream of user u's own."""
+def selected_records(users: IntArray, user_totals: IntArray, streams: Streams) -> Mask:
+    """Which records take part: ``user_totals[u]`` of user u's, drawn from a stream of user u's own."""
     flag = np.zeros(len(users), dtype=np.bool_)
     order = np.argsort(users, kind="stable")
-    counts = np.bincount(users, minlength=len(told))
+    counts = np.bincount(users, minlength=len(user_totals))
     starts = np.cumsum(counts) - counts
     for user in np.flatnonzero(counts):
         own = order[starts[user] : starts[user] + counts[user]]
-        if told[user] >= counts[user]:
+        if user_totals[user] >= counts[user]:
             flag[own] = True
-        elif told[user]:
-            flag[streams.child("user", int(user)).generator().permutation(own)[: told[user]]] = True
+        elif user_totals[user]:
+            flag[streams.child("user", int(user)).generator().permutation(own)[: user_totals[user]]] = True
     return flag
 
 

@@ -28,8 +28,8 @@ class IntegerSum:
     """The exact integer sum of encoded rows.
 
     A row that is not finite counts as zero. It has to count as *something* of norm at most the clip: an error here
-    would tell about one user's records. Without privacy it is an error. ``saturated`` counts coordinates that were cut
-    off at the range, ``left_out`` rows that count as zero; the latter stays in the silo.
+    would reveal something about one user's records. Without privacy it is an error. ``saturated`` counts coordinates
+    that were cut off at the range, ``left_out`` rows that count as zero; the latter stays in the silo.
     """
 
     def __init__(self, encoding: FixedPoint, dimension: int, weights: Vector | None, *, private: bool = True) -> None:

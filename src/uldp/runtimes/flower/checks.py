@@ -23,12 +23,10 @@ from uldp.errors import ConfigError, UldpError
 from uldp.experiment.config import Experiment
 from uldp.experiment.foreign import foreign_code
 from uldp.experiment.parties import check_deployable, prepare_server, prepare_silo
-from uldp.protocol.messages import AskKey
 from uldp.runs.files import private_folder
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.internals import VERSION, check_installed
-from uldp.runtimes.flower.processes import Address
-from uldp.runtimes.flower.reach import connection_problem
+from uldp.runtimes.flower.processes import Address, connection_problem
 from uldp.runtimes.policy import Charging, OwnLedger, Policy, shown_by_a_round, spent
 from uldp.runtimes.silo_state import experiments_in, ledger_name
 
@@ -81,7 +79,11 @@ def examine(
     """Everything that can be said about this machine's part."""
     found = [*machine_findings(), *_experiment(experiment, rehearsal)]
     if server is not None:
-        found += _server(experiment, server)
+        found.append(port_finding(server.address))
+        if missing := missing_test(experiment):
+            found.append(Finding("test set", False, missing))
+        if server.certificates is not None:
+            found += certificate_findings(server.certificates, server.address.host)
     for silo in silos:
         found += _silo(experiment, silo)
     return found
@@ -104,36 +106,31 @@ class ForeignCodeRefused(ConfigError):
 
 
 class CodeGate:
-    """Lets foreign code run if it was told so, or if the owners of all silos have named it; never against a policy."""
+    """Lets foreign code run with ``run_code``, or if the owners of all silos have named it; never against a policy."""
 
-    def __init__(self, policies: Sequence[Policy], *, told: bool) -> None:
+    def __init__(self, policies: Sequence[Policy], *, run_code: bool) -> None:
         self._policies = policies
-        self._told = told
+        self._run_code = run_code
         self.findings: list[Finding] = []
 
     def __call__(self, tree: Any) -> None:
-        if not foreign_code(tree):
+        code, unchecked = foreign_code(tree), "it was not run, and what depends on it was not checked"
+        if not code:
             return
-        self.findings = [self._finding(tree)]
-        if not self.findings[0].well:
-            raise ForeignCodeRefused(self.findings[0].said, location="code")
-
-    def _finding(self, tree: Any) -> Finding:
-        code = foreign_code(tree)
-        listed = ", ".join(map(str, code))
+        listed, allowed = ", ".join(map(str, code)), self._run_code
+        allowed |= bool(self._policies) and all(policy.lists(code) for policy in self._policies)
+        said = f"runs {listed}, which is not uldp's"
+        if not allowed:
+            remedy = "Read that code, then add --run-code, or name it in policy.allowed_code"
+            said = f"the experiment {said}; {unchecked}. {remedy}"
         try:
             for policy in self._policies:
                 policy.check_names(tree)
         except ConfigError as error:
-            return Finding("code", False, f"{error}; it was not run, and what depends on it was not checked")
-        if self._told or (self._policies and all(policy.lists(code) for policy in self._policies)):
-            return Finding("code", True, f"runs {listed}, which is not uldp's")
-        return Finding(
-            "code",
-            False,
-            f"the experiment runs {listed}, which is not uldp's; it was not run, and what depends on it was not "
-            "checked. Read that code, then add --run-code, or name it in policy.allowed_code",
-        )
+            allowed, said = False, f"{error}; {unchecked}"
+        self.findings = [Finding("code", allowed, said)]
+        if not allowed:
+            raise ForeignCodeRefused(said, location="code")
 
 
 def machine_findings() -> Iterator[Finding]:
@@ -147,8 +144,8 @@ def machine_findings() -> Iterator[Finding]:
     yield Finding("versions", True, ", ".join(f"{name} {number}" for name, number in versions().items()))
     yield _tried("Flower", flower)
     free = shutil.disk_usage(".").free
-    enough = free >= MIN_FREE_BYTES
-    yield Finding("disk", enough, f"{free / 2**30:.1f} GB are free here" + ("" if enough else "; free some space"))
+    found = f"{free / 2**30:.1f} GB are free here"
+    yield _judged("disk", free >= MIN_FREE_BYTES, found, f"{found}; free some space")
 
 
 def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
@@ -165,7 +162,7 @@ def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
     yield Finding("digest", True, f"{plan.digest[:12]}, for all parties the same")
     yield Finding("silos", True, ", ".join(plan.silos))
     for section, given, needed in (
-        ("aggregation.identities", experiment.aggregation.identities, AskKey in plan.setup),
+        ("aggregation.identities", experiment.aggregation.identities, plan.aggregation.agrees_keys),
         ("deployment.nodes", experiment.deployment.nodes, True),
     ):
         if not given and not needed:
@@ -176,23 +173,13 @@ def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
         yield _judged(section, not odd, f"{len(given)} public keys", problem)
 
 
-def _server(experiment: Experiment, server: ServerSide) -> Iterator[Finding]:
-    yield port_finding(server.address)
-    if missing := missing_test(experiment):
-        yield Finding("test set", False, missing)
-    if server.certificates is not None:
-        yield from certificate_findings(server.certificates, server.address.host)
-
-
 def missing_test(experiment: Experiment) -> str:
     """What to say about a test file that is not here; empty if it is, or none is wanted."""
     test = experiment.data.test
     if experiment.data.dataset is not None or test is None or (experiment.base / test).exists():
         return ""
-    return (
-        f"data.test: no file {str(experiment.base / test)!r}; the server measures the model on it, so put it there, or "
-        "there will be no metrics"
-    )
+    missing = f"data.test: no file {str(experiment.base / test)!r}"
+    return f"{missing}; the server measures the model on it, so put it there, or there will be no metrics"
 
 
 def port_finding(address: Address) -> Finding:
@@ -224,40 +211,31 @@ def certificate_findings(folder: Path, host: str) -> list[Finding]:
     needed = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     names = _names(own)
     listed = ", ".join(names)
-    named, signed = any(_covers(name, needed) for name in names), _signed(own, chain, roots)
+    wildcard = f"*.{needed.partition('.')[2]}" if "." in needed else needed
+    named = bool({needed.lower(), wildcard.lower()} & {name.lower() for name in names})
     return [
         *(_validity("authority", root) for root in roots),
         *(_validity("between", link) for link in chain),
         _validity("certificate", own),
-        _judged("its authority", signed, "signed by ca.crt", "not by ca.crt"),
+        _judged("its authority", _signed(own, chain, roots), "signed by ca.crt", "not by ca.crt"),
         _judged("its key", fits, "fits", "server.key does not belong to server.pem"),
         _judged("its names", named, listed, f"{needed} is not among {listed or 'none'}; make a new one"),
         _private(folder / credentials.SERVER_KEY),
     ]
 
 
-def _covers(name: str, host: str) -> bool:
-    """Whether a name of a certificate, which may begin with ``*.``, is this host's."""
-    name, host = name.lower(), host.lower()
-    return name == host or (name.startswith("*.") and name[1:] == "." + host.partition(".")[2] and "." in host)
-
-
 def _signed(own: x509.Certificate, chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]) -> bool:
     """Whether one of ``roots`` signed it, or somebody in ``chain`` whom one of them signed."""
-    if any(_issued(own, root) for root in roots):
+
+    def issued(by: x509.Certificate) -> bool:
+        try:
+            own.verify_directly_issued_by(by)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
         return True
-    return any(
-        _issued(own, link) and _signed(link, [*chain[:location], *chain[location + 1 :]], roots)
-        for location, link in enumerate(chain)
-    )
 
-
-def _issued(own: x509.Certificate, by: x509.Certificate) -> bool:
-    try:
-        own.verify_directly_issued_by(by)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
+    further = [link for link in chain if link != own]
+    return any(map(issued, roots)) or any(issued(link) and _signed(link, further, roots) for link in further)
 
 
 def _names(certificate: x509.Certificate) -> list[str]:
@@ -277,16 +255,14 @@ def _validity(what: str, certificate: x509.Certificate) -> Finding:
 
 def _private(file: Path) -> Finding:
     mode = stat.S_IMODE(file.stat().st_mode)
-    well = not mode & 0o077
-    return Finding(file.name, well, f"mode {mode:o}" + ("" if well else f"; others may read it: chmod 600 {file}"))
+    said = f"mode {mode:o}"
+    return _judged(file.name, not mode & 0o077, said, f"{said}; others may read it: chmod 600 {file}")
 
 
 def _silo(experiment: Experiment, silo: SiloSide) -> Iterator[Finding]:
     def data() -> str:
-        prepared = prepare_silo(experiment, silo.name, silo.data, rehearsal=True)
-        data = prepared.data(silo.name)
-        users = len(set(data.users.tolist()))
-        return f"{len(data)} records of {users} users fit the experiment"
+        data = prepare_silo(experiment, silo.name, silo.data, rehearsal=True).data(silo.name)
+        return f"{len(data)} records of {len(set(data.users.tolist()))} users fit the experiment"
 
     def policy() -> str:
         known = prepare_server(experiment, rehearsal=True)
@@ -317,9 +293,8 @@ def _state(experiment: Experiment, silo: SiloSide, folder: Path) -> str:
     begun = {one.digest: one for one in experiments_in(folder)} if (folder / "experiments").is_dir() else {}
     mine = begun.get(known.plan.digest)
     if mine is not None and (mine.over or mine.round):
-        return f"{spent(ledger)}; this experiment was begun, " + (
-            "and is over" if mine.over else f"round {mine.round} was the last"
-        )
+        stands = "and is over" if mine.over else f"round {mine.round} was the last"
+        return f"{spent(ledger)}; this experiment was begun, {stands}"
     shown = shown_by_a_round(known.plan, known.no_guarantee)
     Charging(ledger, known.plan.digest, "", shown).check(None, known.plan.rounds)
     return spent(ledger)
@@ -331,15 +306,13 @@ def _keys(experiment: Experiment, silo: str, folder: Path) -> Iterator[Finding]:
     except UldpError as error:
         yield Finding(f"keys of {silo}", False, str(error))
         return
-    told = {
-        "aggregation.identities": (experiment.aggregation.identities, public.identity),
-        "deployment.nodes": (experiment.deployment.nodes, public.node),
-    }
-    for section, (given, own) in told.items():
-        if silo not in given:
-            continue  # said above, if that is a problem
+    for section, given, own in (
+        ("aggregation.identities", experiment.aggregation.identities, public.identity),
+        ("deployment.nodes", experiment.deployment.nodes, public.node),
+    ):
         problem = "is another key than the one here; compare the files"
-        yield _judged(f"{section}.{silo}", given.get(silo) == own, "is this key", problem)
+        if silo in given:  # else it was said above, if that is a problem
+            yield _judged(f"{section}.{silo}", given[silo] == own, "is this key", problem)
     for name in (credentials.IDENTITY, credentials.NODE_KEY):
         yield _private(folder / name)
 
@@ -367,7 +340,7 @@ def _clock(superlink: Address, ca: Path) -> Finding:
     except (OSError, http.client.HTTPException) as error:
         return Finding("server", False, f"{superlink}: {error}; is a SuperLink there?")
     if said is None:
-        return Finding("server", True, "answers over TLS; it does not tell its time")
+        return Finding("server", True, "responds over TLS; it does not send its time")
     skew = abs(time.time() - parsedate_to_datetime(said).timestamp())
-    well = skew <= MAX_SKEW
-    return Finding("server", well, f"answers over TLS, clocks differ by {skew:.0f} s" + ("" if well else "; set them"))
+    found = f"responds over TLS, clocks differ by {skew:.0f} s"
+    return _judged("server", skew <= MAX_SKEW, found, f"{found}; set them")

@@ -1,7 +1,11 @@
-"""A program that was started here: watched, and stopped with everything that it started."""
+"""A program that was started here: watched, and stopped with everything that it started.
+
+``python -m uldp.runtimes.flower.child PID PROGRAM ...`` starts a program that ends when process PID, its parent, does.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,6 +19,7 @@ from typing import Final
 from uldp.runs.files import reported
 
 STOP_SECONDS: Final = 8.0
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, pause: float) -> bool:
@@ -32,10 +37,9 @@ class Child:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path) -> None:
         self.log = log
-        self.name = Path(command[0]).name
         with reported(log):
             handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        starter = [sys.executable, "-P", "-m", "uldp.runtimes.flower.launch", str(os.getpid())]
+        starter = [sys.executable, "-P", "-m", "uldp.runtimes.flower.child", str(os.getpid())]
         with os.fdopen(handle, "ab") as out:
             self._process = subprocess.Popen(
                 [*starter, *command],
@@ -46,10 +50,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self.pid = self._process.pid
 
     @property
     def ended(self) -> int | None:
@@ -60,14 +61,16 @@ class Child:
         """Ask it to end, then make it; what it started goes too, also what left the process group."""
         everybody = {pid: _started(pid) for pid in (self.pid, *descendants(self.pid))}
         if self.ended is None:
-            _signal([self.pid], signal.SIGTERM)
+            self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_SECONDS)
         # Numbers are used again: who began at another time is somebody else.
         left = [pid for pid, started in everybody.items() if _started(pid) == started]
         left += [pid for pid in group(self.pid) if pid not in left]
         for number in (signal.SIGTERM, signal.SIGKILL):
-            _signal([pid for pid in left if alive(pid)], number)
+            for pid in filter(alive, left):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
             wait_until(lambda: not any(map(alive, left)), STOP_SECONDS / 2, 0.05)
 
     def last_words(self, lines: int = 3) -> str:
@@ -79,7 +82,7 @@ class Child:
 
 
 _STATE, _PARENT, _SESSION, _STARTED = 0, 1, 3, 19
-"""Where that stands in /proc/PID/stat after the program's name; ``_STARTED`` is in the kernel's ticks."""
+"""Where that is in /proc/PID/stat after the program's name; ``_STARTED`` is in the kernel's ticks."""
 
 
 def _stat(pid: int) -> list[str]:
@@ -98,15 +101,11 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
 
 def descendants(pid: int) -> list[int]:
     """All processes below ``pid``."""
-    children: dict[int, list[int]] = {}
-    for child, fields in _processes():
-        children.setdefault(int(fields[_PARENT]), []).append(child)
-    found, parents = [], [pid]
-    while parents:
-        below = children.get(parents.pop(), [])
-        found += below
-        parents += below
-    return found
+    parents = {child: int(fields[_PARENT]) for child, fields in _processes()}
+    found = [pid]
+    for parent in found:  # which grows meanwhile
+        found += [child for child in parents if parents[child] == parent]
+    return found[1:]
 
 
 def group(session: int) -> list[int]:
@@ -125,7 +124,14 @@ def _started(pid: int) -> str:
     return next(iter(_stat(pid)[_STARTED:]), "")
 
 
-def _signal(pids: Sequence[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+def main() -> None:
+    """Ask Linux for a signal when the parent dies, then become the program. Elsewhere it is only started."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != int(sys.argv[1]):
+            raise SystemExit("uldp: who started this has gone")
+    os.execvp(sys.argv[2], sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

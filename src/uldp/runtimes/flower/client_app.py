@@ -17,8 +17,8 @@ from uldp.runtimes.flower.messages import ADDRESS_VARIABLE, MAX_BYTES, client_ap
 
 CONNECT_SECONDS: Final = 20.0
 """Seconds in which a silo's process may come (back) to its socket."""
-NO_RESPONSE: Final = b"the silo's process did not answer; the silo's own log says why"
-UNKNOWN_RESPONSE: Final = b"the silo's process answered with something unknown; the silo's own log says what"
+NO_RESPONSE: Final = b"the silo's process did not respond; the silo's own log says why"
+UNKNOWN_RESPONSE: Final = b"the silo's process responded with something unknown; the silo's own log says what"
 NOT_OURS: Final = b"not a message of this federation"
 """What leaves the silo when something is wrong here. Errors may name files: they go into the local log only."""
 
@@ -27,15 +27,15 @@ def forward(address: str, request: bytes, patience: float = CONNECT_SECONDS) -> 
     """The silo's response to ``request``: ("reply", bytes), ("refused", a sentence) or ("failed", a fixed sentence)."""
     try:
         # No timeout from here on: training takes as long as it takes, and a silo that dies closes the connection.
-        with frames.connect_within(address, patience) as sock:
-            header, body = frames.asked(sock, {"kind": "request"}, request, MAX_BYTES)
+        with frames.connect(address, patience=patience) as sock:
+            header, body = frames.ask(sock, {"kind": "request"}, request, MAX_BYTES)
     except UldpError as error:
-        print(f"no answer: {error}", flush=True)
+        print(f"no response: {error}", flush=True)
         return "failed", NO_RESPONSE
     kind = header.get("kind")
     if kind in ("reply", "refused"):
         return kind, body
-    print(f"an unknown answer: {kind!r}", flush=True)
+    print(f"an unknown response: {kind!r}", flush=True)
     return "failed", UNKNOWN_RESPONSE
 
 
@@ -55,7 +55,7 @@ def respond(content: Any, silo: str, address: str) -> Any:
 
 
 def make_app() -> Any:
-    """Flower's ``ClientApp``. The silo's name and socket stand in the node's configuration, which the silo wrote."""
+    """Flower's ``ClientApp``. The silo's name and socket are in the node's configuration, which the silo wrote."""
     return client_app(lambda content, node: respond(content, str(node["silo"]), str(node["socket"])))
 
 

@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 from uldp.crypto.keys import SigningKey
 from uldp.errors import ConfigError, RunError, shown
 from uldp.rng import Secrets
-from uldp.runs.files import kept_key, private_folder, replace_file, reported
+from uldp.runs.files import private_folder, replace_file, reported, stored_key
 
 IDENTITY: Final = "identity.key"
 NODE_KEY: Final = "node.key"
@@ -42,7 +42,7 @@ _PEM: Final = serialization.Encoding.PEM
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What a silo may show: its two public keys, as they stand in an experiment file."""
+    """What a silo may show: its two public keys, as in an experiment file."""
 
     silo: str
     identity: str
@@ -74,7 +74,7 @@ def make_silo_keys(silo: str, folder: Path) -> PublicKeys:
         _refuse_existing(folder, (IDENTITY, NODE_KEY))
     private_folder(folder)
     try:
-        kept_key(folder / IDENTITY)
+        stored_key(folder / IDENTITY)
         if folder / NODE_KEY not in left:
             key = ec.generate_private_key(ec.SECP384R1())
             secret = key.private_bytes(_PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
@@ -113,19 +113,18 @@ def _own(file: Path) -> bytes:
     except OSError as error:
         raise RunError(f"{error.strerror}", location=str(file), value=str(file)) from error
     if mode & 0o077:
-        raise ConfigError(
-            f"others may read it (mode {mode:o}); chmod 600 {file}", location=str(file), value=f"{mode:o}"
-        )
+        why = f"others may read it (mode {mode:o}); chmod 600 {file}"
+        raise ConfigError(why, location=str(file), value=f"{mode:o}")
     return secret
 
 
 def tie_to_state(keys: Path, state: Path) -> None:
-    """Let these keys answer from one folder of state only.
+    """Let these keys respond from one folder of state only.
 
-    Another folder has another ledger, and other noise for a round that was answered from the first one.
+    Another folder has another ledger, and other noise for a round that was released from the first one.
     """
     if not check_tie(keys, state):
-        own = kept_key(state / STATE_ID).hex()
+        own = stored_key(state / STATE_ID).hex()
         replace_file(keys / STATE_ID, f"{own}\n{state.resolve()}\n".encode())
 
 
@@ -136,12 +135,9 @@ def check_tie(keys: Path, state: Path) -> bool:
         known = file.read_text().partition("\n")[0] if file.exists() else ""
         own = other.read_bytes().hex() if other.exists() else ""
     if known and known != own:
-        raise ConfigError(
-            f"these keys have answered from another folder, whose ledger and noise are not here; give that one, or "
-            f"make new keys ({file} says which folder it is)",
-            location="--state",
-            value=str(state),
-        )
+        why = "these keys were used with another folder, whose ledger and noise are not here; give that one, or"
+        why = f"{why} make new keys ({file} says which folder it is)"
+        raise ConfigError(why, location="--state", value=str(state))
     return bool(known)
 
 
@@ -150,9 +146,8 @@ def _node_key(file: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_ssh_private_key(secret, password=None)
     except (ValueError, TypeError) as error:
-        raise RunError(
-            f"is not a private key ({error}); make keys with `uldp keys silo`", location=str(file)
-        ) from error
+        why = f"is not a private key ({error}); make keys with `uldp keys silo`"
+        raise RunError(why, location=str(file)) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise RunError("is not an ECDSA key; make keys with `uldp keys silo`", location=str(file))
     return key
@@ -164,7 +159,7 @@ def node_line(key: ec.EllipticCurvePublicKey) -> str:
 
 
 def node_line_of(pem: bytes) -> str:
-    """The same of a public key as Flower keeps it."""
+    """The same of a public key as Flower stores it."""
     key = serialization.load_pem_public_key(pem)
     return node_line(key) if isinstance(key, ec.EllipticCurvePublicKey) else ""
 
@@ -180,14 +175,14 @@ def make_certificates(folder: Path, hosts: Sequence[str], days: int) -> None:
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "uldp trial authority")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     root = (
-        _certificate(issuer, issuer, authority.public_key(), days)
+        certificate_builder(issuer, issuer, authority.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
         .sign(authority, hashes.SHA384())
     )
     server = (
-        _certificate(subject, issuer, own.public_key(), days)
+        certificate_builder(subject, issuer, own.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -202,9 +197,10 @@ def make_certificates(folder: Path, hosts: Sequence[str], days: int) -> None:
     replace_file(folder / SERVER, server.public_bytes(_PEM), mode=0o644)
 
 
-def _certificate(
+def certificate_builder(
     subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
+    """A certificate that is valid from now on, without extensions and not signed yet."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -218,17 +214,10 @@ def _certificate(
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+    signs = dict.fromkeys(("key_cert_sign", "crl_sign"), signs_certificates)
+    off = dict.fromkeys((*others, "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=not signs_certificates, **signs, **off)
 
 
 def _general_name(host: str) -> x509.GeneralName:
@@ -246,9 +235,5 @@ def _refuse_existing(folder: Path, names: Sequence[str]) -> None:
         with reported(folder):
             there = (folder / name).exists()
         if there:
-            raise RunError(
-                "is there already and is never overwritten; choose another folder (`uldp keys show` prints the public "
-                "lines of keys that are there)",
-                location=str(folder / name),
-                value=name,
-            )
+            why = "is there already and is never overwritten; choose another folder (`uldp keys show` prints the public"
+            raise RunError(f"{why} lines of keys that are there)", location=str(folder / name), value=name)

@@ -1,8 +1,8 @@
-"""What answers a SuperNode's messages, in place of ``flower-superexec``: one process for all of them.
+"""What responds to a SuperNode's messages, in place of ``flower-superexec``: one process for all of them.
 
 Flower's own program starts a new process for every message, which takes seconds however little that process imports.
-This one stays, asks the SuperNode for the next message, and answers it with our app and no other. Messages are handed
-out to who knows a secret that the silo made: another process of the same machine gets none.
+This one stays, asks the SuperNode for the next message, and responds to it with our app and no other. Messages are
+handed out to who knows a secret that the silo made: another process of the same machine gets none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STUCK_SECONDS: Final = 900.0
 
 
 def main() -> None:
-    """Answer until the SuperNode ends."""
+    """Respond until the SuperNode ends."""
     arguments = _arguments()
     internals.check_program()
     # Flower interrupts a process whose token is worth nothing any more; here that ends one message, not all.
@@ -42,14 +42,14 @@ def main() -> None:
         try:
             token = internals.acquire_task(client)
         except Exception as error:  # the SuperNode may be starting still; when it ends, this process does
-            print(f"the SuperNode does not answer: {type(error).__name__}", flush=True)
+            print(f"the SuperNode does not respond: {type(error).__name__}", flush=True)
             free.release()
             time.sleep(1.0)
             continue
         if token:
             # In a thread: a message of a run that ended with its SuperLink may never come, and Flower waits for it.
             task = (internals.connect_runtime(arguments, token), app, free)
-            threading.Thread(target=_answer, args=task, daemon=True).start()
+            threading.Thread(target=respond, args=task, daemon=True).start()
         else:
             free.release()
             time.sleep(POLL_SECONDS)
@@ -65,12 +65,12 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _answer(client: Any, app: Any, free: threading.BoundedSemaphore) -> None:
+def respond(client: Any, app: Any, free: threading.BoundedSemaphore) -> None:
     """One message, and then room for another."""
     try:
-        internals.answer_task(client, app)
+        internals.respond_to_task(client, app)
     except Exception as error:
-        print(f"a message was not answered: {first_line(error)}", flush=True)
+        print(f"a message got no response: {first_line(error)}", flush=True)
     finally:
         free.release()
 

@@ -1,13 +1,14 @@
 """A server or a silo of a real federation, with Flower's programs around it.
 
 Our processes drive and remember; Flower's are started, watched, and started again when they die. A SuperLink that was
-killed marks its run as failed and does not resume it: a new run is submitted, and asks again what was not answered.
+killed marks its run as failed and does not resume it: a new run is submitted, and sends again what got no response.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -17,13 +18,12 @@ from typing import Final, Self
 from uldp.errors import ConfigError, RunError, UldpError, first_line
 from uldp.experiment.build import Prepared
 from uldp.experiment.config import Experiment
-from uldp.runs.directory import CARRIER, RunDirectory
+from uldp.runs.directory import TRANSPORT, RunDirectory
 from uldp.runs.files import locked
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.internals import NOT_ADMITTED, check_installed
-from uldp.runtimes.flower.processes import Address, Home, NodeSide, Security, SuperLink, SuperNode
-from uldp.runtimes.flower.reach import connection_problem
-from uldp.runtimes.flower.transport import Exchange, Transport
+from uldp.runtimes.flower.processes import Address, Home, NodeSide, Security, SuperLink, SuperNode, connection_problem
+from uldp.runtimes.flower.transport import Exchange, FlowerTransport
 from uldp.runtimes.policy import Policy
 from uldp.runtimes.recording import OnRound, Result
 from uldp.runtimes.serving import Failed, Patience, Serving
@@ -41,7 +41,7 @@ LATE_SECONDS: Final = 30.0
 ADMISSION_SECONDS: Final = 300.0
 """How long a silo's node tries to be let in, for instance before the server has registered its key."""
 SETTLED_SECONDS: Final = 30.0
-"""A node that has lived so long was let in, and has started what answers its messages."""
+"""A node that has lived so long was let in, and has started what responds to its messages."""
 RESTART_SECONDS: Final = 5.0
 """How long a node that has ended stays down."""
 REACH_SECONDS: Final = 20.0
@@ -60,22 +60,18 @@ class Where:
     """Whether a SuperLink is there already."""
 
     def __post_init__(self) -> None:
-        if self.security is None and not self.address.loopback:
-            raise ConfigError(
-                "without certificates only loopback is allowed; give --certificates", location="--insecure", value=self
-            )
         if self.security is not None:
             self.security.check()
+        elif not self.address.loopback:
+            why = "without certificates only loopback is allowed; give --certificates"
+            raise ConfigError(why, location="--insecure", value=self)
 
 
 def check_rehearsal(experiment: Experiment, address: Address, option: str) -> None:
     """Noise from a seed protects nobody, and a silo's own limit does not count it: it stays on one machine."""
     if experiment.run.secrets == "simulated" and not address.loopback:
-        raise ConfigError(
-            "a rehearsal (run.secrets = 'simulated') stays on this machine; take 127.0.0.1, or run.secrets = 'os'",
-            location=option,
-            value=str(address),
-        )
+        why = "a rehearsal (run.secrets = 'simulated') stays on this machine; take 127.0.0.1, or run.secrets = 'os'"
+        raise ConfigError(why, location=option, value=str(address))
 
 
 def node_keys(prepared: Prepared, security: Security | None) -> dict[str, str]:
@@ -85,13 +81,12 @@ def node_keys(prepared: Prepared, security: Security | None) -> dict[str, str]:
     given = prepared.experiment.deployment.nodes
     for silo in prepared.plan.silos:
         if silo not in given:
-            raise ConfigError(
-                "the silo's node key is missing; `uldp keys silo` makes it", location=f"deployment.nodes.{silo}"
-            )
+            why = "the silo's node key is missing; `uldp keys silo` makes it"
+            raise ConfigError(why, location=f"deployment.nodes.{silo}")
     return {silo: str(given[silo]) for silo in prepared.plan.silos}
 
 
-class _Supervisor:
+class _Supervisor(ABC):
     """A thread that keeps programs of Flower running until :meth:`end`."""
 
     join_seconds: float
@@ -115,11 +110,12 @@ class _Supervisor:
     def end(self) -> None:
         self._ended.set()
 
-    def _begin(self) -> None:
+    def _begin(self) -> None:  # noqa: B027
         """What must succeed before anything is supervised."""
 
+    @abstractmethod
     def _supervise(self) -> None:
-        raise NotImplementedError
+        """Supervise until :meth:`end`, in a thread of its own."""
 
 
 class ServerSupervisor(_Supervisor):
@@ -127,7 +123,7 @@ class ServerSupervisor(_Supervisor):
 
     join_seconds = 90.0
 
-    def __init__(self, superlink: SuperLink, transport: Transport, keys: Mapping[str, str], say: Say) -> None:
+    def __init__(self, superlink: SuperLink, transport: FlowerTransport, keys: Mapping[str, str], say: Say) -> None:
         super().__init__(say)
         self._superlink = superlink
         self._transport = transport
@@ -148,22 +144,19 @@ class ServerSupervisor(_Supervisor):
         while not self._ended.wait(1.0):
             try:
                 self._restart_what_ended()
-                self._say_who_is_late()
+                late = self._transport.pending(LATE_SECONDS)
+                if late and time.monotonic() - self._said > LATE_SECONDS:
+                    self._said = time.monotonic()
+                    self._say(f"waiting for {', '.join(late)}")
             except Exception as error:  # whatever it is: the server must not wait without anybody to look after Flower
-                why = str(error) if isinstance(error, UldpError) else first_line(error)
-                if self._no_room():
+                try:
+                    self._superlink.check_room()
+                except RunError as full:  # the run stops, as it does when its own files cannot be written
+                    self._transport.fail(full)
                     return
+                why = str(error) if isinstance(error, UldpError) else first_line(error)
                 self._say(f"Flower cannot be started again: {why}; trying on")
                 self._ended.wait(RESTART_SECONDS)
-
-    def _no_room(self) -> bool:
-        """Whether the disk is full. Then the run stops, as it does when its own files cannot be written."""
-        try:
-            self._superlink.check_room()
-        except RunError as full:
-            self._transport.fail(full)
-            return True
-        return False
 
     def _restart_what_ended(self) -> None:
         if not self._superlink.running:
@@ -175,60 +168,40 @@ class ServerSupervisor(_Supervisor):
             self._say("no run of Flower is there; submitting another")
             self._submit()
 
-    def _say_who_is_late(self) -> None:
-        late = self._transport.pending(LATE_SECONDS)
-        if late and time.monotonic() - self._said > LATE_SECONDS:
-            self._said = time.monotonic()
-            self._say(f"waiting for {', '.join(late)}")
-
 
 def serve(
-    prepared: Prepared,
-    directory: RunDirectory,
-    where: Where,
-    *,
-    patience: Patience,
-    on_round: OnRound,
-    say: Say,
+    prepared: Prepared, directory: RunDirectory, where: Where, *, patience: Patience, on_round: OnRound, say: Say
 ) -> Result:
     """Run the server's part of an experiment, begun or resumed, and leave the run directory of a simulation."""
     check_rehearsal(prepared.experiment, where.address, "--address")
 
     def trouble(failed: Mapping[str, Failed]) -> None:
         for silo, why in failed.items():
-            if not why.late:  # of those the supervisor tells
+            if not why.late:  # those are the supervisor's
                 say(f"silo {silo}: {why.reason.removeprefix(f'silo {silo}: ')}")
 
+    def note(exchange: Exchange) -> None:
+        """One line, for an owner who wants to know what the transport costs: times are not for others."""
+        stage, rounds = serving.stage
+        directory.append_private("traffic.jsonl", {"stage": stage, "rounds_done": rounds, **asdict(exchange)})
+
     with ExitStack() as until:
-        transport = Transport(
-            limit=prepared.plan.message_limit, on_exchange=lambda line: _note(directory, serving.stage, line)
-        )
+        transport = FlowerTransport(limit=prepared.plan.message_limit, on_exchange=note)
         until.callback(transport.close)
         serving = Serving(prepared, directory, transport, patience=patience, on_round=on_round, on_trouble=trouble)
-        if _settled(directory):
-            return serving.go()  # for show: nobody is asked anything
+        checkpoint = directory.state.load_checkpoint() if directory.finished else None
+        if directory.finished and (checkpoint is None or server_closed(checkpoint.server)):
+            return serving.go()  # for show: the result is written, and all silos were asked to close
         check_installed()
         keys = node_keys(prepared, where.security)
         until.enter_context(directory.locked())  # before anything is started that another process has started too
-        home = Home(directory.path / "private" / CARRIER)
+        home = Home(directory.private / TRANSPORT)
         superlink = SuperLink(home, where.address, where.security, transport.address, running=where.running)
         until.callback(superlink.end)
         until.callback(transport.close)  # the run hears of the end before Flower does
         until.enter_context(ServerSupervisor(superlink, transport, keys, say).attached())
         transport.wait_for_run(START_SECONDS)
         return serving.go()
-
-
-def _settled(directory: RunDirectory) -> bool:
-    """Whether the result is written, and all silos were asked to close."""
-    checkpoint = directory.state.load_checkpoint() if directory.finished else None
-    return directory.finished and (checkpoint is None or server_closed(checkpoint.server))
-
-
-def _note(directory: RunDirectory, stage: tuple[str, int], exchange: Exchange) -> None:
-    """One line per exchange, for an owner who wants to know what the transport costs: times are not for others."""
-    about = {"stage": stage[0], "rounds_done": stage[1]}
-    directory.append_private("traffic.jsonl", {**about, **asdict(exchange)})
 
 
 @dataclass(frozen=True)
@@ -245,34 +218,28 @@ class Joining:
         if self.ca is None and not self.superlink.loopback:
             raise ConfigError("without an authority only loopback is allowed; give --ca", location="--insecure")
         if self.ca is not None and not self.ca.is_file():
-            raise ConfigError(
-                "there is no certificate of the authority; ask the server's people for ca.crt",
-                location=str(self.ca),
-                value=str(self.ca),
-            )
+            why = "there is no certificate of the authority; ask the server's people for ca.crt"
+            raise ConfigError(why, location=str(self.ca), value=str(self.ca))
 
 
 def join(prepared: Prepared, joining: Joining, say: Say) -> None:
-    """Answer for one silo until the experiment is over."""
+    """Respond for one silo until the experiment is over."""
     check_installed()
     check_rehearsal(prepared.experiment, joining.superlink, "--superlink")
     experiment, keys = prepared.experiment, joining.keys
     identity = credentials.identity_of(keys) if keys is not None and experiment.aggregation.identities else None
-    if joining.ca is not None and keys is None:
-        raise ConfigError("are needed over TLS; `uldp keys silo` makes them", location="--keys")
-    if joining.ca is not None and keys is not None:
+    if joining.ca is not None:
         _check_node_key(experiment, prepared.silo, keys)
     with ExitStack() as until:
         if keys is not None:
-            taken = "another process answers with these keys; stop it first"
+            taken = "another process uses these keys; stop it first"
             until.enter_context(locked(keys / "lock", taken, str(keys)))
         # Paths of sockets must be short, and folders of state need not be.
         folder = until.enter_context(TemporaryFolder("silo"))
         address = f"unix:{folder.path / 'silo'}"
-        silo = until.enter_context(
-            SiloProcess(prepared, joining.state, address, identity=identity, policy=joining.policy)
-        )
-        if keys is not None:  # last: a start that failed has answered nothing
+        process = SiloProcess(prepared, joining.state, address, identity=identity, policy=joining.policy)
+        silo = until.enter_context(process)
+        if keys is not None:  # last: a start that failed has released nothing
             credentials.tie_to_state(keys, joining.state)
         node = until.enter_context(Node(joining, silo, address, say).attached())
         try:
@@ -283,15 +250,37 @@ def join(prepared: Prepared, joining: Joining, say: Say) -> None:
         raise node.trouble
 
 
-def _check_node_key(experiment: Experiment, silo: str, keys: Path) -> None:
+def _check_node_key(experiment: Experiment, silo: str, keys: Path | None) -> None:
     """With another silo's key a node would be let in as that silo, or not at all."""
-    told = str(experiment.deployment.nodes.get(silo, ""))
-    if told and told.split()[:2] != credentials.public_keys(silo, keys).node.split()[:2]:
-        raise ConfigError(
-            f"the node key in there is another than deployment.nodes.{silo}; compare the files",
-            location="--keys",
-            value=str(keys),
-        )
+    if keys is None:
+        raise ConfigError("are needed over TLS; `uldp keys silo` makes them", location="--keys")
+    agreed = str(experiment.deployment.nodes.get(silo, ""))
+    if agreed and agreed.split()[:2] != credentials.public_keys(silo, keys).node.split()[:2]:
+        why = f"the node key in there is another than deployment.nodes.{silo}; compare the files"
+        raise ConfigError(why, location="--keys", value=str(keys))
+
+
+@dataclass
+class ConnectionWatch:
+    """Says when the server cannot be reached, and when it can again: Flower's node would be silent about it."""
+
+    superlink: Address
+    ca: Path | None
+    say: Say
+    problem: str = ""
+    """Why the server could not be reached when that was tried last, at ``tried``."""
+    tried: float = 0.0
+
+    def look(self) -> None:
+        """Try to connect, every now and then."""
+        if time.monotonic() - self.tried < REACH_SECONDS:
+            return
+        before, self.problem = self.problem, connection_problem(self.superlink, self.ca)
+        self.tried = time.monotonic()
+        if self.problem and self.problem != before:
+            self.say(f"cannot reach {self.superlink} (trying on): {self.problem}")
+        elif before and not self.problem:
+            self.say(f"{self.superlink} responds now")
 
 
 class Node(_Supervisor):
@@ -301,24 +290,16 @@ class Node(_Supervisor):
 
     def __init__(self, joining: Joining, silo: SiloProcess, address: str, say: Say) -> None:
         super().__init__(say)
-        self._joining = joining
         self._silo = silo
-        self._address = address
         self._home = Home(joining.state / "flower")
-        self._problem = ""
-        """Why the server could not be reached when that was tried last, at ``_tried``."""
-        self._tried = 0.0
+        key = None if joining.ca is None or joining.keys is None else joining.keys / credentials.NODE_KEY
+        self._side = NodeSide(joining.superlink, joining.ca, key, {"silo": silo.name, "socket": address})
+        self._watch = ConnectionWatch(joining.superlink, joining.ca, say)
         self.trouble: RunError | None = None
 
-    def _start(self) -> SuperNode:
-        joining = self._joining
-        key = None if joining.ca is None or joining.keys is None else joining.keys / credentials.NODE_KEY
-        config = {"silo": self._silo.name, "socket": self._address}
-        return SuperNode(self._home, NodeSide(joining.superlink, joining.ca, key, config))
-
     def _why(self, node: SuperNode) -> str:
-        if self._problem:
-            return f"the server cannot be reached: {self._problem}"
+        if self._watch.problem:
+            return f"the server cannot be reached: {self._watch.problem}"
         said = node.last_words()
         if NOT_ADMITTED in said:
             return (
@@ -332,7 +313,7 @@ class Node(_Supervisor):
         # Linux ends a child with the thread that started it: the node lives in this one.
         try:
             self._keep_running()
-        except Exception as error:  # whatever it is: a silo without a node answers nobody, and must not look alive
+        except Exception as error:  # whatever it is: a silo without a node responds to nobody, and must not look alive
             self.trouble = RunError(f"Flower's node cannot be kept running: {first_line(error)}", location="join")
         finally:
             self._silo.stop()
@@ -344,7 +325,7 @@ class Node(_Supervisor):
         try:
             while not self._ended.is_set():
                 try:
-                    node = self._start()
+                    node = SuperNode(self._home, self._side)
                     well = max(well, self._outlive(node))
                     if self._ended.is_set() or self._silo.closed:
                         return
@@ -353,9 +334,8 @@ class Node(_Supervisor):
                 except (UldpError, OSError) as error:  # the disk is full, or a program is gone
                     why = str(error)
                 if time.monotonic() - well > ADMISSION_SECONDS:
-                    self.trouble = RunError(
-                        f"Flower's node does not stay up: {why}", location=str(self._joining.superlink)
-                    )
+                    where = str(self._side.superlink)
+                    self.trouble = RunError(f"Flower's node does not stay up: {why}", location=where)
                     return
                 if why != said:
                     self._say(f"Flower's node has ended and is started again: {why}")
@@ -369,29 +349,15 @@ class Node(_Supervisor):
         """Wait until a node has ended, or is not needed any more; when it was last well."""
         started, well, delivered = time.monotonic(), 0.0, node.delivered
         while not node.ended and not self._ended.wait(0.5):
-            self._try_server()
+            self._watch.look()
             if self._silo.closed:
-                self._await_delivery(node, delivered)
+                # Let the node bring the last response to the server: it is the first delivery after the others.
+                end = time.monotonic() + CLOSE_SECONDS
+                while node.delivered <= delivered and not node.ended and time.monotonic() < end:
+                    if self._ended.wait(0.1):
+                        break
                 break
             delivered = node.delivered
             if time.monotonic() - started > SETTLED_SECONDS:
                 well = time.monotonic()
         return well
-
-    def _await_delivery(self, node: SuperNode, before: int) -> None:
-        """Let the node bring the last response to the server: it is the first delivery after ``before`` others."""
-        end = time.monotonic() + CLOSE_SECONDS
-        while node.delivered <= before and not node.ended and time.monotonic() < end:
-            if self._ended.wait(0.1):
-                return
-
-    def _try_server(self) -> None:
-        """Say so when the server cannot be reached, and when it can again: Flower's node would be silent about it."""
-        if time.monotonic() - self._tried < REACH_SECONDS:
-            return
-        before, self._problem = self._problem, connection_problem(self._joining.superlink, self._joining.ca)
-        self._tried = time.monotonic()
-        if self._problem and self._problem != before:
-            self._say(f"cannot reach {self._joining.superlink} (trying on): {self._problem}")
-        elif before and not self._problem:
-            self._say(f"{self._joining.superlink} answers now")

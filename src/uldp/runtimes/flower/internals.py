@@ -2,7 +2,7 @@
 
 The other modules use what Flower documents (``flwr.app``, ``flwr.clientapp``, ``flwr.serverapp``, ``flwr.simulation``,
 its configuration and its command line). What is not documented, and may change with any release, is here: private
-modules, functions that are replaced, the Runtime API between a SuperNode and what answers its messages, the form of
+modules, functions that are replaced, the Runtime API between a SuperNode and what responds to its messages, the form of
 objects on the way, environment variables, and texts that are read. ``NEEDED`` names all of it, and
 :func:`check_installed` compares it with the Flower that is installed before anything is started.
 
@@ -186,7 +186,7 @@ def run_for_json(
             command, env=env, cwd=folder, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        raise RunError(f"no answer after {COMMAND_SECONDS:g} s", location=location) from None
+        raise RunError(f"no response after {COMMAND_SECONDS:g} s", location=location) from None
     start = done.stdout.find("{")
     try:
         tree = json.loads(done.stdout[start:]) if start >= 0 else {}
@@ -251,7 +251,7 @@ def run_serverapp(make_app: Callable[[], Any]) -> None:
 
     functions = {
         "install_from_fab": lambda *_, **__: None,
-        "get_fab_metadata": lambda *_: ("uldp/uldp-carrier", "1.0.0"),
+        "get_fab_metadata": lambda *_: ("uldp/uldp-transport", "1.0.0"),
         "get_project_config": lambda *_: {"tool": {"flwr": {"app": {"components": {"serverapp": "ours"}}}}},
         "get_fused_config_from_dir": lambda _, given: dict(given),
         "run_": run_ours,
@@ -300,8 +300,8 @@ def note_deliveries(file: Path) -> None:
 
 # --- The Runtime API of a SuperNode -----------------------------------------------------------------------------------
 
-TASK_FAILED: Final = "the silo could not answer; its own log says why"
-"""All that leaves the silo about an error in the process that answers."""
+TASK_FAILED: Final = "the silo could not respond; its own log says why"
+"""All that leaves the silo about an error in the process that responds."""
 _SIGNED_METHODS: Final = ("/flwr.proto.Runtime/AcquireTask",)
 
 
@@ -349,7 +349,7 @@ def acquire_task(client: Any) -> str:
     return str(found.token) if found.HasField("task") else ""
 
 
-def answer_task(client: Any, app: Any) -> None:
+def respond_to_task(client: Any, app: Any) -> None:
     """What Flower's ``run_clientapp`` does, without installing and loading what came with the run."""
     from flwr.app import Error, Message
     from flwr.common.constant import ErrorCode, SubStatus
@@ -370,7 +370,7 @@ def answer_task(client: Any, app: Any) -> None:
         push_message(client, reply, context)
     except Exception as error:  # the SuperNode lost the message, or the run is over: the next one may be well
         status, details = SubStatus.FAILED, TASK_FAILED
-        print(f"a message was not answered: {first_line(error)}", flush=True)
+        print(f"a message got no response: {first_line(error)}", flush=True)
     finally:
         push_task_output(client, context, status, details)
         heartbeat.stop()
@@ -458,12 +458,12 @@ def main() -> None:
     """As a program: ``check`` prints what is missing, ``nodes CONNECTION`` the nodes that a SuperLink knows."""
     match sys.argv[1:]:
         case ["check"]:
-            answer: dict[str, Any] = {"missing": missing_names()}
+            found: dict[str, Any] = {"missing": missing_names()}
         case ["nodes", connection]:
-            answer = {"nodes": _list_nodes(connection)}
+            found = {"nodes": _list_nodes(connection)}
         case other:
             raise SystemExit(f"check, or nodes CONNECTION, not {' '.join(other)!r}")
-    print(json.dumps({"success": True, **answer}))
+    print(json.dumps({"success": True, **found}))
 
 
 if __name__ == "__main__":

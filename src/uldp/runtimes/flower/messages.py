@@ -13,7 +13,7 @@ from uldp.errors import first_line
 MESSAGE_TYPE: Final = "query.carry"
 MAX_BYTES: Final = 1 << 40
 """Where nobody has named a limit. The sessions know how large a message may be; these processes only transport it."""
-ADDRESS_VARIABLE: Final = "ULDP_HUB"
+ADDRESS_VARIABLE: Final = "ULDP_TRANSPORT"
 """Where the ServerApp of a SuperLink that we started finds the transport. A run that names another is not ours."""
 _KEY: Final = "uldp"
 _PLAIN: Final = "uldp.bytes"

@@ -11,11 +11,13 @@ import json
 import os
 import shutil
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from uldp.errors import ConfigError, RunError
 from uldp.runs.files import private_folder, replace_file, reported
@@ -26,12 +28,13 @@ from uldp.runtimes.flower.messages import ADDRESS_VARIABLE
 from uldp.runtimes.flower.supernode import DELIVERED
 
 EXECUTOR: Final = "uldp.runtimes.flower.executor"
-"""What answers a SuperNode's messages; Flower's would start ``flwr-clientapp`` for every one."""
+"""What responds to a SuperNode's messages; Flower's would start ``flwr-clientapp`` for every one."""
 SUPERNODE: Final = "uldp.runtimes.flower.supernode"
 """Flower's program, which ends when it should."""
 RUNTIME: Final = "runtime"
 """The folder with the certificate of a SuperNode's own port."""
 START_SECONDS: Final = 60.0
+CONNECT_SECONDS: Final = 5.0
 MIN_FREE_BYTES: Final = 1 << 16
 """Bytes that must be free beside Flower's database."""
 CONNECTION: Final = "uldp"
@@ -77,14 +80,12 @@ class Home:
         private_folder(self.folder)
         self._commands = self.folder / "bin"
         private_folder(self._commands)
+        commands = {name: f'echo "uldp: {name} is not run here" >&2; exit 1' for name in internals.REFUSED_PROGRAMS}
         for name, module in internals.REPLACED_PROGRAMS.items():
             # Flower throws away what these print.
-            self._command(name, f'exec "{sys.executable}" -P -m {module} "$@" >>"$FLWR_HOME/{name}.log" 2>&1')
-        for name in internals.REFUSED_PROGRAMS:
-            self._command(name, f'echo "uldp: {name} is not run here" >&2; exit 1')
-
-    def _command(self, name: str, line: str) -> None:
-        replace_file(self._commands / name, f"#!/bin/sh\numask 077\n{line}\n".encode(), mode=0o700)
+            commands[name] = f'exec "{sys.executable}" -P -m {module} "$@" >>"$FLWR_HOME/{name}.log" 2>&1'
+        for name, line in commands.items():
+            replace_file(self._commands / name, f"#!/bin/sh\numask 077\n{line}\n".encode(), mode=0o700)
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Flower's environment. Our commands come first on the path, then those of this Python."""
@@ -110,14 +111,14 @@ class Home:
     def write_app(self) -> Path:
         """The app that is submitted. It has no code of its own but two lines; the settings come with the run."""
         app = self.folder / "app"
-        package = app / "uldp_carrier"
-        with reported(app):
-            package.mkdir(parents=True, exist_ok=True)
-        replace_file(app / "pyproject.toml", _APP.encode(), mode=0o644)
-        replace_file(package / "__init__.py", b"", mode=0o644)
+        files = {"pyproject.toml": _APP, "uldp_transport/__init__.py": ""}
         for side in ("client_app", "server_app"):
             text = f"from uldp.runtimes.flower.{side} import make_app\n\napp = make_app()\n"
-            replace_file(package / f"{side}.py", text.encode(), mode=0o644)
+            files[f"uldp_transport/{side}.py"] = text
+        with reported(app):
+            (app / "uldp_transport").mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            replace_file(app / name, text.encode(), mode=0o644)
         return app
 
     def run(self, *arguments: str) -> dict[str, Any]:
@@ -137,9 +138,9 @@ requires = ["hatchling"]
 build-backend = "hatchling.build"
 
 [project]
-name = "uldp-carrier"
+name = "uldp-transport"
 version = "1.0.0"
-description = "Carries the messages of an uldp federation"
+description = "Transports the messages of an uldp federation"
 license = "Apache-2.0"
 dependencies = []
 
@@ -150,11 +151,11 @@ packages = ["."]
 publisher = "uldp"
 
 [tool.flwr.app.components]
-serverapp = "uldp_carrier.server_app:app"
-clientapp = "uldp_carrier.client_app:app"
+serverapp = "uldp_transport.server_app:app"
+clientapp = "uldp_transport.client_app:app"
 
 [tool.flwr.app.config]
-hub = ""
+transport = ""
 token = ""
 """
 
@@ -176,12 +177,11 @@ class Security:
 
     def check(self) -> None:
         for name in (credentials.CA, credentials.SERVER, credentials.SERVER_KEY):
-            with reported(self.folder / name):
-                there = (self.folder / name).is_file()
+            file = self.folder / name
+            with reported(file):
+                there = file.is_file()
             if not there:
-                raise ConfigError(
-                    "is missing; `uldp keys certificates` makes one for trials", location=str(self.folder / name)
-                )
+                raise ConfigError("is missing; `uldp keys certificates` makes one for trials", location=str(file))
 
 
 def superlink_command(home: Home, address: Address, security: Security | None) -> list[str]:
@@ -213,7 +213,7 @@ def superexec_command(home: Home, address: Address, ca: Path | None) -> list[str
 
 @dataclass(frozen=True)
 class NodeSide:
-    """How a silo's SuperNode reaches the server, and what it is told about the silo."""
+    """How a silo's SuperNode reaches the server, and its configuration."""
 
     superlink: Address
     ca: Path | None
@@ -231,18 +231,40 @@ def supernode_command(home: Home, side: NodeSide, port: int) -> list[str]:
 
 
 def executor_command(home: Home, port: int) -> list[str]:
-    """What answers the messages of the SuperNode at ``port``."""
+    """What responds to the messages of the SuperNode at ``port``."""
     command = [sys.executable, "-P", "-m", EXECUTOR, *superexec_of_node(home, port)[1:]]
     return [*command, "--parent-pid", str(os.getpid())]
 
 
 def superexec_of_node(home: Home, port: int) -> list[str]:
-    """Flower's own way instead, with a new process for every message. For comparison only (``uldp bench carrier``)."""
+    """Flower's own way instead, with a new process for every message. Only for ``uldp bench transport``."""
     return superexec_command(home, Address("127.0.0.1", port), home.file(RUNTIME) / credentials.CA)
 
 
-class SuperNode:
-    """A silo's part of Flower: its node, and what answers the node's messages. One is nothing without the other.
+class _Programs:
+    """Programs of Flower that belong together: started one after the other, and stopped the other way round."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self._children: list[Child] = []
+
+    def _start(self, name: str, command: list[str], extra: Mapping[str, str] | None = None) -> Child:
+        child = Child(command, self.home.environment(extra), self.home.file(f"{name}.log"), self.home.folder)
+        self._children.append(child)
+        return child
+
+    @property
+    def ended(self) -> bool:
+        """Whether one of them has ended."""
+        return any(child.ended is not None for child in self._children)
+
+    def stop(self) -> None:
+        while self._children:
+            self._children.pop().stop()
+
+
+class SuperNode(_Programs):
+    """A silo's part of Flower: its node, and what responds to the node's messages. One is nothing without the other.
 
     Between the two: a secret and a certificate of their own, so that nobody else on the machine gets in between.
     """
@@ -251,7 +273,7 @@ class SuperNode:
         self, home: Home, side: NodeSide, executor: Callable[[Home, int], list[str]] = executor_command
     ) -> None:
         check_installed()
-        self._children: list[Child] = []
+        super().__init__(home)
         self.port = free_port()
         self._delivered = home.file(DELIVERED)
         with reported(self._delivered):
@@ -259,14 +281,9 @@ class SuperNode:
         shutil.rmtree(home.file(RUNTIME), ignore_errors=True)
         credentials.make_certificates(home.file(RUNTIME), ["127.0.0.1"], credentials.MAX_DAYS)
         (home.file(RUNTIME) / credentials.CA_KEY).unlink()  # it signs nothing else
-        commands = {
-            "supernode": supernode_command(home, side, self.port),
-            "executor": executor(home, self.port),
-        }
         try:
-            for name, command in commands.items():
-                log = home.file(f"{name}.log")
-                self._children.append(Child(command, home.environment(), log, home.folder))
+            self._start("supernode", supernode_command(home, side, self.port))
+            self._start("executor", executor(home, self.port))
         except BaseException:
             self.stop()
             raise
@@ -279,18 +296,9 @@ class SuperNode:
         except OSError:  # none yet
             return 0
 
-    @property
-    def ended(self) -> bool:
-        """Whether one of the two has ended."""
-        return any(child.ended is not None for child in self._children)
-
     def last_words(self) -> str:
         """What the one that has ended said last."""
         return next((child.last_words(1) for child in self._children if child.ended is not None), "")
-
-    def stop(self) -> None:
-        for child in reversed(self._children):
-            child.stop()
 
 
 def free_port() -> int:
@@ -300,34 +308,49 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def reachable(address: Address) -> bool:
-    """Whether somebody listens there."""
-    host = "127.0.0.1" if address.host == "0.0.0.0" else address.host
+def connection_problem(address: Address, ca: Path | None) -> str:
+    """Why nobody can be reached there, as a sentence without its end; empty if somebody can. ``ca`` None: without TLS.
+
+    Flower's node tries on for ever and says nothing.
+    """
     try:
-        with socket.create_connection((host, address.port), timeout=2.0):
-            return True
-    except OSError:
-        return False
+        context = None if ca is None else ssl.create_default_context(cafile=str(ca))
+    except OSError as error:
+        return f"{ca} holds no certificate that can be read ({error.strerror or error}); ask for ca.crt again"
+    try:
+        with socket.create_connection((address.host, address.port), timeout=CONNECT_SECONDS) as plain:
+            if context is not None:
+                context.wrap_socket(plain, server_hostname=address.host).close()
+    except ssl.SSLCertVerificationError as error:
+        # 62 and 64: the names, of a host and of an address. All else is about who signed it, and when.
+        if error.verify_code in (62, 64):
+            return f"its certificate is not for {address.host}; take a name that it has, or have another one made"
+        why = error.verify_message
+        return f"its certificate is not one that {ca} vouches for ({why}); is this the server's ca.crt?"
+    except ssl.SSLError as error:
+        return f"it does not speak TLS as expected ({error.reason or error}); is it this server, or an --insecure one?"
+    except OSError as error:
+        return f"connection failed ({error.strerror or error}); is the server up, and is a firewall blocking the port?"
+    return ""
 
 
-class SuperLink:
-    """The server's part of Flower: SuperLink and SuperExec, the silos' nodes, and the run."""
+class SuperLink(_Programs, AbstractContextManager["SuperLink"]):
+    """The server's part of Flower: SuperLink and SuperExec, the silos' nodes, and the run.
+
+    With ``running`` a SuperLink that is there already is used as it is.
+    """
 
     def __init__(
         self, home: Home, address: Address, security: Security | None, transport: str, *, running: bool = False
     ) -> None:
-        self.home = home
+        super().__init__(home)
         self._theirs = running
         self._address = address
         self._security = security
         self._transport = transport
-        self._children: list[Child] = []
         self._over = False
         home.connect(address, security.ca if security else None)
         self._app = home.write_app()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
@@ -338,72 +361,65 @@ class SuperLink:
         self.stop()
 
     def start(self) -> None:
-        """Start both programs, and wait until they answer; one that runs already is used as it is."""
+        """Start both programs, and wait until they respond."""
+        there, where = not connection_problem(self._address, None), str(self._address)
+        if self._theirs and not there:
+            raise RunError("no SuperLink responds there", location=where)
+        if there and not self._theirs:
+            raise RunError("another program listens there; stop it, or choose another port", location=where)
         if self._theirs:
-            if not reachable(self._address):
-                raise RunError("no SuperLink answers there", location=str(self._address))
             return
-        if reachable(self._address):
-            raise RunError(
-                "another program listens there; stop it, or choose another port", location=str(self._address)
-            )
         check_installed()
-        extra, ca = {ADDRESS_VARIABLE: self._transport}, self._security.ca if self._security else None
-        for name, command in (
-            ("superlink", superlink_command(self.home, self._address, self._security)),
-            ("superexec", superexec_command(self.home, self._address, ca)),
-        ):
-            log = self.home.file(f"{name}.log")
+        ca = self._security.ca if self._security else None
+        commands = {
+            "superlink": superlink_command(self.home, self._address, self._security),
+            "superexec": superexec_command(self.home, self._address, ca),
+        }
+        for name, command in commands.items():
             if self._over:
                 return
-            child = Child(command, self.home.environment(extra), log, self.home.folder)
-            self._children.append(child)
+            child = self._start(name, command, {ADDRESS_VARIABLE: self._transport})
             if name == "superlink":
                 self._wait(child)
 
     def _wait(self, child: Child) -> None:
-        answers = wait_until(lambda: reachable(self._address) or child.ended is not None, START_SECONDS, 0.2)
-        if not answers:
-            raise RunError(f"the SuperLink does not answer after {START_SECONDS:g} s", location=str(child.log))
+        def decided() -> bool:
+            return child.ended is not None or not connection_problem(self._address, None)
+
+        if not wait_until(decided, START_SECONDS, 0.2):
+            raise RunError(f"the SuperLink does not respond after {START_SECONDS:g} s", location=str(child.log))
         if child.ended is not None:
             raise RunError(f"the SuperLink ended at once: {child.last_words()}", location=str(child.log))
 
     @property
     def running(self) -> bool:
-        return self._theirs or (bool(self._children) and all(child.ended is None for child in self._children))
-
-    def stop(self) -> None:
-        while self._children:
-            self._children.pop().stop()
+        return self._theirs or (bool(self._children) and not self.ended)
 
     def check_room(self) -> None:
         """Refuse a disk that takes no more: Flower says of that only that something is wrong."""
         replace_file(self.home.file("room"), bytes(MIN_FREE_BYTES))
 
     def register(self, keys: Mapping[str, str]) -> dict[str, int]:
-        """Every silo's node id. What was registered is kept beside the database; Flower registers no key twice."""
-        kept = self.home.file("nodes.json")
-        known: dict[str, int] = json.loads(kept.read_text()) if kept.exists() else {}
+        """Every silo's node id. What was registered is stored beside the database; Flower registers no key twice."""
+        stored = self.home.file("nodes.json")
+        known: dict[str, int] = json.loads(stored.read_text()) if stored.exists() else {}
         for number, (silo, key) in enumerate(keys.items()):
             if key in known:
                 continue
             file = self.home.file(f"node-{number}.pub")
             replace_file(file, key.encode() + b"\n", mode=0o644)
-            known[key] = self._registered(silo, key, file)
-            replace_file(kept, json.dumps(known).encode())
+            try:
+                known[key] = int(self.home.run("supernode", "register", str(file), "--name", silo)["node-id"])
+            except RunError:
+                # A server that was killed before it wrote the node down: Flower knows the key, and refuses it.
+                node = self.home.nodes().get(" ".join(key.split()[:2]))
+                if node is None:
+                    raise
+                known[key] = node
+            replace_file(stored, json.dumps(known).encode())
         return {silo: known[key] for silo, key in keys.items()}
-
-    def _registered(self, silo: str, key: str, file: Path) -> int:
-        try:
-            return int(self.home.run("supernode", "register", str(file), "--name", silo)["node-id"])
-        except RunError:
-            # A server that was killed before it wrote the node down: Flower knows the key, and refuses it.
-            node = self.home.nodes().get(" ".join(key.split()[:2]))
-            if node is None:
-                raise
-            return node
 
     def submit(self, token: str) -> str:
         """Start a new run of Flower; its id."""
-        config = f'token="{token}"' + (f' hub="{self._transport}"' if self._theirs else "")
+        config = f'token="{token}"' + (f' transport="{self._transport}"' if self._theirs else "")
         return str(self.home.run("run", str(self._app), CONNECTION, "--run-config", config)["run-id"])

@@ -1,7 +1,7 @@
 """A whole federation on one machine: a server and its silos as separate processes, TLS, authenticated silos.
 
 It shows that the real thing runs here, and that it ends with the model of the simulation: with secrets from the seed
-both compute the same, bit by bit.
+both compute the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Part:
 
     @property
     def flower_share(self) -> float:
-        """The part of the time in which Flower transported, and no silo computed; NaN where that cannot be told."""
+        """The part of the time in which Flower transported, and no silo computed; NaN where that is unknown."""
         return 1 - self.silo_seconds / self.seconds if self.seconds else math.nan
 
     def per(self, rounds: int) -> dict[str, Any]:
@@ -80,11 +80,11 @@ class Rehearsed:
     @property
     def simulated_round(self) -> float:
         """Seconds of a simulated round; the first one, which contains the setup, is left out if there are others."""
-        seconds = [report.seconds for report in self.simulated.history]
+        seconds = [report.seconds for report in self.simulated.reports]
         return float(np.mean(seconds[1:] or seconds or [0.0]))
 
     def to_json(self) -> dict[str, Any]:
-        rounds = len(self.simulated.history)
+        rounds = len(self.simulated.reports)
         return {
             "identical": self.identical,
             "run": self.run,
@@ -101,7 +101,11 @@ class Rehearsed:
 def measured(run: Path, silos: Sequence[Path]) -> tuple[Part, Part]:
     """The setup and the rounds of a federation in which nothing was asked twice, from its logs."""
     lines = list(read_lines(run / "private" / "traffic.jsonl"))
-    logs = [_answer_seconds(silo / "flower" / "executor.log") for silo in silos]
+    logs = []
+    for log in (silo / "flower" / "executor.log" for silo in silos):
+        with reported(log):
+            seconds = re.findall(r"bytes asked, .* after ([0-9.]+) s$", log.read_text(), re.M)
+        logs.append(list(map(float, seconds)))
     # Where a request was sent twice, or a message was lost, lines do not belong together.
     fit = all(len(log) == len(lines) for log in logs)
     slowest = [max(each) for each in zip(*logs, strict=True)] if fit else [math.nan] * len(lines)
@@ -115,12 +119,6 @@ def measured(run: Path, silos: Sequence[Path]) -> tuple[Part, Part]:
     return parts[0], parts[1]
 
 
-def _answer_seconds(log: Path) -> list[float]:
-    """How long a silo took for each of its answers."""
-    with reported(log):
-        return [float(found) for found in re.findall(r"bytes asked, .* after ([0-9.]+) s$", log.read_text(), re.M)]
-
-
 def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 1800.0) -> Rehearsed:
     """Run ``experiment`` once as a simulation and once as a federation in ``folder``."""
     check_installed()
@@ -132,13 +130,24 @@ def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 18
     say(f"simulating, then {len(silos)} silos and a server in {folder}")
     simulated = run_local(experiment)
     file = write_experiment(experiment, silos, folder)
-    if experiment.run.evaluate_silos:
-        _allow_metrics(folder, len(silos))
+    states = [folder / "silos" / str(number) for number in range(len(silos))]
+    if experiment.run.evaluate_silos:  # as owners of data would, who let their hold-out people be measured on
+        private_folder(folder / "silos")
+        for state in states:
+            private_folder(state)
+            replace_file(state / "policy.toml", b"allow_metrics = true\n")
     began = time.monotonic()
     directory = RunDirectory(folder / "run")
-    _federated(file, silos, folder, say, timeout)
+    parties: dict[str, Child] = {}
+    try:
+        for name, command in commands_of(file, silos, folder).items():
+            parties[name] = started(name, command, folder)
+        _wait(parties, say, timeout)
+    finally:
+        for party in reversed(parties.values()):
+            party.stop()
     seconds = time.monotonic() - began
-    parts = measured(directory.path, [folder / "silos" / str(number) for number in range(len(silos))])
+    parts = measured(directory.path, states)
     return Rehearsed(simulated, directory.load_model(), str(directory.path), *parts, seconds)
 
 
@@ -149,27 +158,15 @@ def write_experiment(experiment: Experiment, silos: tuple[str, ...], folder: Pat
     tree = experiment.to_tree()
     tree["aggregation"]["identities"] = {one.silo: one.identity for one in public}
     tree["deployment"] = {"nodes": {one.silo: one.node for one in public}}
-    _absolute(tree["data"], experiment.base)
+    # Files are named from the experiment file's folder, which is another one now.
+    data, base = tree["data"], experiment.base
+    for key in {"roster", "id_key", "test", "data_dir"} & data.keys():
+        data[key] = str((base / data[key]).resolve())
+    if isinstance(data.get("silos"), list):
+        data["silos"] = [str((base / name).resolve()) for name in data["silos"]]
     file = folder / f"{experiment.name or 'rehearsal'}.toml"
     replace_file(file, _toml(tree).encode(), mode=0o644)
     return file
-
-
-def _allow_metrics(folder: Path, silos: int) -> None:
-    """What owners of data would write down where they let their hold-out people be measured on."""
-    for part in (folder / "silos", *(folder / "silos" / str(number) for number in range(silos))):
-        private_folder(part)
-        if part.name != "silos":
-            replace_file(part / "policy.toml", b"allow_metrics = true\n")
-
-
-def _absolute(data: dict[str, Any], base: Path) -> None:
-    """Files are named from the experiment file's folder, which is another one now."""
-    for key in ("roster", "id_key", "test", "data_dir"):
-        if key in data:
-            data[key] = str((base / data[key]).resolve())
-    if isinstance(data.get("silos"), list):
-        data["silos"] = [str((base / file).resolve()) for file in data["silos"]]
 
 
 def _toml(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
@@ -198,18 +195,6 @@ def started(name: str, command: list[str], folder: Path) -> Child:
     """A party's process, with its log in ``folder``."""
     log = folder / f"{name.replace('/', '-')}.log"
     return Child([sys.executable, "-P", "-m", "uldp", *command], os.environ, log, folder)
-
-
-def _federated(file: Path, silos: tuple[str, ...], folder: Path, say: Say, timeout: float) -> None:
-    """Start the commands that people start, and wait for the server's end."""
-    parties: dict[str, Child] = {}
-    try:
-        for name, command in commands_of(file, silos, folder).items():
-            parties[name] = started(name, command, folder)
-        _wait(parties, say, timeout)
-    finally:
-        for party in reversed(parties.values()):
-            party.stop()
 
 
 def _wait(parties: Mapping[str, Child], say: Say, timeout: float) -> None:

@@ -76,9 +76,8 @@ class Relay:
             self.on_gone()
             self.heard.put(error)
         except (KeyError, TypeError, ValueError) as error:
-            self.heard.put(
-                RunError(f"a request of the transport cannot be read ({first_line(error)})", location="transport")
-            )
+            why = f"a request of the transport cannot be read ({first_line(error)})"
+            self.heard.put(RunError(why, location="transport"))
 
     def _take(self) -> bool:
         """Take the transport's next requests, if there are any; False at the end."""
@@ -98,82 +97,74 @@ class Relay:
 
     def _push(self) -> None:
         """Send what waits to the nodes that are there."""
-        from flwr.app import Message
-
         online = set(self.grid.get_node_ids())
         if any(not request.node for request in self.waiting):
             self._ask_names(online)
         still: list[Request] = []
         for request in self.waiting:
-            node = request.node or self._node_of(request)
-            if node is None or node not in online:
+            named = [node for node, name in self.names.items() if name == request.silo]
+            # Of two with the same name neither is believed.
+            node = request.node or (named[0] if len(named) == 1 else 0)
+            if node not in online:
                 still.append(request)
                 continue
-            record = to_record("request", request.body, silo=request.silo)
-            identifier = self._pushed(Message(record, dst_node_id=node, message_type=MESSAGE_TYPE))
+            identifier = self._push_one(node, to_record("request", request.body, silo=request.silo))
             if identifier is None:
-                self._tell(request, "failed", b"Flower did not take the message")
+                self._report(request, "failed", b"Flower did not take the message")
             else:
                 self.sent[identifier] = request
         self.waiting = still
 
-    def _pushed(self, message: Any) -> str | None:
+    def _push_one(self, node: int, record: Any) -> str | None:
+        from flwr.app import Message
+
+        message = Message(record, dst_node_id=node, message_type=MESSAGE_TYPE)
         return next(iter(self.grid.push_messages([message])), None) or None
 
     def _ask_names(self, online: set[int]) -> None:
         """Ask nodes that nobody vouches for what they call themselves."""
-        from flwr.app import Message
-
         self.names = {node: name for node, name in self.names.items() if node in online}
         for node in online - self.names.keys() - set(self.asked.values()):
-            identifier = self._pushed(Message(to_record("who"), dst_node_id=node, message_type=MESSAGE_TYPE))
-            if identifier is not None:
+            if (identifier := self._push_one(node, to_record("who"))) is not None:
                 self.asked[identifier] = node
 
-    def _node_of(self, request: Request) -> int | None:
-        nodes = [node for node, name in self.names.items() if name == request.silo]
-        return nodes[0] if len(nodes) == 1 else None  # of two with the same name neither is believed
-
     def _pull(self) -> None:
-        """Bring what was answered to the transport.
+        """Bring the responses to the transport.
 
         One message at a time. Whatever is wrong with one is its sender's garbage; of several at once Flower would lose
         the others. And a message says itself what it replies to, while the SuperLink has checked whose it is: what was
         asked for counts.
         """
         for identifier, node in list(self.asked.items()):
-            for words, _ in self._pulled(identifier, MAX_NAME_BYTES):
+            for words, _ in self.pulled(identifier, MAX_NAME_BYTES):
                 del self.asked[identifier]
                 if words["kind"] != "failed":  # then it is asked again
                     self.names[node] = words.get("silo", "")
         for identifier, request in list(self.sent.items()):
-            for words, body in self._pulled(identifier, request.limit):
+            for words, body in self.pulled(identifier, request.limit):
                 del self.sent[identifier]
                 kind = words["kind"] if words["kind"] in ("reply", "refused") else "failed"
-                self._tell(request, kind, body)
+                self._report(request, kind, body)
 
-    def _pulled(self, identifier: str, limit: int) -> list[tuple[dict[str, str], bytes]]:
+    def pulled(self, identifier: str, limit: int) -> list[tuple[dict[str, str], bytes]]:
         """The response to one message, as its words and body; nothing if there is none yet."""
         try:
             with internals.pull_limit(limit):
-                messages = list(self.grid.pull_messages([identifier]))
-            return [self._unpacked(message, limit) for message in messages[:1]]
+                for message in list(self.grid.pull_messages([identifier])):
+                    if message.has_error():
+                        why = printable(f"Flower says: {message.error.reason or message.error.code}")
+                        return [({"kind": "failed"}, why.encode())]
+                    words, body = from_record(message.content)
+                    if len(body) > limit:
+                        raise ValueError(f"{len(body)} bytes, at most {limit} are taken")
+                    return [(words, body)]
+            return []
         except internals.superlink_errors():
             raise  # the SuperLink, not a silo
         except Exception as error:  # whatever Flower makes of bytes that anybody may have sent
             return [({"kind": "refused"}, printable(f"sent garbage: {first_line(error)}").encode())]
 
-    @staticmethod
-    def _unpacked(message: Any, limit: int) -> tuple[dict[str, str], bytes]:
-        if message.has_error():
-            why = printable(f"Flower says: {message.error.reason or message.error.code}")
-            return {"kind": "failed"}, why.encode()
-        words, body = from_record(message.content)
-        if len(body) > limit:
-            raise ValueError(f"{len(body)} bytes, at most {limit} are taken")
-        return words, body
-
-    def _tell(self, request: Request, kind: str, body: bytes) -> None:
+    def _report(self, request: Request, kind: str, body: bytes) -> None:
         frames.send(self.sock, {"kind": kind, "number": request.number, "silo": request.silo}, body)
 
 
@@ -188,14 +179,14 @@ def relay(grid: Any, address: str, token: str, on_gone: Callable[[], None] = lam
     """Connect to the transport at ``address`` and relay its messages over ``grid``."""
     ours = os.environ.get(ADDRESS_VARIABLE)
     if ours is not None and address not in ("", ours):
-        raise RunError("this run belongs to another server than this SuperLink's", location="hub", value=address)
-    with frames.connect_within(ours or address, 10.0) as sock:
-        frames.send(sock, {"kind": "carrier", "token": token}, b"")
+        raise RunError("this run belongs to another server than this SuperLink's", location="transport", value=address)
+    with frames.connect(ours or address, patience=10.0) as sock:
+        frames.send(sock, {"kind": "transport", "token": token}, b"")
         Relay(grid, sock, on_gone).run()
 
 
 def make_app(settings: Mapping[str, Any] | None = None, on_gone: Callable[[], None] = lambda: None) -> Any:
-    """Flower's ``ServerApp``. The transport's address and token stand in ``settings`` or in the run's configuration."""
+    """Flower's ``ServerApp``. The transport's address and token are in ``settings`` or in the run's configuration."""
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
 
@@ -204,7 +195,7 @@ def make_app(settings: Mapping[str, Any] | None = None, on_gone: Callable[[], No
     @app.main()  # type: ignore[untyped-decorator]
     def main_of_run(grid: Grid, context: Context) -> None:
         given = context.run_config if settings is None else settings
-        relay(grid, str(given.get("hub", "")), str(given.get("token", "")), on_gone)
+        relay(grid, str(given.get("transport", "")), str(given.get("token", "")), on_gone)
 
     return app
 

@@ -3,12 +3,12 @@
 ::
 
     uldp run --runtime flower-sim
-      run, server session -- Transport <-- ServerApp ~~ Ray's workers: ClientApp with a silo's session
+      run, server session -- FlowerTransport <-- ServerApp ~~ Ray's workers: ClientApp with a silo's session
                                 (socket)   (engine process)
 
-The parties, their messages and the run directory are those of the simulation in one process. A worker keeps nothing
+The parties, their messages and the run directory are those of the simulation in one process. A worker stores nothing
 that matters: a silo's state travels with every request and comes back with the response, so it does not matter which
-worker answers, and a run that was begun here can be resumed there.
+worker responds, and a run that was begun here can be resumed there.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import secrets as random_bytes
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import msgspec
 
@@ -35,9 +35,8 @@ from uldp.rng import Secrets
 from uldp.runtimes.flower.child import Child, wait_until
 from uldp.runtimes.flower.internals import check_installed
 from uldp.runtimes.flower.processes import Home
-from uldp.runtimes.flower.transport import Transport
-from uldp.runtimes.serving import Failed
-from uldp.runtimes.simulation import Silos
+from uldp.runtimes.flower.transport import FlowerTransport
+from uldp.runtimes.recording import Silos
 from uldp.runtimes.temporary import TemporaryFolder
 from uldp.sessions.plan import Plan
 
@@ -68,7 +67,7 @@ class SiloResponse(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class Engine:
-    """What the engine's process is told."""
+    """The settings of the engine's process."""
 
     transport: str
     token: str
@@ -79,25 +78,16 @@ class Engine:
     folder: str
     """For Ray's files; a short name, for there are sockets among them."""
 
-    def to_json(self) -> bytes:
-        return json.dumps(vars(self)).encode()
-
 
 def check_simulation(experiment: Experiment) -> None:
     """Refuse what the engine cannot, or must not, run."""
     check_installed()
     if find_spec("ray") is None:
-        raise ConfigError(
-            "flower-sim needs Ray; in uldp's checkout: pip install -c constraints.txt '.[flower-sim]'",
-            location="--runtime",
-            value="flower-sim",
-        )
+        why = "flower-sim needs Ray; in uldp's checkout: pip install -c constraints.txt '.[flower-sim]'"
+        raise ConfigError(why, location="--runtime", value="flower-sim")
     if experiment.run.secrets != "simulated":
-        raise ConfigError(
-            "secrets of a real run do not travel to Ray's workers; leave --runtime out, or deploy with `uldp serve`",
-            location="run.secrets",
-            value=experiment.run.secrets,
-        )
+        why = "secrets of a real run do not travel to Ray's workers; leave --runtime out, or deploy with `uldp serve`"
+        raise ConfigError(why, location="run.secrets", value=experiment.run.secrets)
 
 
 def _alone() -> dict[str, str]:
@@ -109,7 +99,7 @@ def _alone() -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
-class SilosOnRay(Silos):
+class SilosOnRay(Silos, AbstractContextManager["SilosOnRay"]):
     """The silos of a simulation on Ray's workers. Use it as a context: at its end the engine is stopped."""
 
     def __init__(self, log: Path) -> None:
@@ -117,9 +107,8 @@ class SilosOnRay(Silos):
         self._states: dict[str, bytes] = {}
         self._left_out = 0
         self._until = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
+        self.engine: Child | None = None
+        """The engine's process; started with the first request: a finished run has none."""
 
     def __exit__(self, *_: object) -> None:
         self._until.close()
@@ -128,37 +117,31 @@ class SilosOnRay(Silos):
         experiment = prepared.experiment
         check_simulation(experiment)
         self._states = dict.fromkeys(plan.silos, b"")
-        self._engine: Child | None = None
         self._settings = (experiment.to_tree(), str(experiment.base.resolve()), len(plan.silos), experiment.run.threads)
         # Never again: a worker that dies is reported; what waits for one would be computed twice.
-        self._transport = Transport(resend=math.inf)
+        self._transport = FlowerTransport(resend=math.inf)
         self._until.callback(self._transport.close)
 
     def _started(self) -> Child:
-        """The engine's process; started with the first request: a finished run has none."""
-        if self._engine is not None:
-            return self._engine
+        if self.engine is not None:
+            return self.engine
         folder = self._until.enter_context(TemporaryFolder("sim")).path
-        home = Home(folder)
-        told = folder / "engine.json"
-        engine = Engine(self._transport.address, self._transport.new_token(), *self._settings, str(folder / "ray"))
-        told.write_bytes(engine.to_json())
+        file = folder / "engine.json"
+        token = self._transport.new_token()
+        settings = Engine(self._transport.address, token, *self._settings, str(folder / "ray"))
+        file.write_text(json.dumps(vars(settings)))
         # A model of one's own may lie in the current folder; workers find modules where the engine does.
         path = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))
-        environment = home.environment({"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", **_alone()})
-        self._engine = Child([sys.executable, "-m", ENGINE, str(told)], environment, self._log, Path.cwd())
-        self._until.callback(self._stop)
-        return self._engine
+        environment = Home(folder).environment({"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", **_alone()})
+        engine = Child([sys.executable, "-m", ENGINE, str(file)], environment, self._log, Path.cwd())
+        self._until.callback(engine.stop)
+        # Callbacks run the other way round: the engine hears that this is all, and gets a while to end its workers.
+        self._until.callback(wait_until, lambda: engine.ended is not None, STOP_SECONDS, 0.1)
+        self._until.callback(self._transport.close)
+        self.engine = engine
+        return engine
 
-    def _stop(self) -> None:
-        """Tell the engine that this is all; it gets a while to end its workers."""
-        assert self._engine is not None
-        self._transport.close()
-        engine = self._engine
-        wait_until(lambda: engine.ended is not None, STOP_SECONDS, 0.1)
-        engine.stop()
-
-    def answers(self, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    def responses(self, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
         asked = {name: msgspec.msgpack.encode(SiloRequest(body, self._states[name])) for name, body in requests.items()}
         tries = dict.fromkeys(asked, MAX_ATTEMPTS)
         began = time.monotonic()
@@ -167,25 +150,20 @@ class SilosOnRay(Silos):
             found = self._transport.exchange(asked, POLL_SECONDS)
             for name, body in found.items():
                 if isinstance(body, bytes):
-                    yield name, self._taken(name, body)
+                    response = msgspec.msgpack.decode(body, type=SiloResponse)
+                    self._states[name] = response.state
+                    self._left_out += response.left_out
+                    yield name, response.reply
                     del asked[name]
                 elif not body.late:
-                    tries[name] = self._one_less(name, tries[name], body)
+                    tries[name] -= 1
+                    if body.refused or not tries[name]:
+                        why = f"{body.reason}; nothing is lost, the run can be resumed"
+                        raise RunError(why, location=f"silo {name}")
             if asked and engine.ended is not None:
                 raise RunError(f"Flower's engine has ended: {engine.last_words()}", location=str(self._log))
             if asked and not self._transport.connected and time.monotonic() - began > START_SECONDS:
                 raise RunError(f"Flower's engine is not there after {START_SECONDS:g} s", location=str(self._log))
-
-    def _taken(self, name: str, body: bytes) -> bytes:
-        response = msgspec.msgpack.decode(body, type=SiloResponse)
-        self._states[name] = response.state
-        self._left_out += response.left_out
-        return response.reply
-
-    def _one_less(self, name: str, left: int, failed: Failed) -> int:
-        if failed.refused or left <= 1:
-            raise RunError(f"{failed.reason}; nothing is lost, the run can be resumed", location=f"silo {name}")
-        return left - 1
 
     def states(self) -> dict[str, bytes]:
         return dict(self._states)

@@ -18,15 +18,15 @@ from uldp.errors import UldpError
 from uldp.experiment.build import Prepared, prepare
 from uldp.experiment.config import Experiment
 from uldp.rng import Secrets
-from uldp.runtimes.flower import internals, messages, server_app
-from uldp.runtimes.flower.messages import from_record, to_record
+from uldp.runtimes.flower import internals, server_app
+from uldp.runtimes.flower.messages import client_app, from_record, to_record
 from uldp.runtimes.flower.simulation import Engine, SiloRequest, SiloResponse
 from uldp.runtimes.recording import torch_threads
 from uldp.runtimes.simulation import silo_session, simulated_plan
 from uldp.sessions.plan import Plan
 from uldp.sessions.silo import SiloSession
 
-_SESSIONS: dict[tuple[str, str], tuple[bytes, SiloSession]] = {}
+SESSIONS: dict[tuple[str, str], tuple[bytes, SiloSession]] = {}
 """Of this worker: a silo's session and the state that it is in, so that it need not be restored for every request."""
 
 
@@ -41,7 +41,7 @@ def response_of(tree: str, base: str, index: int, request: SiloRequest) -> SiloR
     """A silo's response, from the state that came with the request."""
     prepared, plan, secrets = _prepared(tree, base)
     name = plan.silos[index]
-    state, session = _SESSIONS.pop((plan.digest, name), (b"", None))
+    state, session = SESSIONS.pop((plan.digest, name), (b"", None))
     if session is None or state != request.state or not state:
         session = silo_session(prepared, plan, secrets, name)
         if request.state:
@@ -50,7 +50,7 @@ def response_of(tree: str, base: str, index: int, request: SiloRequest) -> SiloR
     with torch_threads(prepared.experiment.run.threads):
         reply = session.reply(request.request)
     after = session.save()
-    _SESSIONS[plan.digest, name] = (after, session)
+    SESSIONS[plan.digest, name] = (after, session)
     return SiloResponse(reply, after, session.left_out - before)
 
 
@@ -67,11 +67,6 @@ def respond(content: Any, tree: str, base: str, index: int) -> Any:
     return to_record("reply", msgspec.msgpack.encode(found), silo=silo)
 
 
-def client_app(tree: str, base: str) -> Any:
-    """Flower's ``ClientApp`` of all silos: which one it is says the number of its node."""
-    return messages.client_app(lambda content, node: respond(content, tree, base, int(node["partition-id"])))
-
-
 def main() -> None:
     """Run until the transport says that this is all."""
     internals.check_program()
@@ -82,9 +77,11 @@ def main() -> None:
     alone = "RAY_ADDRESS" not in os.environ
     cores = min(engine.threads, os.cpu_count() or 1) if alone else engine.threads
     init = {"_temp_dir": engine.folder} if alone else {}
+    tree, base = json.dumps(engine.tree), engine.base
     run_simulation(
-        server_app=server_app.make_app({"hub": engine.transport, "token": engine.token}),
-        client_app=client_app(json.dumps(engine.tree), engine.base),
+        server_app=server_app.make_app({"transport": engine.transport, "token": engine.token}),
+        # Of all silos: which one it is says the number of its node.
+        client_app=client_app(lambda content, node: respond(content, tree, base, int(node["partition-id"]))),
         num_supernodes=engine.silos,
         backend_config={"init_args": init, "client_resources": {"num_cpus": cores, "num_gpus": 0.0}},
     )

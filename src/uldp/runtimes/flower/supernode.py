@@ -1,7 +1,7 @@
 """Flower's SuperNode as a program that ends when its work does.
 
 Where a TLS handshake fails, as in a network that comes and goes, Flower's main thread ends and another one keeps the
-process; where the server answers a heartbeat with an error, the thread of heartbeats ends, and the server takes the
+process; where the server responds to a heartbeat with an error, the thread of heartbeats ends, and the server takes the
 node for gone. Either is a node that looks alive and gets no message. Here the process ends, and ``join`` starts
 another. It also notes every response that the server has taken, so that ``join`` knows when the last one is there.
 """

@@ -1,7 +1,8 @@
 """The server's end of Flower: requests go in by silo name, responses come out.
 
 The process that Flower starts for a run (``server_app``) connects here. It may die, and another run's may come in its
-place: what was not answered is then asked again with identical bytes. The token says which run is the present one.
+place: requests without a response are then sent again with identical bytes. The token says which run is the current
+one.
 
 Nothing is sent under the lock: every run has a thread that writes to it, and one that reads from it. A run that takes
 nothing for a while is dropped.
@@ -16,10 +17,10 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Final
 
 from uldp.errors import UldpError, printable
 from uldp.runtimes import socket_frames as frames
@@ -33,8 +34,11 @@ SEND_SECONDS: Final = 60
 CLOSE_SECONDS: Final = 5.0
 """How long a run gets to read that this is all."""
 RESEND_SECONDS: Final = 60.0
-"""When a request was not answered for so long it is sent again, then after twice as long, and so on. Flower hands a
+"""When a request got no response for so long it is sent again, then after twice as long, and so on. Flower hands a
 message out once: where the network fails at that moment, it is lost, and nobody says so."""
+
+
+Frame = tuple[dict[str, object], bytes]
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class _Request:
-    """A request that waits for its response, with a number for each time it was sent: any of them may be answered."""
+    """A request that waits for its response, with a number for each time it was sent: any of them may get one."""
 
     numbers: tuple[int, ...]
     body: bytes
@@ -64,32 +68,32 @@ class _Request:
 class _Connection:
     """The connection to one run. What is to be sent waits in a queue: a silo and a number, or None for the end."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
+    def __init__(self, connection: socket.socket, frame_of: Callable[[str, int], Frame | None]) -> None:
+        self._connection = connection
+        self._frame_of = frame_of
         self.queue: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
         connection.settimeout(None)
         # Of the system, not of Python: it is for sending only, and the same socket is read for as long as it takes.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
-        self.writer: threading.Thread | None = None
+        self.writer = threading.Thread(target=self._write, name="transport-writer", daemon=True)
 
-    def write(self, frame_of: Callable[[str, int], tuple[dict[str, object], bytes] | None]) -> None:
+    def _write(self) -> None:
         """Send what is queued until the end; the last thing is a shutdown, so that its reader notices too."""
         try:
             while (item := self.queue.get()) is not None:
-                frame = frame_of(*item)
-                if frame is not None:
-                    frames.send(self.connection, *frame)
-            frames.send(self.connection, {"kind": "end"}, b"")
+                if (frame := self._frame_of(*item)) is not None:
+                    frames.send(self._connection, *frame)
+            frames.send(self._connection, {"kind": "end"}, b"")
         except UldpError:
-            pass  # the next run is told everything again
+            pass  # the next run gets everything again
         self.shut_down()
 
     def shut_down(self) -> None:
         with suppress(OSError):  # it may be gone already
-            self.connection.shutdown(socket.SHUT_RDWR)
+            self._connection.shutdown(socket.SHUT_RDWR)
 
 
-class Transport:
+class FlowerTransport(AbstractContextManager["FlowerTransport"]):
     """Transports messages for :class:`~uldp.runtimes.serving.Serving`: a run of Flower takes its requests from here.
 
     ``nodes`` says which node of Flower is which silo, 0 or missing where the nodes are to be asked. ``limit`` is the
@@ -108,8 +112,8 @@ class Transport:
         self._on_exchange = on_exchange
         self._resend_seconds = resend
         # Paths of sockets must be short, and run directories need not be.
-        self._folder = TemporaryFolder("hub")
-        self.address = f"unix:{self._folder.path / 'hub'}"
+        self._folder = TemporaryFolder("transport")
+        self.address = f"unix:{self._folder.path / 'socket'}"
         self._listening = frames.listen(self.address)
         self._listening.settimeout(0.2)
         self._changed = threading.Condition()
@@ -123,9 +127,6 @@ class Transport:
         self._since = time.monotonic()
         self._thread = threading.Thread(target=self._accept, name="transport", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -166,7 +167,7 @@ class Transport:
             return 0.0 if self._run is not None else time.monotonic() - self._since
 
     def pending(self, seconds: float = 0.0) -> tuple[str, ...]:
-        """The silos that were asked so many seconds ago, and have not answered."""
+        """The silos that were asked so many seconds ago, and have not responded."""
         with self._changed:
             return tuple(silo for silo, one in self._pending.items() if time.monotonic() - one.since >= seconds)
 
@@ -189,50 +190,38 @@ class Transport:
             # Who is not asked any more is not asked again either, also not by a run that comes later.
             self._pending = {silo: one for silo, one in self._pending.items() if silo in requests}
             for silo, body in requests.items():
-                if not self._under_way(silo, body):
-                    self._start(silo, body)
+                pending, (request, response) = self._pending.get(silo), self._responses.get(silo, (None, b""))
+                under_way = pending is not None and pending.body == body
+                if not under_way and (request != body or isinstance(response, Failed)):
+                    self._pending[silo] = _Request((), body, time.monotonic())
+                    self._responses.pop(silo, None)
+                    self._send(silo)
             missing = set(requests)
             while (missing := missing - self._responses.keys()) and (left := end - time.monotonic()) > 0:
                 if self._trouble is not None:
                     raise self._trouble
-                self._resend(missing)
+                for silo in missing & self._pending.keys():
+                    if time.monotonic() >= self._pending[silo].due(self._resend_seconds):
+                        self._send(silo)
                 self._changed.wait(min(left, 1.0))
-            why = (
-                "has not answered in time" if self._run is not None else "cannot be reached: no run of Flower is there"
-            )
-            late = Failed(why, late=True)
+            no_run = "cannot be reached: no run of Flower is there"
+            late = Failed(no_run if self._run is None else "has not responded in time", late=True)
             return {silo: self._responses.pop(silo, (b"", late))[1] for silo in requests}
 
     def close(self) -> None:
-        """Tell the run that this is all, and take no more."""
+        """Let the run know that this is all, and take no more."""
         with self._changed:
             self._closed = True
             run = self._run
             if run is not None:
                 run.queue.put(None)
-        if run is not None and run.writer is not None:
+        if run is not None:
             run.writer.join(timeout=CLOSE_SECONDS)
         with self._changed:
             self._drop()
         self._listening.close()
         self._thread.join(timeout=2.0)
         self._folder.close()
-
-    def _under_way(self, silo: str, body: bytes) -> bool:
-        """Whether this very request is under way, or was answered."""
-        pending, (request, response) = self._pending.get(silo), self._responses.get(silo, (None, b""))
-        return (pending is not None and pending.body == body) or (request == body and not isinstance(response, Failed))
-
-    def _start(self, silo: str, body: bytes) -> None:
-        self._pending[silo] = _Request((), body, time.monotonic())
-        self._responses.pop(silo, None)
-        self._send(silo)
-
-    def _resend(self, silos: Iterable[str]) -> None:
-        for silo in silos:
-            pending = self._pending.get(silo)
-            if pending is not None and time.monotonic() >= pending.due(self._resend_seconds):
-                self._send(silo)
 
     def _send(self, silo: str) -> None:
         self._number += 1
@@ -241,7 +230,7 @@ class Transport:
         if self._run is not None:
             self._run.queue.put((silo, self._number))
 
-    def _frame(self, silo: str, number: int) -> tuple[dict[str, object], bytes] | None:
+    def _frame(self, silo: str, number: int) -> Frame | None:
         """What is to be sent about a silo; None if something else was asked in the meantime."""
         with self._changed:
             pending = self._pending.get(silo)
@@ -274,30 +263,26 @@ class Transport:
             try:
                 connection.settimeout(HANDSHAKE_SECONDS)
                 header, _ = frames.receive(connection, 0)
-                run = self._handshake(connection, header)
-                if run is None:
-                    return
-                while True:
+                run = self._handshake(connection, str(header.get("token", "")))
+                while run is not None:
                     self._receive(*frames.receive(connection, self._limit))
             except UldpError:
                 pass  # it died, or talks nonsense: the run is over, another may come
-            with self._changed:
-                if run is not None and self._run is run:
-                    self._drop()
-            if run is not None and run.writer is not None:
+            if run is not None:
+                with self._changed:
+                    if self._run is run:
+                        self._drop()
                 run.writer.join()  # it was shut down: the socket is closed after it, not below it
 
-    def _handshake(self, connection: socket.socket, header: dict[str, object]) -> _Connection | None:
-        """Take the run that has the present token, and tell it everything that is not answered yet."""
+    def _handshake(self, connection: socket.socket, token: str) -> _Connection | None:
+        """Take the run that has the present token, and send it every request without a response."""
         with self._changed:
-            token = str(header.get("token", ""))
             if self._closed or not self._token or not hmac.compare_digest(token.encode(), self._token.encode()):
                 return None
             self._drop()
-            self._run = run = _Connection(connection)
+            self._run = run = _Connection(connection, self._frame)
             for silo, pending in self._pending.items():
                 run.queue.put((silo, pending.numbers[-1]))
-            run.writer = threading.Thread(target=run.write, args=(self._frame,), name="transport-writer", daemon=True)
             run.writer.start()
             self._changed.notify_all()
             return run

@@ -1,8 +1,8 @@
-"""``uldp bench carrier``: what one exchange over Flower costs, and what our way of answering in a silo saves.
+"""``uldp bench transport``: what one exchange over Flower costs, and what our way of responding in a silo saves.
 
 Real programs of Flower on loopback, with TLS and authenticated nodes. The silos compute nothing, so all of the time is
-the carrier's. Three ways to answer a silo's messages, in mirrored order, so that a load that grows or shrinks meets all
-of them alike:
+the transport's. Three ways to respond in a silo, in mirrored order, so that a load that grows or shrinks meets all of
+them alike:
 
 stays    one process for all messages (what ``uldp join`` does)
 shim     a new process for every message, as Flower does it, with our app, which imports no PyTorch
@@ -17,29 +17,27 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from uldp.bench.machine import Case, Say, compared, silent
 from uldp.errors import RunError, UldpError
 from uldp.limits import MAX_EXCHANGES, check_whole
 from uldp.runs.files import replace_file
 from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower import processes as p
-from uldp.runtimes.flower.transport import Transport
-
-Case = dict[str, Any]
-Say = Callable[[str], None]
+from uldp.runtimes.flower.transport import FlowerTransport
 
 WAYS: Final = ("stays", "shim", "pytorch")
 SILOS: Final = 3
-ANSWER: Final = b"x" * 1000
+RESPONSE: Final = b"x" * 1000
 PATIENCE: Final = 180.0
 
 
-def run_cases(exchanges: int = 6, ways: tuple[str, ...] = WAYS, say: Say = lambda text: None) -> list[Case]:
+def run_cases(exchanges: int = 6, ways: tuple[str, ...] = WAYS, say: Say = silent) -> list[Case]:
     """Every way twice; ours is the one that stays."""
     p.check_installed()
     check_whole(exchanges, 1, MAX_EXCHANGES, "--exchanges")
@@ -48,7 +46,7 @@ def run_cases(exchanges: int = 6, ways: tuple[str, ...] = WAYS, say: Say = lambd
     for way in (*ways, *reversed(ways)):
         loads[way].append(os.getloadavg()[0])
         with tempfile.TemporaryDirectory(prefix="uldp-bench-") as folder:
-            found = _series(Path(folder), way, exchanges)
+            found = series(Path(folder), way, exchanges)
         seconds[way] += found
         say(f"{way}: {', '.join(f'{each:.2f}' for each in found)} s")
     return [_case(way, seconds, loads[way]) for way in ways]
@@ -57,38 +55,31 @@ def run_cases(exchanges: int = 6, ways: tuple[str, ...] = WAYS, say: Say = lambd
 def _case(way: str, seconds: dict[str, list[float]], loads: list[float]) -> Case:
     ours, theirs = statistics.median(seconds["stays"]), statistics.median(seconds[way])
     span = f"{min(seconds[way]):.2f} to {max(seconds[way]):.2f} s"
-    return {
-        "name": way,
-        "ours": ours,
-        "baseline": theirs,
-        "ratio": theirs / ours,
-        "unit": "s",
-        "note": f"median of {len(seconds[way])} exchanges with {SILOS} silos, {span}; load at the start of each series "
-        + ", ".join(f"{load:.1f}" for load in loads),
-    }
+    note = f"median of {len(seconds[way])} exchanges with {SILOS} silos, {span}; load at the start of each series "
+    return compared(way, ours, theirs) | {"note": note + ", ".join(f"{load:.1f}" for load in loads)}
 
 
-def _series(folder: Path, way: str, exchanges: int) -> list[float]:
+def series(folder: Path, way: str, exchanges: int) -> list[float]:
     """A federation of its own, one exchange to get going, then the measured ones."""
     names = [f"silo-{number}" for number in range(SILOS)]
     with _federation(folder, way, names) as transport:
         took = []
         for number in range(exchanges + 1):
             began = time.perf_counter()
-            found = transport.exchange(dict.fromkeys(names, f"question {number}".encode()), PATIENCE)
+            found = transport.exchange(dict.fromkeys(names, f"request {number}".encode()), PATIENCE)
             took.append(time.perf_counter() - began)
-            if any(answer != ANSWER for answer in found.values()):
-                raise RunError(f"not all answered: {found}", location=way)
+            if any(response != RESPONSE for response in found.values()):
+                raise RunError(f"not all silos responded: {found}", location=way)
     return took[1:]
 
 
 @contextmanager
-def _federation(folder: Path, way: str, names: list[str]) -> Iterator[Transport]:
+def _federation(folder: Path, way: str, names: list[str]) -> Iterator[FlowerTransport]:
     credentials.make_certificates(folder / "c", ["127.0.0.1"], 2)
     security, address = p.Security(folder / "c"), p.Address("127.0.0.1", p.free_port())
     public = {name: credentials.make_silo_keys(name, folder / "keys" / name).node for name in names}
     with ExitStack() as until:
-        transport = until.enter_context(Transport())
+        transport = until.enter_context(FlowerTransport())
         server = until.enter_context(p.SuperLink(p.Home(folder / "server"), address, security, transport.address))
         server.start()
         transport.set_nodes(server.register(public))
@@ -116,12 +107,12 @@ def _node(folder: Path, side: p.NodeSide, way: str) -> p.SuperNode:
 
 @contextmanager
 def _silo(address: str) -> Iterator[None]:
-    """Answers everything at once with the same bytes."""
+    """Responds to every request at once with the same bytes."""
     over = threading.Event()
     with frames.listen(address) as listening:
         listening.settimeout(0.2)
 
-        def answer() -> None:
+        def respond() -> None:
             while not over.is_set():
                 try:
                     connection, _ = listening.accept()
@@ -132,11 +123,11 @@ def _silo(address: str) -> Iterator[None]:
                 with connection:
                     try:
                         frames.receive(connection, 1 << 20)
-                        frames.send(connection, {"kind": "reply"}, ANSWER)
+                        frames.send(connection, {"kind": "reply"}, RESPONSE)
                     except UldpError:
                         continue
 
-        thread = threading.Thread(target=answer, daemon=True)
+        thread = threading.Thread(target=respond, daemon=True)
         thread.start()
         try:
             yield

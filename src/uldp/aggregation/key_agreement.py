@@ -2,7 +2,7 @@
 
 Every silo signs its public half of a key agreement with its long-term key; the server relays all of them. Whoever
 changes one on the way has no signature for it. The signature also covers the experiment's digest and the server's
-modulus, so that silos which were told different ones do not come together.
+modulus, so that silos which got different ones do not come together.
 """
 
 from __future__ import annotations
@@ -14,11 +14,41 @@ from uldp.aggregation.base import AggregationContext
 from uldp.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, AgreementKey, SharedKey, SigningKey, verify
 from uldp.crypto.masks import add_masks
 from uldp.errors import ConfigError, MessageRefused
-from uldp.protocol import messages as m
+from uldp.protocol.messages import Message
+from uldp.protocol.turns import Exchange
 from uldp.rng import Secrets
-from uldp.vectors import Words
+from uldp.vectors import Residues
 
 PURPOSE: Final = "uldp key agreement"
+
+
+class KeyRequest(Message, frozen=True):
+    """Server: your public key? ``modulus`` is the server's Paillier modulus n, where there is one."""
+
+    modulus: bytes
+
+
+class SiloKey(Message, frozen=True):
+    """Silo: my public half of a key agreement, signed with my long-term key."""
+
+    public: bytes
+    signature: bytes
+
+
+class SiloKeys(Message, frozen=True):
+    """Server: all silos' public keys and signatures, in the order of the silos."""
+
+    publics: list[bytes]
+    signatures: list[bytes]
+
+
+class SealedSeeds(Message, frozen=True):
+    """Silo: I share a secret with each of them. The first silo adds the common seed, sealed for each of the others."""
+
+    sealed: list[bytes]
+
+
+AGREE_KEYS: Final = (Exchange(KeyRequest, SiloKey, "introduced"), Exchange(SiloKeys, SealedSeeds, "paired"))
 
 
 def signed(context: AggregationContext, silo: int, modulus: bytes, public: bytes) -> tuple[str | bytes, ...]:
@@ -26,7 +56,7 @@ def signed(context: AggregationContext, silo: int, modulus: bytes, public: bytes
     return (PURPOSE, context.digest, context.silos[silo], modulus, public)
 
 
-def check_key(context: AggregationContext, silo: str, key: m.Key, modulus: bytes) -> None:
+def check_key(context: AggregationContext, silo: str, key: SiloKey, modulus: bytes) -> None:
     """Refuse a key that ``silo`` did not sign."""
     index, location = context.silos.index(silo), f"silo {silo}"
     if len(key.public) != KEY_BYTES or len(key.signature) != SIGNATURE_BYTES:
@@ -36,13 +66,13 @@ def check_key(context: AggregationContext, silo: str, key: m.Key, modulus: bytes
     verify(context.identities[index], key.signature, signed(context, index, modulus, key.public), location)
 
 
-def relay(context: AggregationContext, answers: Mapping[str, m.Body]) -> m.TellKeys:
+def relay(context: AggregationContext, responses: Mapping[str, Message]) -> SiloKeys:
     """All silos' keys, in the order of the silos."""
-    keys = [body for name in context.silos if isinstance(body := answers[name], m.Key)]
-    return m.TellKeys([key.public for key in keys], [key.signature for key in keys])
+    keys = [body for name in context.silos if isinstance(body := responses[name], SiloKey)]
+    return SiloKeys([key.public for key in keys], [key.signature for key in keys])
 
 
-class Pairing:
+class PairwiseKeys:
     """A silo's part of the key exchange."""
 
     def __init__(self, context: AggregationContext, index: int, secrets: Secrets, identity: SigningKey) -> None:
@@ -55,36 +85,38 @@ class Pairing:
         self._index = index
         self._identity = identity
         self._key = AgreementKey(secrets.child("pairing"))
-        self._place = f"silo {context.silos[index]}"
+        self._location = f"silo {context.silos[index]}"
 
-    def introduce(self, modulus: bytes) -> m.Key:
+    def introduce(self, modulus: bytes) -> SiloKey:
         """This silo's key."""
         parts = signed(self._context, self._index, modulus, self._key.public)
-        return m.Key(self._key.public, self._identity.sign(*parts))
+        return SiloKey(self._key.public, self._identity.sign(*parts))
 
-    def pair(self, told: m.TellKeys, modulus: bytes) -> dict[int, SharedKey]:
+    def pair(self, keys: SiloKeys, modulus: bytes) -> dict[int, SharedKey]:
         """What this silo shares with each of the others, by their index."""
         silos = self._context.silos
-        if len(told.publics) != len(silos) or len(told.signatures) != len(silos):
-            raise MessageRefused(f"{len(told.publics)} keys came, {len(silos)} are expected", location=self._place)
-        if told.publics[self._index] != self._key.public:
-            raise MessageRefused("the server relays another key as this silo's", location=self._place)
-        if len(set(told.publics)) != len(silos):
-            raise MessageRefused("two silos have the same public key", location=self._place)
+        if len(keys.publics) != len(silos) or len(keys.signatures) != len(silos):
+            raise MessageRefused(f"{len(keys.publics)} keys came, {len(silos)} are expected", location=self._location)
+        if keys.publics[self._index] != self._key.public:
+            raise MessageRefused("the server relays another key as this silo's", location=self._location)
+        if len(set(keys.publics)) != len(silos):
+            raise MessageRefused("two silos have the same public key", location=self._location)
         shared = {}
-        for index, (public, signature) in enumerate(zip(told.publics, told.signatures, strict=True)):
+        for index, (public, signature) in enumerate(zip(keys.publics, keys.signatures, strict=True)):
             if index != self._index:
-                check_key(self._context, silos[index], m.Key(public, signature), modulus)
+                check_key(self._context, silos[index], SiloKey(public, signature), modulus)
                 shared[index] = self._key.with_peer(public, f"silo {silos[index]}")
         return shared
 
-    def masked(self, words: Words, shared: Mapping[int, SharedKey], purpose: str, *further: str | int | bytes) -> Words:
-        """``words`` under the masks of these pairs, which cancel in the sum over their silos, modulo 2^64."""
-        words = words.copy()
+    def masked(
+        self, residues: Residues, shared: Mapping[int, SharedKey], purpose: str, *further: str | int | bytes
+    ) -> Residues:
+        """``residues`` under the masks of these pairs, which cancel in the sum over their silos, modulo 2^64."""
+        residues = residues.copy()
         for other, key in shared.items():
             bound = (*pair_purpose(self._context, self._index, other, purpose), *further)
-            add_masks(words, key.stream(*bound), negative=self._index > other)
-        return words
+            add_masks(residues, key.stream(*bound), negative=self._index > other)
+        return residues
 
 
 def pair_purpose(

@@ -1,0 +1,209 @@
+"""What several runs on the same people cost together: trials, comparisons and tuning count too.
+
+``unit`` says whom a run protects. A person's total is infinite where a run promises a person nothing; what runs that
+protect clients released about one of them is added up apart.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from uldp.errors import RunError, concerning
+from uldp.experiment.config import Experiment, as_printed
+from uldp.experiment.foreign import authors
+from uldp.privacy.accountants import account
+from uldp.privacy.events import Event, NonPrivate
+from uldp.privacy.ledger import Ledger
+from uldp.privacy.sentences import finite_or_none, guarantee, noise_kind
+from uldp.runs.directory import RunDirectory
+from uldp.runs.people import Population, Together, together
+
+
+@dataclass(frozen=True)
+class SpentRun:
+    """One run: on whose data, and what it released.
+
+    ``spent`` is about a person: without bound where a run promises a person nothing. ``of_client`` is what a run that
+    protects clients released about one of them.
+    """
+
+    people: Population
+    rounds: int
+    spent: Counter[Event]
+    of_client: Counter[Event]
+    no_guarantee: bool
+    unit: str | None
+    asserted_by: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path, load: Callable[[RunDirectory], Experiment] = RunDirectory.experiment) -> SpentRun:
+        """The run at ``path``. One that keeps no promise to a person has spent without bound."""
+        directory = RunDirectory.open(path)
+        with concerning(str(path)):
+            experiment = load(directory)
+        entries = directory.log.ledger_entries()
+        rounds = len({entry.round for entry in entries})
+        _check_whole(directory, rounds)
+        # The statement knows the release. While there is none yet, method and schema say whom the run protects.
+        stated = directory.read_json("statement.json") if directory.has("statement.json") else None
+        if stated is None:
+            standardised = experiment.data.schema.get("standardise") == "silo"
+            void = standardised or as_printed(directory.read_json("experiment.json"))
+            unit, named = experiment.method.unit, None
+        else:
+            void, unit, named = stated.get("epsilon") is None, stated.get("unit"), stated.get("asserted_by")
+        unit = unit if isinstance(unit, str) else None
+        by = dict.fromkeys([*map(str, named if isinstance(named, list) else []), *authors([experiment])])
+        unbounded: Counter[Event] = Counter({NonPrivate(): len(entries)} if entries else {})
+        ledger = Ledger(experiment.privacy.delta, None, entries)
+        released = unbounded if void else Counter(dict(ledger.composition()))
+        spent = released if unit == "user" else unbounded
+        of_client: Counter[Event] = released if unit == "client" else Counter()
+        return cls(Population.of(directory, experiment), rounds, spent, of_client, void, unit, tuple(by))
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.people.experiment
+
+    @property
+    def simulated(self) -> bool:
+        return self.experiment.run.secrets == "simulated"
+
+    @property
+    def hashed(self) -> bool:
+        """Whether two people may share a bucket."""
+        return self.experiment.data.dataset is None and self.experiment.data.roster is None
+
+    def to_json(self) -> dict[str, Any]:
+        unit, released = self.unit, self.of_client or self.spent
+        why_not = "a person faces a loss without bound in this run" if self.no_guarantee or unit == "record" else ""
+        about = {"run": self.people.run, "method": self.experiment.method_name, "unit": unit, "rounds": self.rounds}
+        return about | _privacy([self], released, self.experiment.privacy.delta, unit, why_not, self.asserted_by)
+
+
+@dataclass
+class Group:
+    """Runs whose people are the same, or may be; and what leaves that in doubt."""
+
+    runs: list[SpentRun]
+    doubts: set[str] = field(default_factory=set)
+
+    def to_json(self, delta: float = 0.0) -> dict[str, Any]:
+        """The totals at ``delta``; 0 takes the smallest of the runs."""
+        clients = [run for run in self.runs if run.of_client]
+        whom = " for a person whose records were in all of these runs, against whoever sees the models"
+        for_clients = " for a client that was in all client-level runs, towards everybody"
+        of_clients = {"runs": [run.people.run for run in clients]}
+        if clients:
+            of_clients |= _summed(clients, [run.of_client for run in clients], delta, "client", for_clients)
+        return {
+            "data": "; ".join(sorted({run.people.name for run in self.runs})),
+            "runs": [run.to_json() for run in self.runs],
+            **_summed(self.runs, [run.spent for run in self.runs], delta, "user", whom),
+            "clients": of_clients if clients else None,
+            "doubts": sorted(self.doubts),
+            "hashed": any(run.hashed for run in self.runs),
+        }
+
+    def joins(self, run: SpentRun) -> Together | None:
+        """Why a run belongs here: by what is certain, if anything is; None if its people are in none of these runs."""
+        doubt: Together | None = None
+        for other in self.runs:
+            why = together(other.people, run.people)
+            if why is not None and not why.doubt:
+                return why
+            doubt = doubt or why
+        return doubt
+
+
+def grouped(runs: Sequence[SpentRun]) -> list[Group]:
+    """Runs whose people may be the same, or a chain of such runs, belong together. What is in doubt is added up."""
+    groups: list[Group] = []
+    for run in runs:
+        new, others = Group([run]), []
+        for group in groups:
+            why = group.joins(run)
+            if why is None:
+                others.append(group)
+            else:
+                new = Group([*group.runs, *new.runs], group.doubts | new.doubts | ({why.why} if why.doubt else set()))
+        groups = [*others, new]
+    for group in groups:
+        group.runs.sort(key=lambda run: run.people.run)
+    return sorted(groups, key=lambda group: group.runs[0].people.run)
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """All run directories in ``folder``: through links too, inside of one another too. None is left out silently."""
+    if not folder.is_dir():
+        raise no_runs(str(folder))
+    found, seen = [], set()
+    for path, below, files in os.walk(folder, followlinks=True, onerror=_unreadable):
+        real = os.path.realpath(path)
+        if real in seen:  # a link that leads back
+            below.clear()
+            continue
+        seen.add(real)
+        if "experiment.json" in files:
+            found.append(Path(path))
+        elif "ledger.jsonl" in files:
+            raise RunError(
+                "lies beside no experiment.json; restore that, or move it away", location=f"{path}/ledger.jsonl"
+            )
+    return found
+
+
+def no_runs(where: str) -> RunError:
+    return RunError("holds no run directory (a folder with experiment.json)", location=where, value=where)
+
+
+def _unreadable(error: OSError) -> None:
+    raise RunError(f"cannot be read: {error.strerror}", location=str(error.filename)) from error
+
+
+def _check_whole(directory: RunDirectory, rounds: int) -> None:
+    """Refuse a ledger that holds less than was trained."""
+    trained = len(directory.log.metrics())
+    if directory.finished:
+        rounds_said = directory.read_json("result.json").get("rounds", 0)
+        if not isinstance(rounds_said, int):
+            raise RunError("is damaged: rounds is no whole number", location=str(directory.path / "result.json"))
+        trained = max(trained, rounds_said)
+    if rounds < trained:
+        raise RunError(
+            f"holds {rounds} of {trained} rounds; restore it: without it nobody knows what was spent",
+            location=str(directory.path / "ledger.jsonl"),
+        )
+
+
+def _summed(
+    runs: Sequence[SpentRun], released: Sequence[Counter[Event]], delta: float, unit: str, whom: str
+) -> dict[str, Any]:
+    """What these releases cost together."""
+    at = delta or min(run.experiment.privacy.delta for run in runs)
+    together: Counter[Event] = sum(released, Counter())
+    why_not = "" if math.isfinite(account(together, at).value) else "one of these runs bounds nobody's loss"
+    by = () if why_not else tuple(dict.fromkeys(name for run in runs for name in run.asserted_by))
+    return {**_privacy(runs, together, at, unit, why_not, by, whom), "asserted_by": list(by)}
+
+
+def _privacy(
+    runs: Sequence[SpentRun],
+    released: Counter[Event],
+    delta: float,
+    unit: str | None,
+    why_not: str,
+    by: tuple[str, ...],
+    whom: str = "",
+) -> dict[str, Any]:
+    """An epsilon with what must stand beside it."""
+    epsilon, simulated = account(released, delta).value, any(run.simulated for run in runs)
+    words = guarantee(unit, epsilon, delta, simulated=simulated, no_guarantee=why_not, scope=whom, asserted_by=by)
+    noise = noise_kind(simulated=simulated)
+    return {"guarantee": words, "noise": noise, "epsilon": finite_or_none(epsilon), "delta": delta}
