@@ -78,7 +78,8 @@ def test_public_polynomials():
     """Test vector of the hash that all parties share."""
     polynomial = public_polynomial(b"digest", "ct", 1, 2)
     assert (polynomial < np.array(PRIMES, dtype=np.uint64)[:, None]).all()
-    assert hashlib.sha256(polynomial.astype("<u8").tobytes()).hexdigest() == "b0bd45063f9e424de97f5609c0665ade71512c85bc4e56f934e2bd841749ea53"
+    digest = hashlib.sha256(polynomial.astype("<u8").tobytes()).hexdigest()
+    assert digest == "b0bd45063f9e424de97f5609c0665ade71512c85bc4e56f934e2bd841749ea53"
     assert (polynomial != public_polynomial(b"digest", "ct", 12)).any()
     first = int.from_bytes(hashlib.shake_128(b"uldp.ring" + ring_samples.path_bytes((1,))).digest(6), "little")
     assert int(public_polynomial(1)[0, 0]) == first
@@ -118,9 +119,8 @@ def test_a_word_on_a_quantile_is_decided_by_the_next():
 def test_operator_norm_is_that_of_the_matrix(n):
     generator = np.random.default_rng(n)
     for polynomial in [*generator.integers(-20, 21, size=(20, n)), np.ones(n, dtype=np.int64)]:
-        columns = []
-        for shift in range(n):  # x^shift e(x) modulo x^n + 1
-            columns.append(np.concatenate([-polynomial[n - shift :], polynomial[: n - shift]]))
+        # x^shift e(x) modulo x^n + 1
+        columns = [np.concatenate([-polynomial[n - shift :], polynomial[: n - shift]]) for shift in range(n)]
         largest = np.linalg.norm(np.array(columns, dtype=np.float64), 2)
         found = operator_norms(polynomial)
         assert largest <= found <= largest * (1 + 1e-6)
