@@ -34,7 +34,7 @@ class NoisySiloSum(Release):
     noise_multiplier: float
 
     @property
-    def unit(self) -> str:
+    def privacy_unit(self) -> str:
         return "user"
 
     @property

@@ -105,7 +105,7 @@ def small_federation(users=6, silos=3, dimension=4, records=30, seed=0, scale=1.
 
 
 NO_OWNERS = MappingProxyType({})
-MODEL = {"release": __version__, "layers": "", "outputs": b""}
+MODEL = {"uldp_version": __version__, "layers": "", "outputs": b""}
 """What greetings say of the model where a plan says nothing."""
 SMALL_KEY = 512
 """Bits of the Paillier key in tests: insecure, and fast."""

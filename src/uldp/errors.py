@@ -262,10 +262,10 @@ class BudgetExhausted(UldpError):
 
 
 @contextmanager
-def concerning(what: str) -> Iterator[None]:
+def error_context(what: str) -> Iterator[None]:
     """Errors inside also say what they are about. Those about data do not: they are the same whatever is done with it.
 
-    >>> with concerning("method uldp-sgd"):
+    >>> with error_context("method uldp-sgd"):
     ...     raise ConfigError("a positive number, not -1", location="method.clip")
     Traceback (most recent call last):
     uldp.errors.ConfigError: method.clip: a positive number, not -1 (method uldp-sgd)
@@ -298,16 +298,16 @@ def stopping_clearly(location: str) -> Iterator[None]:
 
 
 @contextmanager
-def code_of(*authors: object, location: str) -> Iterator[None]:
+def foreign_exceptions(*authors: object, location: str) -> Iterator[None]:
     """An exception in a class that is not part of uldp becomes one sentence with its type and line.
 
     Not its text: that may quote records. The exception itself is the cause of ours, for whoever debugs it in Python.
 
-    >>> Theirs = type("Theirs", (), {"__module__": "theirs"})
-    >>> with code_of(Theirs(), location="method.silo"):
+    >>> Own = type("Own", (), {"__module__": "my"})
+    >>> with foreign_exceptions(Own(), location="method.silo"):
     ...     raise KeyError("patient 17")
     Traceback (most recent call last):
-    uldp.errors.ModelError: method.silo: theirs:Theirs raised KeyError (<doctest uldp.errors.code_of[1]>, line 2)
+    uldp.errors.ModelError: method.silo: my:Own raised KeyError (<doctest uldp.errors.foreign_exceptions[1]>, line 2)
     """
     try:
         yield

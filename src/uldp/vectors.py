@@ -1,8 +1,9 @@
 """The one numeric path of every sum: clip in float64, encode each row as integers, add integers.
 
-Why integers. A user's clipped and weighted row is truncated toward zero to whole multiples of a public unit, and only
-integers are added. Truncation never enlarges a norm, integer sums are exact, and sums modulo 2^64 are the same in
-whatever order they are taken. So removing a user moves the sum by at most ``clip`` *exactly*, not up to rounding.
+Why integers. A user's clipped and weighted row is truncated toward zero to whole multiples of a public step (a
+*fixed-point unit*), and only integers are added. Truncation never enlarges a norm, integer sums are exact, and sums
+modulo 2^64 are the same in whatever order they are taken. So removing a user moves the sum by at most ``clip``
+*exactly*, not up to rounding.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Residues = npt.NDArray[np.uint64]
 """Integers modulo 2^64."""
 
 FRACTION_BITS: Final = 24
-"""The clip is 2^24 units: truncation costs a user at most 2^-24 of the clip in each coordinate."""
+"""The clip is 2^24 fixed-point units: truncation costs a user at most 2^-24 of the clip in each coordinate."""
 
 MIN_LIMIT: Final = 1e-30
 MAX_LIMIT: Final = 1e30
@@ -103,16 +104,16 @@ class FixedPoint:
             )
 
     @property
-    def units(self) -> int:
-        """The limit in units."""
+    def integer_limit(self) -> int:
+        """The limit as an encoded integer, that is, in fixed-point units."""
         return 1 << self.bits
 
     def check_range(self, terms: float, noise_std: float = 0.0) -> None:
-        """Refuse a sum of ``terms`` rows with noise of standard deviation ``noise_std`` units that could overflow."""
-        largest = terms * self.units + NOISE_DEVIATIONS * noise_std
+        """Refuse a sum of ``terms`` rows, with noise of standard deviation ``noise_std``, that could overflow."""
+        largest = terms * self.integer_limit + NOISE_DEVIATIONS * noise_std
         if not largest < 2.0**63:
             raise ConfigError(
-                f"a sum of {terms:.0f} terms with noise of {noise_std:.3g} units needs "
+                f"a sum of {terms:.0f} terms with noise of {noise_std:.3g} fixed-point units needs "
                 f"{math.log2(largest):.1f} bits, 63 are there; use less noise or fewer users",
                 location="privacy.noise_multiplier",
                 value=noise_std,
@@ -139,15 +140,15 @@ class FixedPoint:
     def _encoded(self, rows: Vector, weights: Vector | None) -> Iterator[tuple[Integers, int]]:
         """Block by block: the integers, and how much was cut off."""
         count, dimension = rows.shape
-        scale = self.units / self.limit
+        scale = self.integer_limit / self.limit
         block = max(1, _BLOCK // max(1, dimension))
         for start in range(0, count, block):
             part = rows[start : start + block]
             factors = scale if weights is None else (weights[start : start + block] * scale)[:, None]
             scaled = part * factors
             if self.saturate:
-                cut = int((np.abs(scaled) > self.units).sum())
-                np.clip(scaled, -self.units, self.units, out=scaled)
+                cut = int((np.abs(scaled) > self.integer_limit).sum())
+                np.clip(scaled, -self.integer_limit, self.integer_limit, out=scaled)
             np.trunc(scaled, out=scaled)
             if not self.saturate:
                 long = ~self._within(scaled, None if weights is None else weights[start : start + block])
@@ -164,12 +165,12 @@ class FixedPoint:
         """
         squares = _square_sums(integers)
         if weights is None:
-            return np.asarray(squares <= float(self.units) ** 2)
-        return np.asarray(squares <= (weights * self.units) ** 2 * (1 - 2.0**-52))
+            return np.asarray(squares <= float(self.integer_limit) ** 2)
+        return np.asarray(squares <= (weights * self.integer_limit) ** 2 * (1 - 2.0**-52))
 
     def decode(self, total: Integers) -> Vector:
-        """Units back to numbers."""
-        return total.astype(np.float64) * (self.limit / self.units)
+        """Fixed-point units back to numbers."""
+        return total.astype(np.float64) * (self.limit / self.integer_limit)
 
     def to_json(self) -> dict[str, Any]:
         return {"limit": self.limit, "bits": self.bits, "saturate": self.saturate}

@@ -26,7 +26,7 @@ from uldp.bench.protocol import (
     Shape,
     run_cases,
 )
-from uldp.bench.published import Published, full_run, sampled_run
+from uldp.bench.published import PublishedProtocol, full_run, sampled_run
 from uldp.cli.app import app
 from uldp.crypto.randomisers import ResidueTable
 from uldp.errors import ConfigError
@@ -43,7 +43,7 @@ def call(*arguments):
 
 def test_simple_code_gives_the_exact_weighted_sum():
     run = Run(TINY)
-    naive = Published(TINY.key_bits, run.counts, TINY.max_records)
+    naive = PublishedProtocol(TINY.key_bits, run.counts, TINY.max_records)
     noise = np.random.default_rng(0).integers(-1000, 1000, (TINY.silos, TINY.dimension))
     total = naive.total([naive.silo(s, run.integers[s], noise[s]) for s in range(TINY.silos)])
     counts, rows = run.counts.tolist(), run.integers.tolist()
@@ -67,14 +67,14 @@ def test_ours_gives_the_weighted_sum():
 
 def test_half_of_the_simple_codes_exponents_have_full_size():
     run = Run(Shape(16, 10).with_small_key())
-    n = Published(run.shape.key_bits, run.counts, run.shape.max_records).public.n
+    n = PublishedProtocol(run.shape.key_bits, run.counts, run.shape.max_records).public.n
     large = [int(delta) % n > n >> 1 for delta in run.integers.ravel()]
     assert 0.4 < np.mean(large) < 0.6
 
 
 def test_an_extrapolated_run_has_the_phases_of_a_whole_one():
     run = Run(TINY)
-    naive = Published(TINY.key_bits, run.counts, TINY.max_records)
+    naive = PublishedProtocol(TINY.key_bits, run.counts, TINY.max_records)
     whole = full_run(naive, run.integers, run.naive_noise)
     sampled = sampled_run(naive, run.integers, run.naive_noise, samples=30)
     assert whole.keys() == sampled.keys()

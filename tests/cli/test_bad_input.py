@@ -94,7 +94,7 @@ def test_the_base_case_is_good(folder):
         ("method.weighting=uniform", ["method.weighting", "uldp-avg-w means"]),
         ("privacy.noise_multiplier=-5", ["privacy.noise_multiplier", "-5"]),
         ("privacy.noise_multiplier=nan", ["privacy.noise_multiplier", "nan"]),
-        ("privacy.noise_multiplier=1e-9", ["privacy.noise_multiplier", "64 units"]),
+        ("privacy.noise_multiplier=1e-9", ["privacy.noise_multiplier", "from 64 up"]),
         ("privacy.delta=2", ["privacy.delta", "2"]),
         ("privacy.epsilon=0", ["privacy.epsilon", "0"]),
         ("privacy.epsillon=1", ["epsillon", "Known keys: delta, dropout_tolerance, epsilon, noise_multiplier"]),

@@ -85,10 +85,10 @@ def test_doctor_names_foreign_code_and_does_not_run_it(received, section):
     done = received.invoke("doctor", "e.toml", "--rehearse", "--json")
     assert done.exit_code == 2 and not received.ran
     [code] = [one for one in json.loads(done.stdout)["findings"] if one["what"] == "code"]
-    assert not code["ok"] and named in code["said"] and "--run-code" in code["said"]
+    assert not code["ok"] and named in code["detail"] and "--run-code" in code["detail"]
     done = received.invoke("doctor", "e.toml", "--rehearse", "--run-code", "--json")
     [code] = [one for one in json.loads(done.stdout)["findings"] if one["what"] == "code"]
-    assert code["ok"] and named in code["said"] and received.ran
+    assert code["ok"] and named in code["detail"] and received.ran
 
 
 @SECTIONS
@@ -105,7 +105,7 @@ def test_doctor_runs_what_the_owner_has_named_and_never_what_the_owner_forbids(r
     allowed = how == "listed" or (how == "other methods" and section == "model")
     assert code["ok"] == received.ran == allowed
     if not allowed:
-        assert done.exit_code == 2 and "policy.allowed_" in code["said"]
+        assert done.exit_code == 2 and "policy.allowed_" in code["detail"]
 
 
 @SECTIONS

@@ -48,7 +48,7 @@ def test_naive_one_user_moves_the_sum_by_at_most_two_clips_per_silo(seed, user, 
         whole = noiseless_total(method, federation, TinyLearner(4), x)
         without = noiseless_total(method, federation.without(user), TinyLearner(4), x)
     moved = sum((a - b) ** 2 for a, b in zip(whole, without, strict=True))
-    assert moved <= (2 * len(federation.silos) * method.release(FACTS).encoding.units) ** 2
+    assert moved <= (2 * len(federation.silos) * method.release(FACTS).encoding.integer_limit) ** 2
 
 
 def test_naive_two_clips_per_silo_are_attained_so_the_papers_bound_is_too_small():
@@ -63,7 +63,7 @@ def test_naive_two_clips_per_silo_are_attained_so_the_papers_bound_is_too_small(
     method = build("uldp-naive", clip=0.1, local_epochs=1, local_lr=1.0)
     with_user = noiseless_total(method, federation, TinyLearner(1), np.zeros(1))
     without = noiseless_total(method, federation.without(0), TinyLearner(1), np.zeros(1))
-    assert abs(with_user[0] - without[0]) > 0.999 * 2 * 3 * method.release(FACTS).encoding.units
+    assert abs(with_user[0] - without[0]) > 0.999 * 2 * 3 * method.release(FACTS).encoding.integer_limit
 
 
 def test_naive_realised_noise_of_the_mean_is_sigma_times_clip():
@@ -293,7 +293,7 @@ def test_noise_inside_a_silo_is_never_used_for_two_different_releases():
             ask(body)
         return np.frombuffer(ask(m.UpdateRequest(1, m.pack(np.ones(4)), b"")).vector, dtype="<i8").astype(float)
 
-    unit = method.release(FACTS).encoding.units / method.value_range * method.local_lr / method.batch_size
+    unit = method.release(FACTS).encoding.integer_limit / method.value_range * method.local_lr / method.batch_size
     assert (sent(0) == sent(0)).all()
     for other in (sent(1), sent(0, 1 + 1e-12)):
         # one record moves the sum by at most the clip; the noise is a million times that

@@ -65,7 +65,7 @@ def test_removing_a_user_moves_the_sum_by_at_most_the_clip(name, seed, user, sca
         without = noiseless_total(method, federation.without(user), TinyLearner(4), x, sample)
     moved = sum((a - b) ** 2 for a, b in zip(whole, without, strict=True))
     release = method.release(PublicFacts(federation.users, len(federation.silos), 4))
-    assert moved <= (release.sensitivity * release.encoding.units) ** 2  # integers: no tolerance
+    assert moved <= (release.sensitivity * release.encoding.integer_limit) ** 2  # integers: no tolerance
 
 
 def test_the_bound_is_nearly_attained_so_the_test_above_can_fail():
@@ -79,7 +79,7 @@ def test_the_bound_is_nearly_attained_so_the_test_above_can_fail():
         )
         for user in range(federation.users)
     ]
-    assert max(moved) > 0.5 * method.release(FACTS).encoding.units
+    assert max(moved) > 0.5 * method.release(FACTS).encoding.integer_limit
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -97,7 +97,7 @@ def test_the_realised_noise_of_the_total_is_sigma_times_clip(name, rate):
     sigma, clip = 5.0, 0.3
     method = build(name, rounds=1, noise_multiplier=sigma, clip=clip, sample_rate=rate)
     server, silos = make_sessions(method, federation, learner=TinyLearner(dimension))
-    units = make_plan(method, federation, dimension).release.encoding.units
+    units = make_plan(method, federation, dimension).release.encoding.integer_limit
     total = np.zeros(dimension, dtype=np.uint64)
     while requests := server.requests():
         for silo, request in requests.items():
@@ -134,7 +134,7 @@ def test_rounding_at_a_known_point_counts_as_a_unit_per_coordinate(name):
     exact, rounded = (
         method.release(PublicFacts(100, 5, dimension, rounding)).event(5).noise_multiplier for rounding in (0, 1)
     )
-    units = method.release(FACTS).encoding.units
+    units = method.release(FACTS).encoding.integer_limit
     assert rounded * (1 + math.sqrt(dimension) / units) == pytest.approx(exact, rel=1e-12)
 
 
@@ -232,7 +232,7 @@ def test_discrete_noise_is_never_accounted_as_more_than_its_continuous_twin():
 
 
 def test_too_small_a_share_of_noise_is_refused_with_the_bound():
-    with pytest.raises(ConfigError, match="from 64 units up"):
+    with pytest.raises(ConfigError, match="from 64 up"):
         build("uldp-avg", noise_multiplier=1e-6).release(FACTS).check()
 
 

@@ -37,7 +37,7 @@ DIGEST = "d" * 64
 def build(name="uldp-avg-w", **fields):
     named = lookup(name)
     defaults = {"rounds": 3}
-    if named.with_defaults.unit is not None and not named.with_defaults.local:
+    if named.with_defaults.privacy_unit is not None and not named.with_defaults.local:
         defaults["noise_multiplier"] = 5.0
     return named.method(**{**defaults, **dict(named.fixed), **fields})
 
@@ -151,8 +151,8 @@ def test_every_plan_takes_one_of_the_routes_that_the_docs_draw(name, method, rat
         (ask(hello(3, 7, 4)), "users = 7"),
         (ask(hello(2, 6, 4)), "silos = 2"),
         (ask(hello(3, 6, 5)), "dimension = 5"),
-        (ask(hello(release="0.0.9")), f"runs uldp 0.0.9, this one {__version__}; install"),
-        (ask(hello(release="0.0.9"), digest="e" * 64), "runs uldp 0.0.9"),  # it tells more than two digests
+        (ask(hello(uldp_version="0.0.9")), f"runs uldp 0.0.9, this one {__version__}; install"),
+        (ask(hello(uldp_version="0.0.9"), digest="e" * 64), "runs uldp 0.0.9"),  # it tells more than two digests
         (ask(hello(layers="f" * 64)), "layers are others"),
         (ask(hello(outputs=bytes(8))), "other outputs before training"),
         (ask(m.Close()), "out of turn"),
@@ -196,7 +196,7 @@ def test_another_protocol_version_is_named_although_its_messages_have_other_fiel
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"release": "9.9"}, f"runs uldp 9.9, this one {__version__}"),
+        ({"uldp_version": "9.9"}, f"runs uldp 9.9, this one {__version__}"),
         ({"users": 7}, "users = 7, here it is 6"),
         ({"layers": "other"}, "layers are others"),
         ({"outputs": b"12345678"}, "other outputs"),
@@ -406,7 +406,7 @@ def test_the_wire_shows_how_much_was_cut_off_of_the_method_without_privacy_only(
         server.collect()
         server.charge()
         server.advance()
-    assert bool(sum(told)) == (lookup(name).with_defaults.unit is None)
+    assert bool(sum(told)) == (lookup(name).with_defaults.privacy_unit is None)
 
 
 def test_the_sequence_in_the_docs_is_the_table():

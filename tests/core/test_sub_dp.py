@@ -19,7 +19,7 @@ from uldp.privacy.releases.noised_model import sampled_subjects, some_of_each
 from uldp.protocol import messages as m
 from uldp.research.published_noise import published_noise
 from uldp.research.published_subjects import (
-    Published,
+    PublishedSettings,
     claimed_and_true,
     epsilon_of_fixed_noise,
     fixed_batch,
@@ -234,7 +234,7 @@ def test_a_silo_refuses_other_numbers_of_picked_silos_than_were_agreed_on():
 
 
 def published(name, **fields):
-    return Published(algorithm=name, **{"rounds": 1, "clip": 1.0, "epsilon": 2.0, **fields})
+    return PublishedSettings(algorithm=name, **{"rounds": 1, "clip": 1.0, "epsilon": 2.0, **fields})
 
 
 def zero_federation(many: int, dimension=4000):
@@ -381,7 +381,7 @@ def test_local_sub_dp_divides_every_step_by_the_number_of_silos_as_printed():
 )
 def test_bad_settings_of_the_published_algorithms_get_one_sentence(fields, message):
     with pytest.raises(ConfigError) as caught:
-        Published(**fields)
+        PublishedSettings(**fields)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

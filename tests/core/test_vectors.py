@@ -24,7 +24,7 @@ def test_an_encoded_row_is_never_longer_than_the_clip(matrix, clip):
     encoding = FixedPoint(limit=clip)
     for row in clip_rows(matrix, clip):
         encoded, _ = encoding.encode_sum(row[None, :])
-        assert squared_norm(encoded) <= encoding.units**2
+        assert squared_norm(encoded) <= encoding.integer_limit**2
 
 
 @given(rows, st.floats(1e-3, 1e3), st.lists(st.integers(0, 50), min_size=3, max_size=3))
@@ -38,7 +38,7 @@ def test_the_shares_of_one_user_over_silos_are_together_never_longer_than_the_cl
     for count in counts:
         weights = record_weights(np.array([count]), totals)
         total = total + encoding.encode_sum(row, weights)[0]
-    assert squared_norm(total) <= encoding.units**2
+    assert squared_norm(total) <= encoding.integer_limit**2
 
 
 def test_a_row_that_is_longer_than_its_weight_allows_by_less_than_floats_can_tell_counts_as_zero():
@@ -56,7 +56,7 @@ def test_rows_right_at_the_clip_stay_within_it_in_high_dimension():
         row = generator.normal(size=(1, dimension))
         clipped = clip_rows(row, 0.1)
         encoded, _ = FixedPoint(limit=0.1).encode_sum(clipped)
-        assert squared_norm(encoded) <= FixedPoint(limit=0.1).units ** 2
+        assert squared_norm(encoded) <= FixedPoint(limit=0.1).integer_limit ** 2
         assert np.linalg.norm(clipped) > 0.1 * (1 - 1e-9)
 
 

@@ -48,7 +48,7 @@ def exact_sum(ready, server):
     release, facts = ready.plan.release, ready.plan.facts
     encoding = release.encoding
     counts = np.minimum(ready.federation.counts(), LIMITS["max_records"] // facts.silos)
-    totals, unit = counts.sum(axis=0), Fraction(encoding.limit) / encoding.units
+    totals, unit = counts.sum(axis=0), Fraction(encoding.limit) / encoding.integer_limit
     total = [Fraction(0)] * facts.dimension
     for index, silo in enumerate(ready.federation):
         streams = ready.streams.child("silo", index).child("round", server.round + 1)

@@ -18,7 +18,7 @@ from uldp.protocol import messages as m
 from uldp.rng import Secrets
 from uldp.runs.directory import RunDirectory
 from uldp.runs.files import stored_key
-from uldp.runtimes.serving import Clock, Failed, Patience, Serving
+from uldp.runtimes.serving import Clock, FailedResponse, Patience, ServedRun
 from uldp.runtimes.silo_process import SiloProcess
 
 SILOS = ("silo-1", "silo-2", "silo-3")
@@ -83,7 +83,7 @@ class FakeTime:
         self.time += seconds
 
 
-Fault = Callable[["World", str, bytes], "bytes | Failed"]
+Fault = Callable[["World", str, bytes], "bytes | FailedResponse"]
 
 
 @dataclass
@@ -120,10 +120,10 @@ class World:
         if name in self.running:
             self.running.pop(name).close()
 
-    def ask(self, name: str, request: bytes) -> bytes | Failed:
+    def ask(self, name: str, request: bytes) -> bytes | FailedResponse:
         header, body = self.silo(name).respond({"kind": "request"}, request)
         if header["kind"] == "refused":
-            return Failed(body.decode(), refused=True)
+            return FailedResponse(body.decode(), refused=True)
         self.sent.append((name, request, body))
         return body
 
@@ -131,17 +131,17 @@ class World:
         self.exchanges += 1
         asked = self.fault or (lambda world, name, request: world.ask(name, request))
         answers = {name: asked(self, name, request) for name, request in requests.items()}
-        if any(isinstance(answer, Failed) for answer in answers.values()):
+        if any(isinstance(answer, FailedResponse) for answer in answers.values()):
             self.time.pass_by(timeout)
         return answers
 
-    def serving(self, on_missing="stop", **further) -> Serving:
+    def serving(self, on_missing="stop", **further) -> ServedRun:
         path = self.folder / "run"
         directory = RunDirectory.open(path) if (path / "experiment.json").exists() else None
         directory = directory or RunDirectory.create(path, self.built)
         patience = further.pop("patience", Patience(seconds=60, attempt=20, pause=1, on_missing=on_missing))
         server = parties(self.built)[0]
-        return Serving(server, directory, self, patience=patience, clock=self.time.clock(), **further)
+        return ServedRun(server, directory, self, patience=patience, clock=self.time.clock(), **further)
 
     def close(self) -> None:
         for name in list(self.running):
@@ -154,7 +154,7 @@ def away(gone, rounds, plan):
     def fault(made, name, request):
         body = decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
         if name == gone and isinstance(body, m.UpdateRequest) and body.round in rounds:
-            return Failed("no response")
+            return FailedResponse("no response")
         return made.ask(name, request)
 
     return fault

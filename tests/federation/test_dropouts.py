@@ -284,7 +284,7 @@ def test_nobody_is_left_out_of_the_setup():
 
 
 @pytest.mark.parametrize("aggregation", KINDS)
-def test_goodbyes_may_be_missing(aggregation):
+def test_responses_to_close_may_be_missing(aggregation):
     server, silos = sessions(aggregation, rounds=1)
     while server.round < 1:
         step(server, silos)

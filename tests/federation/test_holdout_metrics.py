@@ -17,7 +17,7 @@ from uldp.protocol import messages as m
 from uldp.reports.statement import text
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.policy import Policy
-from uldp.runtimes.serving import Failed
+from uldp.runtimes.serving import FailedResponse
 from uldp.runtimes.simulation import resume, run
 
 ALLOWED = Policy(allow_metrics=True)
@@ -187,7 +187,7 @@ def test_one_owner_is_enough(tmp_path):
         if is_metrics(request):
             asked.append(name)
             if name == "silo-2":
-                return Failed("silo-2: its owner does not allow it", refused=True)
+                return FailedResponse("silo-2: its owner does not allow it", refused=True)
         return world.ask(name, request)
 
     world = World(tmp_path, measured("plain"), fault=fault, policy=ALLOWED)
@@ -200,7 +200,7 @@ def test_one_owner_is_enough(tmp_path):
 @pytest.mark.parametrize("on_missing", ["stop", "wait", "exclude"])
 def test_a_silo_that_does_not_answer_costs_the_metrics_and_not_the_model(tmp_path, on_missing):
     def fault(world, name, request):
-        return Failed("no response") if is_metrics(request) and name == "silo-3" else world.ask(name, request)
+        return FailedResponse("no response") if is_metrics(request) and name == "silo-3" else world.ask(name, request)
 
     world = World(tmp_path, measured(), fault=fault, policy=ALLOWED)
     result = world.serving(on_missing).go()
@@ -213,7 +213,7 @@ def test_a_silo_that_missed_the_last_round_is_measured_like_the_others(tmp_path)
     def fault(world, name, request):
         body = decode(request, experiment=parties(world.built)[0].plan.digest, silo=name, limit=10**7)
         late = name == "silo-3" and isinstance(body, m.UpdateRequest) and body.round == 2
-        return Failed("no response") if late else world.ask(name, request)
+        return FailedResponse("no response") if late else world.ask(name, request)
 
     built = measured(privacy={"noise_multiplier": 5.0, "dropout_tolerance": 1})
     world = World(tmp_path, built, fault=fault, policy=ALLOWED)

@@ -18,8 +18,8 @@ from uldp.experiment.parties import check_deployable
 from uldp.runs.files import append_line, locked, read_lines, stored_key
 from uldp.runtimes.flower import checks, credentials, federation
 from uldp.runtimes.flower.processes import Address
-from uldp.runtimes.policy import Charge, OwnLedger, Policy, shown_by_a_round
-from uldp.runtimes.serving import Failed
+from uldp.runtimes.policy import Charge, OwnLedger, Policy, views_of_a_round
+from uldp.runtimes.serving import FailedResponse
 from uldp.runtimes.silo_process import SiloProcess
 from uldp.runtimes.silo_state import SiloState, experiments_in
 
@@ -117,14 +117,14 @@ def test_a_last_line_counts_without_its_newline_and_a_half_one_does_not(tmp_path
     assert [line["number"] for line in read_lines(file)] == [1, 2, 3, 5]
 
 
-def test_a_silo_that_missed_the_goodbye_can_leave_and_its_secrets_are_gone(tmp_path):
-    """With a goodbye the secrets are destroyed; without one their owner can do it."""
+def test_a_silo_that_missed_the_response_to_close_can_leave_and_its_secrets_are_gone(tmp_path):
+    """With a response to Close the secrets are destroyed; without one their owner can do it."""
     (tmp_path / "k").mkdir()
     built = with_identities(tmp_path / "k", privacy={"noise_multiplier": 5.0})
 
     def fault(made, name, request):
         last = made.running.get("silo-3") and made.silo("silo-3").respond({"kind": "status"}, b"")[0]["round"] == 3
-        return Failed("gone") if name == "silo-3" and last and b"Close" in request else made.ask(name, request)
+        return FailedResponse("gone") if name == "silo-3" and last and b"Close" in request else made.ask(name, request)
 
     made = World(tmp_path, built, fault, keys=tmp_path / "k")
     made.serving().go()
@@ -160,7 +160,7 @@ def test_an_experiment_s_folder_that_is_lost_is_not_begun_anew(tmp_path):
 
 def test_two_answers_to_one_round_share_its_sample_whatever_secrets_they_are_from(tmp_path):
     """Composed as if they had samples of their own they would cost less."""
-    event = shown_by_a_round(parties(experiment(method={"sample_rate": 0.1}))[0].plan)
+    event = views_of_a_round(parties(experiment(method={"sample_rate": 0.1}))[0].plan)
     rounds = range(1, 30)
     public = Policy(against=("public",))
     twice, apart = OwnLedger(tmp_path / "a", public), OwnLedger(tmp_path / "b", public)
@@ -230,7 +230,7 @@ class Joined:
         monkeypatch.setattr(SiloProcess, "serve", lambda silo: None)
 
     def join(self, state, policy=None):
-        where = federation.Joining(Address("127.0.0.1", 9), self.keys, None, state, policy or Policy())
+        where = federation.ServerConnection(Address("127.0.0.1", 9), self.keys, None, state, policy or Policy())
         federation.join(parties(experiment())[1]["silo-1"], where, lambda text: None)
 
 
@@ -276,7 +276,7 @@ def test_a_policy_that_names_nothing_that_exists_is_refused(tmp_path):
 
 
 def rows_of_doctor(tmp_path, silo, **about):
-    found = checks.examine(experiment(), None, [checks.SiloSide("silo-1", state=silo, **about)], rehearsal=True)
+    found = checks.examine(experiment(), None, [checks.SiloOptions("silo-1", state=silo, **about)], rehearsal=True)
     return {one.what: one for one in found}
 
 
@@ -288,23 +288,23 @@ def test_the_doctor_looks_at_the_state_as_join_does(tmp_path, keys):
     made.serving().go()
     made.close()
     row = rows_of_doctor(tmp_path, state)["state"]
-    assert row.well and "spent so far in 1 experiment" in row.said
+    assert row.ok and "spent so far in 1 experiment" in row.detail
     ledger = OwnLedger(state / "rehearsal-ledger.jsonl", Policy())
     cap = ledger.epsilon() * 1.01
     (state / "policy.toml").write_text(f"max_epsilon = {cap}\nallow_counts = true\n")
     row = rows_of_doctor(tmp_path, state)["state"]
-    assert not row.well and "it was not begun" in row.said
+    assert not row.ok and "it was not begun" in row.detail
     (state / "policy.toml").unlink()
     (tmp_path / "other").mkdir(mode=0o700)
     credentials.tie_to_state(keys, tmp_path / "other")
     row = rows_of_doctor(tmp_path, state, keys=keys)["state"]
-    assert not row.well and "were used with another folder" in row.said
+    assert not row.ok and "were used with another folder" in row.detail
     state.chmod(0o755)
     row = rows_of_doctor(tmp_path, state)["state"]
-    assert not row.well and "chmod 700" in row.said
+    assert not row.ok and "chmod 700" in row.detail
     assert not (state / "state.id").exists()  # a doctor writes nothing
 
 
 def test_the_doctor_prints_the_digest_that_refusals_name(tmp_path):
-    found = {one.what: one.said for one in checks.examine(experiment(), None, [], rehearsal=True)}
+    found = {one.what: one.detail for one in checks.examine(experiment(), None, [], rehearsal=True)}
     assert found["digest"].startswith(parties(experiment())[0].plan.digest[:12])

@@ -12,7 +12,7 @@ from uldp.privacy.accountants import account
 from uldp.privacy.events import NonPrivate
 from uldp.privacy.releases import Adversary
 from uldp.protocol import messages as m
-from uldp.runtimes.policy import Charge, OwnLedger, Policy, shown_by_a_round
+from uldp.runtimes.policy import Charge, OwnLedger, Policy, views_of_a_round
 from uldp.runtimes.silo_process import SiloProcess
 
 DELTA = 1e-5
@@ -23,7 +23,7 @@ def plan_of(**sections):
 
 
 def worst(plan, rounds):
-    return max(account({event: rounds}, DELTA).value for event in shown_by_a_round(plan).values())
+    return max(account({event: rounds}, DELTA).value for event in views_of_a_round(plan).values())
 
 
 def lines(folder, rehearsal=True):
@@ -34,16 +34,16 @@ def lines(folder, rehearsal=True):
 
 def test_a_round_is_charged_for_the_worst_that_it_can_show():
     plain, masked = plan_of(aggregation={"name": "plain"}), plan_of()
-    shown = shown_by_a_round(masked)
+    shown = views_of_a_round(masked)
     assert shown["public"] == masked.release.event(3)
     assert shown["silos"] == masked.release.view(Adversary("silos"))
     assert shown["server"] == masked.release.event(3)
-    assert shown_by_a_round(plain)["server"] == plain.release.view(Adversary("server"))
+    assert views_of_a_round(plain)["server"] == plain.release.view(Adversary("server"))
 
 
 def test_where_silos_may_be_missing_their_noise_does_not_count():
     drops = plan_of(privacy={"noise_multiplier": 5.0, "dropout_tolerance": 1})
-    shown = shown_by_a_round(drops)
+    shown = views_of_a_round(drops)
     assert shown["public"] == drops.release.event(2)
     assert shown["silos"] == drops.release.view(Adversary("silos", dropped=1))
     # Two attempts of one round tell a server what plain does.
@@ -52,7 +52,7 @@ def test_where_silos_may_be_missing_their_noise_does_not_count():
 
 def test_what_protects_nobody_is_charged_as_that():
     plan = plan_of()
-    assert set(shown_by_a_round(plan, "void").values()) == {NonPrivate()}
+    assert set(views_of_a_round(plan, "void").values()) == {NonPrivate()}
     with pytest.raises(ConfigError, match="would cost without bound"):
         Policy(max_epsilon=100.0, allow_counts=True).check(experiment(), plan, "void")
 
@@ -131,7 +131,7 @@ def test_a_round_that_passes_the_cap_is_refused_without_a_number(tmp_path):
     plan = parties(built)[0].plan
     policy = Policy(max_epsilon=worst(plan, 4) * 1.0001, delta=DELTA, allow_counts=True)
     made = World(tmp_path, built, policy=policy)
-    event = shown_by_a_round(plan)
+    event = views_of_a_round(plan)
     for name in SILOS:
         for round_ in (1, 2, 3):
             made.silo(name).charging.ledger.charge(Charge("another", "s", round_, "c", event))

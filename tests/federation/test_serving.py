@@ -21,7 +21,7 @@ from uldp.protocol import messages as m
 from uldp.rng import Secrets
 from uldp.runs import files
 from uldp.runs.directory import RunDirectory
-from uldp.runtimes.serving import Failed, Patience
+from uldp.runtimes.serving import FailedResponse, Patience
 from uldp.runtimes.silo_process import SiloProcess
 from uldp.runtimes.simulation import run
 from uldp.sessions.silo import signing_key
@@ -111,7 +111,7 @@ def test_without_noise_secrets_of_everybody_s_own_give_the_same_model(world, tmp
     if aggregation["name"] == "masked":
         assert result.model.tobytes() == expected.tobytes()
     # Under paillier everybody's secret dither rounds each coordinate of the total, by a unit per silo at most.
-    units = 3 * 3 / parties(built)[0].plan.release.encoding.units
+    units = 3 * 3 / parties(built)[0].plan.release.encoding.integer_limit
     assert np.abs(result.model - expected).max() <= units
     assert not result.statement.simulated
     assert not list(tmp_path.glob("*/experiments/*/secrets.key"))  # forgotten at the end, by everybody
@@ -217,7 +217,7 @@ def test_whatever_goes_wrong_and_passes_changes_nothing(tmp_path_factory, plan, 
     def fault(made, name, request):
         what = left.pop() if left else "well"
         if what == "lost":
-            return Failed("lost")
+            return FailedResponse("lost")
         if what == "garbage":
             return b"garbage"
         if what == "kill":
@@ -225,7 +225,7 @@ def test_whatever_goes_wrong_and_passes_changes_nothing(tmp_path_factory, plan, 
         answer = made.ask(name, request)
         if what == "kill after":
             made.kill(name)
-        return Failed("lost") if what == "lost answer" else answer
+        return FailedResponse("lost") if what == "lost answer" else answer
 
     made = World(tmp_path_factory.mktemp("world"), built, fault)
     try:
@@ -269,12 +269,12 @@ def test_a_no_that_is_said_once_does_not_count(world):
     built, left = experiment(), ["no", "no, really"]
 
     def fault(made, name, request):
-        return Failed(left.pop(), refused=True) if name == "silo-1" and left else made.ask(name, request)
+        return FailedResponse(left.pop(), refused=True) if name == "silo-1" and left else made.ask(name, request)
 
     made = world(built, fault)
     check_same(made.serving("stop").go(), simulated(built))
     assert made.time.time < 60
-    made = world(built, lambda made, name, request: Failed("no", refused=True))
+    made = world(built, lambda made, name, request: FailedResponse("no", refused=True))
     made.folder = made.folder / "second"
     made.folder.mkdir()
     with pytest.raises(RunError, match="stopped without"):
@@ -310,7 +310,7 @@ def test_a_silo_that_stays_away_is_not_waited_for_as_long_in_every_round(world):
     away, reports = set(), []
 
     def fault(made, name, request):
-        return Failed("gone") if name in away else made.ask(name, request)
+        return FailedResponse("gone") if name in away else made.ask(name, request)
 
     made = world(experiment(method={"rounds": 6}, **DROPS), fault)
 
@@ -337,7 +337,7 @@ def test_a_slow_silo_that_was_left_out_once_comes_back(world):
         if name != "silo-3":
             return made.ask(name, request)
         busy = made.time.time - began.setdefault(request, made.time.time) < 25
-        return Failed("not yet", late=True) if busy or len(reports) == 1 else made.ask(name, request)
+        return FailedResponse("not yet", late=True) if busy or len(reports) == 1 else made.ask(name, request)
 
     made = world(experiment(method={"rounds": 4}, **DROPS), fault)
     made.serving("exclude", on_round=lambda report: reports.append(report.missing)).go()
@@ -379,7 +379,7 @@ def test_the_missing_silo_answered_and_its_answer_was_lost(world):
         body = decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
         answer = made.ask(name, request)
         lost = name == "silo-1" and isinstance(body, m.UpdateRequest) and body.round == 2
-        return Failed("lost") if lost else answer
+        return FailedResponse("lost") if lost else answer
 
     made = world(built, fault)
     result = made.serving("exclude").go()
@@ -441,7 +441,7 @@ def test_a_silo_that_is_slow_is_waited_for(world):
     def fault(made, name, request):
         if late.get(name, 0) > 0:
             late[name] -= 1
-            return Failed("beyond the time limit")
+            return FailedResponse("beyond the time limit")
         return made.ask(name, request)
 
     made, seen = world(built, fault), []
@@ -449,13 +449,13 @@ def test_a_silo_that_is_slow_is_waited_for(world):
     assert [list(trouble) for trouble in seen] == [["silo-3"]] * 5
 
 
-def test_a_missing_goodbye_does_not_hold_up_the_result(world):
+def test_a_missing_response_to_close_does_not_hold_up_the_result(world):
     built = experiment()
     plan = parties(built)[0].plan
 
     def fault(made, name, request):
         body = decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
-        return Failed("gone home") if isinstance(body, m.Close) else made.ask(name, request)
+        return FailedResponse("gone home") if isinstance(body, m.Close) else made.ask(name, request)
 
     check_same(world(built, fault).serving("stop").go(), simulated(built))
 
@@ -466,14 +466,14 @@ def is_finish(made, name, request):
 
 
 @pytest.mark.parametrize("on_missing", ["wait", "stop", "exclude"])
-def test_goodbyes_are_asked_for_when_all_is_written_and_waited_for_half_a_minute(world, on_missing):
+def test_responses_to_close_are_asked_for_when_all_is_written_and_waited_for_half_a_minute(world, on_missing):
     seen = []
 
     def fault(made, name, request):
         if not is_finish(made, name, request):
             return made.ask(name, request)
         seen.append((made.folder / "run" / "result.json").exists() and (made.folder / "run" / "model.npz").exists())
-        return Failed("lost", late=True) if name == "silo-2" else made.ask(name, request)
+        return FailedResponse("lost", late=True) if name == "silo-2" else made.ask(name, request)
 
     made = world(experiment(), fault)
     patience = Patience(seconds=3600, attempt=60, pause=1, on_missing=on_missing)
@@ -485,7 +485,7 @@ def test_goodbyes_are_asked_for_when_all_is_written_and_waited_for_half_a_minute
     assert made.exchanges == before
 
 
-def test_a_server_that_dies_while_it_waits_for_goodbyes_asks_for_them_again(world, tmp_path):
+def test_a_server_that_dies_while_it_waits_for_responses_to_close_asks_for_them_again(world, tmp_path):
     dying = [True]
 
     def fault(made, name, request):
@@ -588,7 +588,7 @@ def test_two_silos_with_one_identity_do_not_come_together(world, case):
             return made.ask(name, request)
         body = decode(request, experiment=server.plan.digest, silo=name, limit=server.plan.message_limit)
         answer = made.ask("silo-3", m.encode(server.plan.digest, "silo-3", body))
-        if isinstance(answer, Failed):
+        if isinstance(answer, FailedResponse):
             return answer
         said = decode(answer, experiment=server.plan.digest, silo="silo-3", limit=server.plan.message_limit)
         return m.encode(server.plan.digest, "silo-2", said)

@@ -20,7 +20,7 @@ import uldp
 from uldp.errors import RunError
 from uldp.protocol import messages as m
 from uldp.runtimes import socket_frames as frames
-from uldp.runtimes.serving import Failed
+from uldp.runtimes.serving import FailedResponse
 from uldp.runtimes.silo_process import SiloProcess
 
 SCRIPT = """
@@ -94,7 +94,7 @@ def child(tmp_path, short_path):
         body = decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
         if isinstance(body, m.UpdateRequest):
             kept.append((name, request))
-            return Failed("enough")
+            return FailedResponse("enough")
         return made.ask(name, request)
 
     made.fault = until_the_round
@@ -281,4 +281,4 @@ def test_what_goes_wrong_inside_stays_inside(tmp_path, monkeypatch):
     monkeypatch.setattr("uldp.sessions.silo.SiloSession.reply", breaks)
     answer = made.ask("silo-1", b"anything")
     made.close()
-    assert answer == Failed("silo silo-1: failed; its own log says why", refused=True)
+    assert answer == FailedResponse("silo silo-1: failed; its own log says why", refused=True)

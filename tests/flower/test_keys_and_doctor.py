@@ -121,7 +121,7 @@ def test_damaged_keys_are_one_sentence(tmp_path):
 
 
 def problems(findings):
-    return {one.what: one.said for one in findings if not one.well}
+    return {one.what: one.detail for one in findings if not one.ok}
 
 
 def test_good_certificates_have_no_problems(tmp_path):
@@ -184,7 +184,7 @@ def test_a_chain_and_a_wildcard_are_fine(tmp_path):
 
 def test_plain_needs_no_identities(tmp_path):
     experiment = Experiment.from_tree({**TREE, "aggregation": {"name": "plain"}})
-    found = checks.examine(experiment, None, [checks.SiloSide("silo-1")], rehearsal=False)
+    found = checks.examine(experiment, None, [checks.SiloOptions("silo-1")], rehearsal=False)
     assert "aggregation.identities" not in problems(found)
     experiment = Experiment.from_tree({**TREE, "aggregation": {"name": "masked"}})
     found = checks.examine(experiment, None, [], rehearsal=True)
@@ -202,8 +202,8 @@ def test_the_doctor_reads_the_policy_that_join_would_read(federation, tmp_path, 
 
 
 def test_the_doctor_tries_the_port(tmp_path):
-    assert "cannot listen" in checks.port_finding(Address("192.0.2.1", 8000)).said  # of another machine
-    assert "cannot listen" in checks.port_finding(Address("999.1.1.1", 8000)).said
+    assert "cannot listen" in checks.port_finding(Address("192.0.2.1", 8000)).detail  # of another machine
+    assert "cannot listen" in checks.port_finding(Address("999.1.1.1", 8000)).detail
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def test_the_doctor_finds_nothing_wrong_with_a_good_silo(federation, tmp_path):
 def test_the_doctor_finds_foreign_keys_unknown_silos_and_simulated_secrets(federation, tmp_path):
     done = invoke("doctor", federation, "--silo", "silo-1", "--keys", tmp_path / "keys" / "1", "--set",
                   "run.secrets=simulated", "--json")  # fmt: skip
-    wrong = {one["what"]: one["said"] for one in json.loads(done.stdout)["findings"] if not one["ok"]}
+    wrong = {one["what"]: one["detail"] for one in json.loads(done.stdout)["findings"] if not one["ok"]}
     assert done.exit_code == 2
     assert {"experiment", "aggregation.identities.silo-1", "deployment.nodes.silo-1", "authority"} <= set(wrong)
     assert "protect nobody" in wrong["experiment"]
@@ -246,7 +246,7 @@ def test_the_doctor_sees_a_taken_port(federation, tmp_path):
         taken.listen()
         address = Address("127.0.0.1", taken.getsockname()[1])
         assert not connection_problem(address, None)
-        side = checks.ServerSide(address, tmp_path / "certificates")
+        side = checks.ServerOptions(address, tmp_path / "certificates")
         found = checks.examine(Experiment.from_file(federation), side, [], rehearsal=False)
         assert "port" in problems(found)
 

@@ -30,7 +30,7 @@ class FakeSilo:
 def node(tmp_path, monkeypatch):
     for name in ("RESTART_SECONDS", "CLOSE_SECONDS", "SETTLED_SECONDS"):
         monkeypatch.setattr(federation, name, 0.01)
-    joining = federation.Joining(Address("127.0.0.1", 9), None, None, tmp_path / "state")
+    joining = federation.ServerConnection(Address("127.0.0.1", 9), None, None, tmp_path / "state")
     said, silo = [], FakeSilo()
     made = federation.Node(joining, silo, "unix:/silo", said.append)
     made.said, made.silo = said, silo
@@ -47,7 +47,7 @@ def child(*, ended, words="it ended"):
     return SimpleNamespace(ended=ended, last_words=lambda: words, stop=lambda: None, delivered=0)
 
 
-def test_a_silo_ends_when_its_goodbye_was_delivered_and_not_before(node, starts, monkeypatch):
+def test_a_silo_ends_when_its_response_to_close_was_delivered_and_not_before(node, starts, monkeypatch):
     monkeypatch.setattr(federation, "CLOSE_SECONDS", 60.0)
     flower = child(ended=False)
     starts(lambda: flower)
@@ -55,13 +55,13 @@ def test_a_silo_ends_when_its_goodbye_was_delivered_and_not_before(node, starts,
         flower.delivered = 3  # answers of the rounds
         assert not node.silo.stopped.wait(1.5)
         node.silo.closed = True
-        assert not node.silo.stopped.wait(1.5)  # its goodbye is under way
+        assert not node.silo.stopped.wait(1.5)  # its response to Close is under way
         flower.delivered = 4
         assert node.silo.stopped.wait(5)
     assert node.trouble is None
 
 
-def test_a_goodbye_that_cannot_be_delivered_holds_up_nobody_for_long(node, starts, monkeypatch):
+def test_a_response_to_close_that_cannot_be_delivered_holds_up_nobody_for_long(node, starts, monkeypatch):
     monkeypatch.setattr(federation, "CLOSE_SECONDS", 0.3)
     starts(lambda: child(ended=False))
     node.silo.closed = True
@@ -185,7 +185,7 @@ def test_nothing_is_started_for_a_run_that_another_process_works_on(tmp_path, mo
 
     (tmp_path / "private").mkdir(mode=0o700)
     monkeypatch.setattr(federation, "check_installed", lambda: None)
-    monkeypatch.setattr(federation, "Serving", lambda *a, **k: None)
+    monkeypatch.setattr(federation, "ServedRun", lambda *a, **k: None)
     monkeypatch.setattr(federation, "SuperLink", lambda *a, **k: pytest.fail("started"))
     experiment = SimpleNamespace(run=SimpleNamespace(secrets="os"))
     prepared = SimpleNamespace(plan=SimpleNamespace(message_limit=1, silos=()), experiment=experiment)

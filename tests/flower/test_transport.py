@@ -13,7 +13,7 @@ from uldp.runtimes.flower import client_app
 from uldp.runtimes.flower import transport as transport_module
 from uldp.runtimes.flower.messages import ADDRESS_VARIABLE
 from uldp.runtimes.flower.transport import FlowerTransport
-from uldp.runtimes.serving import Failed
+from uldp.runtimes.serving import FailedResponse
 
 
 class FakeRun:
@@ -96,14 +96,14 @@ def test_a_request_that_may_be_lost_is_sent_again_and_either_may_be_answered(tra
 
 def test_a_silo_that_is_late_is_named_and_its_answer_is_not_lost(transport):
     run = FakeRun(transport, transport.new_token())
-    assert isinstance(transport.exchange({"a": b"1"}, 0.1)["a"], Failed)
+    assert isinstance(transport.exchange({"a": b"1"}, 0.1)["a"], FailedResponse)
     assert transport.pending() == ("a",)
     header, _ = run.next()
     thread, found = exchanging(transport, {"a": b"1"})
     run.respond(header, b"late")
     thread.join()
     assert found == {"a": b"late"}
-    assert isinstance(transport.exchange({"a": b"3"}, 0.1)["a"], Failed)
+    assert isinstance(transport.exchange({"a": b"3"}, 0.1)["a"], FailedResponse)
     header, body = run.next()  # the request was sent once only: this is the next one
     assert body == b"3"
     run.respond(header, b"three")
@@ -131,7 +131,7 @@ def test_refusals_are_failures_and_may_be_asked_again(transport):
         header, _ = run.next()
         run.respond(header, b"no, because", kind="refused")
         thread.join()
-        assert found == {"a": Failed("no, because", refused=True)}
+        assert found == {"a": FailedResponse("no, because", refused=True)}
 
 
 def test_a_run_with_an_old_token_is_not_heard(transport):
@@ -142,7 +142,7 @@ def test_a_run_with_an_old_token_is_not_heard(transport):
         first.next()
     with pytest.raises(RunError):
         FakeRun(transport, old).next()
-    assert not transport.connected and isinstance(transport.exchange({"a": b"1"}, 0.1)["a"], Failed)
+    assert not transport.connected and isinstance(transport.exchange({"a": b"1"}, 0.1)["a"], FailedResponse)
 
 
 def test_a_run_that_takes_nothing_holds_up_nobody_and_is_dropped(monkeypatch):
@@ -150,7 +150,7 @@ def test_a_run_that_takes_nothing_holds_up_nobody_and_is_dropped(monkeypatch):
     with FlowerTransport({"a": 11, "b": 12}) as transport:
         FakeRun(transport, transport.new_token())
         large, began = bytes(8 << 20), time.monotonic()
-        assert isinstance(transport.exchange({"a": large, "b": large}, 0.2)["a"], Failed)
+        assert isinstance(transport.exchange({"a": large, "b": large}, 0.2)["a"], FailedResponse)
         assert transport.pending() == ("a", "b") and time.monotonic() - began < 4
         while transport.connected:
             assert time.monotonic() - began < 100
@@ -340,7 +340,7 @@ def test_nodes_that_nobody_vouches_for_are_asked_for_their_names(tmp_path, monke
         relaying(transport, FakeGrid(nodes), monkeypatch)
         found = transport.exchange({"a": b"abc", "c": b"abc"}, 4)
     assert found["a"] == b"cba"
-    assert isinstance(found["c"], Failed)  # two nodes claim to be c
+    assert isinstance(found["c"], FailedResponse)  # two nodes claim to be c
 
 
 def test_a_run_that_names_another_transport_is_refused(monkeypatch):

@@ -89,7 +89,7 @@ def federation_of(counts) -> Federation:
     return Federation("adversarial", tuple(silos), counts.shape[1], Task(0), nothing)
 
 
-PROTECTED = [name for name, named in METHODS.items() if named.with_defaults.unit is not None]
+PROTECTED = [name for name, named in METHODS.items() if named.with_defaults.privacy_unit is not None]
 GAUSSIAN = [name for name in PROTECTED if not METHODS[name].with_defaults.local]
 LOCAL = [name for name in PROTECTED if METHODS[name].with_defaults.local]
 """Clients that perturb what they send by themselves."""

@@ -198,11 +198,11 @@ def test_whatever_rows_a_method_makes_one_user_moves_the_sum_by_at_most_the_clip
     method, federation = kind(clip=0.3, weighting=weighting), federation_of(COUNTS)
     made = make_plan(method, federation, 6).release
     distance = moved(sums(method, federation), sums(method, federation.without(0)))
-    assert distance <= (made.sensitivity * made.encoding.units) ** 2  # integers: no tolerance
+    assert distance <= (made.sensitivity * made.encoding.integer_limit) ** 2  # integers: no tolerance
     if kind in WEAK_ROWS:
         assert distance == 0
     else:  # the test can fail: the bound is attained, up to the margin for rounding and to weights rounded down
-        assert distance > (0.99999 * made.sensitivity * made.encoding.units) ** 2
+        assert distance > (0.99999 * made.sensitivity * made.encoding.integer_limit) ** 2
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_so_under_every_aggregation(kind, aggregation):
         for data in (federation, federation.without(0))
     )
     facts = make_plan(method, federation, 6, aggregation).facts
-    unit = 0.3 / FixedPoint(limit=0.3).units
+    unit = 0.3 / FixedPoint(limit=0.3).integer_limit
     assert np.linalg.norm(with_0 - without) <= 0.3 + facts.rounding * 2 * math.sqrt(6) * unit
 
 
@@ -307,7 +307,7 @@ class OneVector(Foreign):
 
 def test_a_silos_vector_moves_by_two_clips_whatever_a_method_makes():
     method, federation = OneVector(clip=0.3), federation_of(COUNTS)
-    units = make_plan(method, federation, 6).release.encoding.units
+    units = make_plan(method, federation, 6).release.encoding.integer_limit
     distance = moved(sums(method, federation), sums(method, federation.without(0)))
     assert (0.99999 * 2 * 3 * units) ** 2 < distance <= (2 * 3 * units) ** 2
 
@@ -387,7 +387,7 @@ def rounds_of(ready: Prepared):
 def check_noise(ready: Prepared) -> None:
     """Every round's event is that of the noise which was drawn, and so is every line of the statement."""
     server, totals = rounds_of(ready)
-    units = ready.plan.release.encoding.units
+    units = ready.plan.release.encoding.integer_limit
     assert len(totals) == len(server.ledger.entries) == 2
     for total, entry in zip(totals, server.ledger.entries, strict=True):
         assert isinstance(entry.event, Gaussian)
@@ -545,7 +545,7 @@ def test_a_release_that_trains_by_itself_does_not_ask_the_method():
     event = entry.event
     assert isinstance(event, Repeated) and event.times == 4 and not isinstance(event.event, Group)
     encoding = make_plan(method, federation_of(COUNTS), COORDINATES).release.encoding
-    step = 0.2 / 2.0 * 0.5 * encoding.units / encoding.limit  # one clip in one step, in units
+    step = 0.2 / 2.0 * 0.5 * encoding.integer_limit / encoding.limit  # one clip in one step, in units
     for vector in sent[0].values():  # user 0 moves the first coordinate only
         drawn = vector[1:].std() / step / math.sqrt(4)
         assert drawn == pytest.approx(parameters(event.event).noise_multiplier, rel=ERROR)
@@ -692,7 +692,7 @@ class OwnRelease(Release):
     """Adds noise for sigma = 5, and states 1000."""
 
     @property
-    def unit(self) -> str:
+    def privacy_unit(self) -> str:
         return "user"
 
     @property
@@ -701,7 +701,7 @@ class OwnRelease(Release):
 
     @property
     def silo_noise_std(self) -> float:
-        return TRUE * self.encoding.units / math.sqrt(self.facts.silos)
+        return TRUE * self.encoding.integer_limit / math.sqrt(self.facts.silos)
 
     def rows(self, method, x, data, learner, streams, secrets):
         return method.silo(x, data, learner, streams)
@@ -715,7 +715,7 @@ class Undecided(OwnRelease):
     """Has no unit while it is asked whose code it is: where there is no guarantee, nobody is named."""
 
     @property
-    def unit(self) -> str | None:
+    def privacy_unit(self) -> str | None:
         return None if {"asserted_by", "background"} & set(_callers()) else "user"
 
 
@@ -857,7 +857,7 @@ def test_who_states_a_thousand_and_adds_five_is_named_and_not_believed():
     """The liar of the title: its number stands there, as its author's."""
     ready = prepared(OnOwnRelease)
     server, totals = rounds_of(ready)
-    units = ready.plan.release.encoding.units
+    units = ready.plan.release.encoding.integer_limit
     assert totals[0].std() / units == pytest.approx(TRUE, rel=ERROR)
     assert {entry.event for entry in server.ledger.entries} == {Gaussian(STATED)}
     result = run(ready)
@@ -902,7 +902,7 @@ def test_nobody_is_named_where_nothing_is_asserted():
 def test_our_own_methods_are_asserted_by_nobody_else(name):
     tree = tree_of(Foreign, data={"options": {"records": 60, "features": 5}})
     tree["method"] = {"name": name, "rounds": 2}
-    if METHODS[name].with_defaults.unit is None or METHODS[name].with_defaults.local:
+    if METHODS[name].with_defaults.privacy_unit is None or METHODS[name].with_defaults.local:
         tree["privacy"] = {}
     statement = prepare(Experiment.from_tree(tree)).planned_statement()
     assert statement.asserted_by == ()
@@ -926,7 +926,7 @@ def test_a_budget_is_kept_by_what_would_be_drawn():
 class SaysItHasNoUnit(Foreign):
     """So that nobody sets its noise."""
 
-    unit = None
+    privacy_unit = None
 
 
 class SaysItPerturbs(Foreign):
@@ -934,7 +934,7 @@ class SaysItPerturbs(Foreign):
 
 
 class SaysItProtects(Foreign):
-    unit = "user"
+    privacy_unit = "user"
 
     def release(self, facts):
         return Unprotected(facts=facts)

@@ -100,7 +100,7 @@ def test_leaving_one_person_out_of_all_files(
     left, learner = load(folder, without, model=model)
     distance = moved(whole, noiseless_total(method, left, learner, x, sample))
     release = method.release(PublicFacts(federation.users, len(federation.silos), len(x)))
-    assert distance <= (release.sensitivity * release.encoding.units) ** 2
+    assert distance <= (release.sensitivity * release.encoding.integer_limit) ** 2
 
 
 def test_standardising_by_silo_breaks_the_promise_so_the_warning_is_real(tmp_path):
@@ -117,7 +117,7 @@ def test_standardising_by_silo_breaks_the_promise_so_the_warning_is_real(tmp_pat
         without, learner = load(tmp_path, {"a.csv": table, "b.csv": table}, standardise=standardise)
         distances[standardise] = moved(before, noiseless_total(method, without, learner, x))
         assert bool(whole.no_guarantee) == (standardise == "silo")
-    limit = method.release(PublicFacts(30, 2, 5)).encoding.units ** 2
+    limit = method.release(PublicFacts(30, 2, 5)).encoding.integer_limit ** 2
     assert distances["none"] <= limit
     assert distances["silo"] > 4 * limit
 
@@ -137,6 +137,6 @@ def test_two_people_in_one_hashed_bucket_are_covered_by_twice_the_clip_and_no_le
     left, _ = load(tmp_path, {"a.csv": kept, "b.csv": kept}, **hashed)
     x = np.zeros(5)
     distance = moved(*(noiseless_total(method, f, learner, x) for f in (whole, left)))
-    limit = method.release(PublicFacts(30, 2, 5)).encoding.units ** 2
+    limit = method.release(PublicFacts(30, 2, 5)).encoding.integer_limit ** 2
     assert whole.hashed_ids
     assert 3.9 * limit < distance <= 4 * limit  # squared distances

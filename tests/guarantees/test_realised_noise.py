@@ -76,7 +76,7 @@ def crowd(*user_0):
 
 def worst_places(method):
     """Federations with user 0 in one silo, in two, in all; with one record only if it is records that are protected."""
-    if method.unit == "record":
+    if method.privacy_unit == "record":
         return [crowd(1, 0, 0)]
     found = []
     for federation in (crowd(24, 0, 0), crowd(12, 12, 0), crowd(8, 8, 8)):

@@ -39,7 +39,7 @@ def inputs(mechanism: LocalMechanism, count: int = 7):
 def support(mechanism: LocalMechanism):
     """All outputs that the mechanism can give."""
     if isinstance(mechanism, TwoPoint):
-        return np.array([mechanism.center - mechanism.reach, mechanism.center + mechanism.reach])
+        return np.array([mechanism.center - mechanism.distance, mechanism.center + mechanism.distance])
     if isinstance(mechanism, Piecewise):
         return (np.arange(CELLS) - (CELLS - 1) / 2) * mechanism.cell + mechanism.center
     if isinstance(mechanism, Hybrid):

@@ -21,7 +21,7 @@ from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.rng import Secrets
 from uldp.vectors import FixedPoint, clip_rows
 
-UNITS = FixedPoint(limit=1.0).units
+UNITS = FixedPoint(limit=1.0).integer_limit
 """One over the precision P, for a clip of 1."""
 
 

@@ -283,7 +283,7 @@ def test_removing_a_user_moves_the_plaintext_by_at_most_the_clip(name, case, use
         before, server = first_plaintexts(method, counts, rows, kind)
         after, _ = first_plaintexts(method, removed, rows, kind)
     multiple = layout_of(server.plan).multiple
-    bound = server.plan.release.encoding.units * multiple
+    bound = server.plan.release.encoding.integer_limit * multiple
     moved = squared_move(before, after)
     assert moved <= bound**2
     if aligned:
@@ -308,7 +308,7 @@ def test_with_the_same_dither_the_rounded_total_moves_by_at_most_the_clip_and_a_
     method = method_of(clip=clip)
     before, server = first_total(method, counts, rows, seed=seed)
     after, _ = first_total(method, removed, rows, seed=seed)
-    units, dimension = server.plan.release.encoding.units, rows.shape[2]
+    units, dimension = server.plan.release.encoding.integer_limit, rows.shape[2]
     beyond = squared_move(before, after) - units**2 - dimension
     assert beyond <= 0 or beyond**2 <= 4 * units**2 * dimension  # norm <= units + sqrt(d), without a root
 

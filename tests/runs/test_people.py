@@ -353,7 +353,7 @@ def test_an_unfinished_run_of_a_method_without_a_guarantee_is_without_bound(fold
     run("one")
     unfinish("one")
     assert totals()[0]["epsilon"] is not None
-    monkeypatch.setattr(UldpAvg, "unit", unit)
+    monkeypatch.setattr(UldpAvg, "privacy_unit", unit)
     assert totals()[0]["epsilon"] is None
 
 

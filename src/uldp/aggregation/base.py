@@ -1,6 +1,6 @@
-"""What an aggregation is: two machines without I/O, one for the server and one for a silo, and what they hide.
+"""What an aggregation is: two state machines without I/O, one for the server and one for a silo.
 
-A machine takes part in the setup (the exchanges between the handshake and the first round) and in every round. It keeps
+Each takes part in the setup (the exchanges between the handshake and the first round) and in every round. It keeps
 nothing that does not follow from its secrets and the messages it got, so it is restored by getting them again.
 """
 
@@ -69,7 +69,7 @@ class RoundRequest:
 
 
 @dataclass(frozen=True)
-class Released:
+class SiloUpdate:
     """What leaves a silo, and what was cut off or left out on the way."""
 
     vector: bytes
@@ -79,12 +79,13 @@ class Released:
     """The noised sum before it was protected, where a round can be repeated with fewer silos. It stays in the silo."""
 
 
-Covered = Callable[[str, Sequence[str]], Secrets]
-"""Secret randomness for a purpose, bound to all that the release depends on (``docs/decisions/0005``)."""
+BoundSecrets = Callable[[str, Sequence[str]], Secrets]
+"""Gives the secret randomness for a purpose, derived from everything that the released vector depends on, so that only
+the same release gets the same randomness (``docs/decisions/0005``)."""
 
 
 class ServerSide(ABC):
-    """The server's machine. By itself it has no setup and no encrypted weights."""
+    """The server's state machine. By default there is no setup and there are no encrypted weights."""
 
     def __init__(self, context: AggregationContext, secrets: Secrets) -> None:
         self._context = context
@@ -109,7 +110,7 @@ class ServerSide(ABC):
         raise self._no_part_in("ChoicesRequest")
 
     def check_choices(self, silo: str, points: bytes) -> None:
-        """Refuse choices that cannot be."""
+        """Refuse malformed choices."""
         raise self._no_part_in("Choices")
 
     def weights_for(self, round_: int, points: bytes) -> bytes:
@@ -122,11 +123,11 @@ class ServerSide(ABC):
 
     @abstractmethod
     def check_vector(self, silo: str, vector: bytes) -> None:
-        """Refuse a vector that cannot be one."""
+        """Refuse a malformed vector."""
 
     @abstractmethod
     def total(self, vectors: Mapping[str, bytes]) -> Residues:
-        """The total in units, modulo 2^64."""
+        """The total in fixed-point units, modulo 2^64."""
 
 
 class Accumulator(ABC):
@@ -137,12 +138,12 @@ class Accumulator(ABC):
         """Add the rows of these users (None for the silo's own). A row that is not finite counts as zero."""
 
     @abstractmethod
-    def release(self, covered: Covered) -> Released:
+    def release(self, bound_secrets: BoundSecrets) -> SiloUpdate:
         """The noise added, the sum protected: what leaves the silo."""
 
 
 class SiloSide(ABC):
-    """A silo's machine."""
+    """A silo's state machine."""
 
     def __init__(self, context: AggregationContext, index: int, counts: IntArray, secrets: Secrets) -> None:
         self._context = context
@@ -163,7 +164,7 @@ class SiloSide(ABC):
         raise MessageRefused("there is nothing to choose in this aggregation", location=self._location)
 
     def check_request(self, request: RoundRequest) -> None:
-        """Refuse what cannot be a round's request."""
+        """Refuse a malformed request of a round."""
         if request.weights:
             raise MessageRefused("encrypted weights came, and none are used", location=self._location)
 
@@ -175,7 +176,7 @@ class SiloSide(ABC):
     def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
         """Protect a silo's metric sums, which carry no noise; the server adds up the results modulo 2^64."""
 
-    def again(self, noised: bytes, request: RoundRequest) -> bytes:
+    def repeat_update(self, noised: bytes, request: RoundRequest) -> bytes:
         """The same noised sum, protected for the silos that are present now. Nothing is computed anew."""
         raise MessageRefused("a round cannot be repeated in this aggregation", location=self._location)
 
@@ -205,7 +206,7 @@ class Aggregation(ABC):
         return Route(SHOW_COUNTS if release.exchange is not None else ())
 
     def check(self, release: Release, rounds: int) -> None:
-        """Refuse what does not go together."""
+        """Refuse a release that this aggregation cannot sum."""
         if release.user_sampling.private:
             raise ConfigError(
                 f"private sampling needs aggregation.name = 'paillier': {self.name} tells the silos the sample",
@@ -249,19 +250,19 @@ class Aggregation(ABC):
 
     @abstractmethod
     def server(self, context: AggregationContext, secrets: Secrets) -> ServerSide:
-        """The server's machine."""
+        """The server's state machine."""
 
     @abstractmethod
     def silo(
         self, context: AggregationContext, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey
     ) -> SiloSide:
-        """The machine of the silo with this index; ``counts`` are its record counts of all users."""
+        """The state machine of the silo with this index; ``counts`` are its record counts of all users."""
 
 
 def largest_total(release: Release) -> float:
-    """The largest total in units: rows and noise."""
+    """The largest total in fixed-point units: rows and noise."""
     noise = NOISE_DEVIATIONS * release.silo_noise_std * math.sqrt(release.facts.silos)
-    return release.max_rows * release.encoding.units + noise
+    return release.max_rows * release.encoding.integer_limit + noise
 
 
 def out_of_range() -> MessageRefused:
@@ -300,7 +301,7 @@ class ModularSumSilo(SiloSide):
     def accumulator(self, weights: Vector | None, request: RoundRequest) -> ModularSumAccumulator:
         return ModularSumAccumulator(self._context.release, weights, lambda residues: self.protect(residues, request))
 
-    def again(self, noised: bytes, request: RoundRequest) -> bytes:
+    def repeat_update(self, noised: bytes, request: RoundRequest) -> bytes:
         return m.pack(self.protect(m.unpack_residues(noised, self._context.facts.dimension, self._location), request))
 
     def protect(self, residues: Residues, request: RoundRequest) -> Residues:
@@ -316,16 +317,16 @@ class ModularSumAccumulator(Accumulator):
 
     def __init__(self, release: Release, weights: Vector | None, protect: Callable[[Residues], Residues]) -> None:
         self._release, self._protect = release, protect
-        private = release.unit is not None
+        private = release.privacy_unit is not None
         self._sum = IntegerSum(release.encoding, release.facts.dimension, weights, private=private)
 
     def add(self, users: IntArray | None, rows: Rows) -> None:
         self._sum.add(users, rows)
 
-    def release(self, covered: Covered) -> Released:
+    def release(self, bound_secrets: BoundSecrets) -> SiloUpdate:
         total, scale = self._sum.total, self._release.silo_noise_std
         digest = hashlib.sha256(m.pack(total)).hexdigest()
-        residues = to_residues(add_noise(total, scale, covered("noise", (repr(scale), digest)).stream()))
+        residues = to_residues(add_noise(total, scale, bound_secrets("noise", (repr(scale), digest)).stream()))
         # How much was cut off is a function of the data: only a release without a guarantee reports it.
-        saturated = self._sum.saturated if self._release.unit is None else 0
-        return Released(m.pack(self._protect(residues)), saturated, self._sum.left_out, m.pack(residues))
+        saturated = self._sum.saturated if self._release.privacy_unit is None else 0
+        return SiloUpdate(m.pack(self._protect(residues)), saturated, self._sum.left_out, m.pack(residues))

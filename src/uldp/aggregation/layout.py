@@ -49,7 +49,7 @@ class Layout:
         return values
 
     def decoded(self, value: mpz) -> mpz:
-        """A coordinate's total in units. All silos' dithers but one are taken off by their mean; that one rounds."""
+        """A coordinate's total in fixed-point units. Of all dithers but one the mean is taken off; that one rounds."""
         return gmpy2.f_div(value - mpz(self.multiple - 1) * (self.silos - 1) // 2, self.multiple)
 
 

@@ -2,7 +2,7 @@
 
 Symbols: n the server's Paillier modulus, L = C_LCM, r_u blinds that all silos know and the server does not, D_u the
 denominator of user u's weights and num_su their numerators (:class:`uldp.aggregation.ratios.Ratios`), a_suj the clipped
-row in units, not weighted, z_sj noise in units.
+row in fixed-point units, not weighted, z_sj noise in the same units.
 
 Setup::
 

@@ -13,7 +13,7 @@ import numpy as np
 from gmpy2 import mpz
 
 from uldp.aggregation import offers
-from uldp.aggregation.base import Accumulator, AggregationContext, Covered, Released, RoundRequest, SiloSide
+from uldp.aggregation.base import Accumulator, AggregationContext, BoundSecrets, RoundRequest, SiloSide, SiloUpdate
 from uldp.aggregation.key_agreement import KeyRequest, PairwiseKeys, SealedSeeds, SiloKeys, pair_purpose
 from uldp.aggregation.layout import Scheme
 from uldp.aggregation.paillier_messages import BlindedShares, EncryptedWeights, SealedSeed
@@ -211,14 +211,14 @@ class PaillierSilo(SiloSide):
         bits = self._context.release.encoding.bits + 1
         return products(weights.raised(users), block, bits, self.public.n2, self._scheme.workers)
 
-    def finished(self, product: list[mpz], digest: str, request: RoundRequest, covered: Covered) -> bytes:
+    def finished(self, product: list[mpz], digest: str, request: RoundRequest, bound_secrets: BoundSecrets) -> bytes:
         """The ciphertexts with noise, dither, a fresh residue and masks. ``digest`` is a digest of the rows."""
         scale = self._context.release.silo_noise_std
         nothing = np.zeros(self._context.facts.dimension, dtype=np.int64)
-        noise = add_noise(nothing, scale, covered("noise", (repr(scale), digest)).stream())
+        noise = add_noise(nothing, scale, bound_secrets("noise", (repr(scale), digest)).stream())
         ciphertexts = self._packed(product)
-        ciphertexts = self._with_noise(ciphertexts, noise, covered("dither", (repr(scale), digest)))
-        ciphertexts = self._randomised(ciphertexts, covered("residues", (repr(scale), digest)))
+        ciphertexts = self._with_noise(ciphertexts, noise, bound_secrets("dither", (repr(scale), digest)))
+        ciphertexts = self._randomised(ciphertexts, bound_secrets("residues", (repr(scale), digest)))
         return pack(self._masked(ciphertexts, request), self.public.width)
 
     def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
@@ -310,8 +310,8 @@ class _Accumulator(Accumulator):
         for start in range(0, len(finite), self._size):
             integers, cut = self._encoding.encode_rows(finite[start : start + self._size])
             self._left_out += cut
-            # One less than the clip's units fits the exponent's width; a coordinate comes there only alone.
-            np.clip(integers, 1 - self._encoding.units, self._encoding.units - 1, out=integers)
+            # One less than the encoded clip fits the exponent's width; a coordinate comes there only alone.
+            np.clip(integers, 1 - self._encoding.integer_limit, self._encoding.integer_limit - 1, out=integers)
             self._users.append(users[start : start + self._size])
             self._rows.append(integers)
             if sum(map(len, self._rows)) >= self._size:
@@ -325,11 +325,11 @@ class _Accumulator(Accumulator):
         raised = self._silo.raised_sums(self._weights, users, block)
         self._product = [self._silo.public.add(left, right) for left, right in zip(self._product, raised, strict=True)]
 
-    def release(self, covered: Covered) -> Released:
+    def release(self, bound_secrets: BoundSecrets) -> SiloUpdate:
         if self._rows:
             self._multiply()
         digest = self._rows_digest.hexdigest()
-        return Released(self._silo.finished(self._product, digest, self._request, covered), 0, self._left_out)
+        return SiloUpdate(self._silo.finished(self._product, digest, self._request, bound_secrets), 0, self._left_out)
 
 
 class Weights:

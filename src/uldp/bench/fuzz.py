@@ -36,7 +36,7 @@ MAX_FINDINGS: Final = 20
 
 
 @dataclass
-class Counting(ReleaseGuard):
+class CountingGuard(ReleaseGuard):
     """How often a silo was about to release something."""
 
     begun: int = 0
@@ -145,7 +145,7 @@ class AtSilo(Target):
     """A silo that gets a request."""
 
     def reset(self) -> None:
-        self.watch = Counting()
+        self.watch = CountingGuard()
         self.session = self.case.silo(self.name, self.watch, self.location)
         self.response = b""
 

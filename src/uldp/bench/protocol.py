@@ -31,7 +31,7 @@ from uldp.aggregation.paillier import SECURE_BITS
 from uldp.aggregation.paillier_silo import _residue_table
 from uldp.bench.machine import Case, PeakMemory, Say, check_names, compared, plural, run_process, silent
 from uldp.bench.protocol_run import ROUND, SETUP, Phase, Run, Shape, Target, Times
-from uldp.bench.published import Published, full_run, load_phe, sampled_run
+from uldp.bench.published import PublishedProtocol, full_run, load_phe, sampled_run
 from uldp.crypto.masks import add_masks
 from uldp.limits import MAX_THREADS, check_whole
 from uldp.protocol import messages as m
@@ -143,7 +143,7 @@ class Bench:
         self.table = max(self.table, setup[Phase.TABLE])
         setup[Phase.TABLE] = shape.silos * self.table if run.uses_table else 0.0
         start = time.perf_counter()
-        naive = Published(shape.key_bits, run.counts, shape.max_records)
+        naive = PublishedProtocol(shape.key_bits, run.counts, shape.max_records)
         naive_setup = {Phase.KEYS: time.perf_counter() - start}
         whole = run.rows.size <= WHOLE_RUN
         ours, baseline = [], []

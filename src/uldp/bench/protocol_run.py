@@ -208,7 +208,7 @@ class Run:
         """What silo ``index`` sends in a round."""
         request = RoundRequest(body.round, hashlib.sha256(m.encode_body(body)).hexdigest(), body.weights)
 
-        def covered(purpose: str, further: Sequence[str]) -> Secrets:
+        def bound_secrets(purpose: str, further: Sequence[str]) -> Secrets:
             return self._secrets.child(index, purpose, body.round, *further)
 
         users = np.arange(self.shape.users)
@@ -216,7 +216,7 @@ class Run:
         side.check_request(request)
         accumulator = side.accumulator(None, request)
         accumulator.add(users, self.rows[index])
-        return accumulator.release(covered).vector
+        return accumulator.release(bound_secrets).vector
 
     def transfer(self, number: int) -> Times:
         """The oblivious transfer of one round for all users, where they are sampled in private: what the server takes,

@@ -44,7 +44,7 @@ def load_phe() -> Any:
     return paillier
 
 
-class Published:
+class PublishedProtocol:
     """Server and silos of one federation. ``counts`` are (silos, users)."""
 
     def __init__(self, key_bits: int, counts: IntArray, max_records: int) -> None:
@@ -104,7 +104,7 @@ class Published:
         return [self.decrypted(c) for c in product]
 
 
-def full_run(naive: Published, rows: Integers, noise: Integers) -> dict[str, float]:
+def full_run(naive: PublishedProtocol, rows: Integers, noise: Integers) -> dict[str, float]:
     """Seconds of one whole round, by phase. ``rows`` are (silos, users, d), ``noise`` is (silos, d)."""
     start = time.perf_counter()
     assert len(naive.weights) == rows.shape[1]
@@ -119,7 +119,7 @@ def full_run(naive: Published, rows: Integers, noise: Integers) -> dict[str, flo
     }
 
 
-def sampled_run(naive: Published, rows: Integers, noise: Integers, samples: int) -> dict[str, float]:
+def sampled_run(naive: PublishedProtocol, rows: Integers, noise: Integers, samples: int) -> dict[str, float]:
     """The same, extrapolated: the mean time of each kind of operation, times how often a round does it."""
     mean = _operation_times(naive, rows, noise, samples)
     silos, users, dimension = rows.shape
@@ -138,7 +138,7 @@ def sampled_run(naive: Published, rows: Integers, noise: Integers, samples: int)
     }
 
 
-def _operation_times(naive: Published, rows: Integers, noise: Integers, samples: int) -> dict[str, float]:
+def _operation_times(naive: PublishedProtocol, rows: Integers, noise: Integers, samples: int) -> dict[str, float]:
     """Mean seconds of each kind of operation on random picks from the data, the kinds in turn."""
     generator = np.random.default_rng(0)
     silos, users, dimension = rows.shape

@@ -91,7 +91,7 @@ def epsilon(
     who = f"{colluding} colluding silos" if colluding > 1 else who
     typer.echo(
         f"epsilon {show_epsilon(spent.value)} at delta {delta:g} against {who} ({spent.accountant}, add/remove one "
-        f"{query.method.unit or 'user'}; {show_epsilon(replaced)} under replace-one adjacency)"
+        f"{query.method.privacy_unit or 'user'}; {show_epsilon(replaced)} under replace-one adjacency)"
     )
     _say_what_it_rests_on(query)
 

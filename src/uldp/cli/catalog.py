@@ -9,7 +9,7 @@ from uldp.cli import options as opt
 from uldp.cli.output import print_json, print_table, reporting
 
 if TYPE_CHECKING:
-    from uldp.methods.registry import Named
+    from uldp.methods.registry import NamedMethod
 
 
 @reporting
@@ -21,7 +21,7 @@ def methods(as_json: opt.Json = False) -> None:
         {
             "name": name,
             "summary": named.summary,
-            "protects": named.with_defaults.unit,
+            "protects": named.with_defaults.privacy_unit,
             "paper": named.method.paper,
             "settings": _settings(named),
         }
@@ -34,7 +34,7 @@ def methods(as_json: opt.Json = False) -> None:
     print_table(("method", "protects", "what it does"), rows)
 
 
-def _settings(named: Named) -> dict[str, Any]:
+def _settings(named: NamedMethod) -> dict[str, Any]:
     """The defaults of ``[method]``; a name may set other values than its method's."""
     from uldp.methods.base import settings
 

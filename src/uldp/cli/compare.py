@@ -22,8 +22,8 @@ from uldp.cli.output import (
     warn,
 )
 from uldp.cli.run import warnings_after, warnings_before
-from uldp.cli.source import Announcing, assigned_key, experiment_from, fitting, shortcuts
-from uldp.errors import ConfigError, concerning
+from uldp.cli.source import CodeNotice, assigned_key, experiment_from, fitting, shortcuts
+from uldp.errors import ConfigError, error_context
 from uldp.limits import MAX_REPEATS, check_whole
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ def compare(
     from uldp.runtimes.compare import compare as compare_runs
 
     overrides = shortcuts(overrides, epsilon, delta, rounds, seed)
-    names, experiments, admit = _names(methods, repeats, overrides), {}, Announcing(overrides)
+    names, experiments, admit = _names(methods, repeats, overrides), {}, CodeNotice(overrides)
     with before_start():
         for name in names:
-            with concerning(f"method {name}"):
+            with error_context(f"method {name}"):
                 base = experiment_from(file, dataset, name, fitting(overrides, name, names), preset, data_dir, admit)
                 experiments[name] = [base.with_seed(base.run.seed + repeat) for repeat in range(repeats)]
     label = dataset or (file.stem if file else "tables")
@@ -139,7 +139,7 @@ def _show(comparison: Comparison, metrics: list[str]) -> None:
     rows = []
     for method in comparison.methods:
         values = [_cell(method.metrics.get(name)) for name in metrics]
-        unit = f" ({method.unit})" if method.unit in ("record", "client") else ""
+        unit = f" ({method.privacy_unit})" if method.privacy_unit in ("record", "client") else ""
         epsilon, server = show_epsilon(method.epsilon), show_epsilon(method.server_epsilon) + method.server_mark
         rows.append((method.method, *values, epsilon + unit, server + unit, f"{method.seconds:.1f} s"))
     first = comparison.methods[0].to_json()
@@ -151,7 +151,7 @@ def _show(comparison: Comparison, metrics: list[str]) -> None:
     by = {name for method in comparison.methods for name in method.results[0].statement.asserted_by}
     if by := by | set(comparison.total.asserted_by):
         typer.echo(f"Asserted by {', '.join(sorted(by))}, not proven by uldp.")
-    units = {method.unit for method in comparison.methods}
+    units = {method.privacy_unit for method in comparison.methods}
     if units != {"client"}:
         typer.echo("epsilon is towards anyone who sees the released models of one run; server is towards the server.")
     if "client" in units:

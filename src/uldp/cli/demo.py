@@ -30,7 +30,7 @@ def demo(
     from uldp.privacy.sentences import show_epsilon
     from uldp.reports.figures import compare_figure
     from uldp.runs.directory import RunDirectory
-    from uldp.runtimes.compare import Compared
+    from uldp.runtimes.compare import MethodRuns
     from uldp.runtimes.simulation import run
 
     folder = out or RunDirectory.next_free(Path("runs"), "demo")
@@ -42,7 +42,7 @@ def demo(
         with progress(method, prepared.plan.rounds) as show:
             results.append(run(prepared, RunDirectory.create(folder / method, prepared.experiment), show))
     metrics = metric_names(results[0].metrics)
-    compared = [Compared(result.method, (result,)) for result in results]
+    compared = [MethodRuns(result.method, (result,)) for result in results]
     figure = compare_figure(compared, metrics[0], folder / "comparison.png")
     if as_json:
         print_json({"results": [result.to_json() for result in results], "figure": str(figure)})

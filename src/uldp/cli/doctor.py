@@ -45,10 +45,10 @@ def doctor(
 
     server = None
     if address is not None or certificates is not None:
-        server = checks.ServerSide(Address.parsed(address or "127.0.0.1:8000", "--address"), certificates)
+        server = checks.ServerOptions(Address.parsed(address or "127.0.0.1:8000", "--address"), certificates)
     reached = None if superlink is None else Address.parsed(superlink, "--superlink")
     silos = [
-        checks.SiloSide(name, data, keys, ca, reached, policy, state or default_state(name, keys)) for name in silo
+        checks.SiloOptions(name, data, keys, ca, reached, policy, state or default_state(name, keys)) for name in silo
     ]
     gate = checks.CodeGate([one.owners_policy() for one in silos], run_code=run_code)
     try:
@@ -56,10 +56,10 @@ def doctor(
         found = [*gate.findings, *checks.examine(experiment, server, silos, rehearsal=rehearse)]
     except checks.ForeignCodeRefused:
         found = [*gate.findings, *checks.machine_findings()]
-    well = all(one.well for one in found)
+    ok = all(one.ok for one in found)
     if as_json:
-        print_json({"ok": well, "findings": [one.to_json() for one in found]})
+        print_json({"ok": ok, "findings": [one.to_json() for one in found]})
     else:
-        print_table(("", "what", ""), [("ok" if one.well else "PROBLEM", one.what, one.said) for one in found])
-    if not well:
+        print_table(("", "what", ""), [("ok" if one.ok else "PROBLEM", one.what, one.detail) for one in found])
+    if not ok:
         raise typer.Exit(2)

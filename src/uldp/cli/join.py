@@ -9,7 +9,7 @@ import typer
 
 from uldp.cli import options as opt
 from uldp.cli.output import ended_by_sigterm, print_json, print_table, reporting, say
-from uldp.cli.source import Announcing, experiment_from
+from uldp.cli.source import CodeNotice, experiment_from
 from uldp.errors import ConfigError
 
 
@@ -36,7 +36,7 @@ def join(
     import logging
 
     from uldp.experiment.parties import prepare_silo
-    from uldp.runtimes.flower.federation import Joining
+    from uldp.runtimes.flower.federation import ServerConnection
     from uldp.runtimes.flower.federation import join as join_over_flower
     from uldp.runtimes.flower.processes import Address
     from uldp.runtimes.policy import Policy
@@ -46,11 +46,11 @@ def join(
     folder = state if state is not None else default_state(silo, keys)
     address = Address.parsed(superlink, "--superlink")
     authority = None if insecure or keys is None else ca or keys / "ca.crt"
-    joining = Joining(address, keys, authority, folder, Policy.of_silo(folder, policy))
+    joining = ServerConnection(address, keys, authority, folder, Policy.of_silo(folder, policy))
 
     def admit(tree: Any) -> None:
         joining.policy.check_names(tree)
-        Announcing(overrides)(tree)
+        CodeNotice(overrides)(tree)
 
     experiment = experiment_from(file, None, None, overrides, admit=admit)
     prepared = prepare_silo(experiment, silo, data, holdout_file=holdout, rehearsal=rehearse)

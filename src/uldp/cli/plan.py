@@ -50,8 +50,8 @@ def plan(
         _check_budget(budget, prepared)
     event = agreed.release.event(facts.silos)
     statement = prepared.planned_statement()
-    void = prepared.no_guarantee
-    per_round = {t: math.inf if void else account({event: t}, at).value for t in _milestones(agreed.rounds)}
+    no_guarantee = prepared.no_guarantee
+    per_round = {t: math.inf if no_guarantee else account({event: t}, at).value for t in _milestones(agreed.rounds)}
     budgeted = None if budget is None else fitting_changes(prepared, budget)
     for text in warnings_before(prepared):
         warn(text)
@@ -102,7 +102,7 @@ def _prepared(experiment: Experiment) -> Prepared:
 
 def _check_budget(budget: float, prepared: Prepared) -> None:
     wanted = ""
-    if not prepared.plan.release.unit:
+    if not prepared.plan.release.privacy_unit:
         wanted = f"{prepared.experiment.method_name} spends without a bound"
     elif not 0 < budget < math.inf:
         wanted = f"a positive number, not {budget:g}"

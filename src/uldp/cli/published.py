@@ -18,7 +18,7 @@ from uldp.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from uldp.experiment.config import Experiment
-    from uldp.research.published_subjects import Published
+    from uldp.research.published_subjects import PublishedSettings
 
 
 @reporting
@@ -68,10 +68,10 @@ def _elsewhere(assignment: str) -> bool:
     return "." in assignment.partition("=")[0]
 
 
-def _settings(algorithm: str, assignments: list[str]) -> Published:
+def _settings(algorithm: str, assignments: list[str]) -> PublishedSettings:
     from uldp.errors import check_keys
     from uldp.experiment.sections import parse_value, read_section
-    from uldp.research.published_subjects import Published
+    from uldp.research.published_subjects import PublishedSettings
 
     chosen: dict[str, Any] = {}
     for assignment in assignments:
@@ -79,10 +79,10 @@ def _settings(algorithm: str, assignments: list[str]) -> Published:
         if not key or not equals:
             raise ConfigError("write key=value, for instance epsilon=3", location="--set", value=assignment)
         chosen[key] = parse_value(text)
-    keys = [item.name for item in fields(Published) if item.name != "algorithm"]
+    keys = [item.name for item in fields(PublishedSettings) if item.name != "algorithm"]
     check_keys(chosen, sorted(keys), "--set")
     with naming({f"published.{key}": key for key in keys}):
-        return read_section(Published, {**chosen, "algorithm": algorithm}, "published")
+        return read_section(PublishedSettings, {**chosen, "algorithm": algorithm}, "published")
 
 
 def _experiment(dataset: str, data_dir: Path | None, assignments: list[str], seed: int) -> Experiment:

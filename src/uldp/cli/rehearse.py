@@ -9,11 +9,11 @@ import typer
 
 from uldp.cli import options as opt
 from uldp.cli.output import before_start, ended_by_sigterm, print_json, print_table, reporting, say
-from uldp.cli.source import Announcing, experiment_from
+from uldp.cli.source import CodeNotice, experiment_from
 from uldp.errors import RunError
 
 if TYPE_CHECKING:
-    from uldp.runtimes.flower.rehearsal import Rehearsed
+    from uldp.runtimes.flower.rehearsal import RehearsalResult
 
 
 @reporting
@@ -33,8 +33,8 @@ def rehearse(
 
     folder = out or RunDirectory.next_free(Path("runs"), "rehearsal")
     RunDirectory.check_free(folder)
-    found: dict[str, Rehearsed] = {}
-    admit = Announcing(overrides)
+    found: dict[str, RehearsalResult] = {}
+    admit = CodeNotice(overrides)
     with before_start():
         chosen = [[*overrides, f"aggregation.name={name}"] for name in aggregation] or [overrides]
         experiments = [experiment_from(file, dataset, method, each, data_dir=data_dir, admit=admit) for each in chosen]
@@ -53,7 +53,7 @@ def rehearse(
         )
 
 
-def _show(found: dict[str, Rehearsed]) -> None:
+def _show(found: dict[str, RehearsalResult]) -> None:
     costs = ("setup (exchanges)", "a round", "of it Flower", "simulated", "bytes to / from", "all")
     rows = []
     for name, one in found.items():

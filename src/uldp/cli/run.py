@@ -149,14 +149,14 @@ def warnings_before(prepared: Prepared) -> list[str]:
     """What should be known before this experiment is run."""
     found = list(prepared.federation.notes)
     delta, users = prepared.experiment.privacy.delta, prepared.plan.facts.users
-    if prepared.plan.release.unit == "user" and delta * users >= 1:
+    if prepared.plan.release.privacy_unit == "user" and delta * users >= 1:
         found.append(
             f"privacy.delta {delta:g} is not below 1/|U| = {1 / users:g}: it permits revealing one user outright."
         )
     if prepared.no_guarantee:
         found.append(f"NO GUARANTEE: {prepared.no_guarantee}.")
     method = prepared.plan.method
-    if method.unit is not None and not method.local and method.noise_multiplier == 0:
+    if method.privacy_unit is not None and not method.local and method.noise_multiplier == 0:
         found.append("noise_multiplier = 0: NO PRIVACY, epsilon is infinite.")
     return found
 

@@ -82,8 +82,8 @@ def _new(
     check_rehearsal(experiment, where.address, "--address")  # all before a directory is made
     node_keys(prepared, where.security)
     port = port_finding(where.address)
-    if not where.running and not port.well:
-        raise ConfigError(port.said, location="--address", value=str(where.address))
+    if not where.running and not port.ok:
+        raise ConfigError(port.detail, location="--address", value=str(where.address))
     return prepared, new_run(prepared, out)
 
 

@@ -48,7 +48,7 @@ def experiment_from(
         raise ConfigError(wanted, location="command line")
     if file is not None:
         tree, base = read_toml(file), file.resolve().parent
-        admit = admit or Announcing(overrides)
+        admit = admit or CodeNotice(overrides)
         admit(apply_overrides(tree, overrides))
         if method is not None:
             admit(tree)  # the file's own method is looked up too: its settings are left behind
@@ -63,7 +63,7 @@ def experiment_from(
     return Experiment.from_tree(apply_overrides(tree, overrides), base, name)
 
 
-class Announcing:
+class CodeNotice:
     """Says which foreign code is about to run, once; not what somebody has just typed as an override."""
 
     def __init__(self, overrides: Sequence[str] = ()) -> None:
@@ -84,7 +84,7 @@ class Announcing:
 
 def experiment_of(directory: RunDirectory) -> Experiment:
     """The experiment of a run, which may be somebody else's."""
-    Announcing()(directory.read_json("experiment.json"))
+    CodeNotice()(directory.read_json("experiment.json"))
     return directory.experiment()
 
 

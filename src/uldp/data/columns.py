@@ -32,7 +32,7 @@ OUTSIDE: Final = "outside"
 
 
 @dataclass(frozen=True)
-class Finding:
+class CellProblem:
     """What is wrong with some cells of one column: how many, and in which row the first of them is.
 
     The text names no value: it may end in a log, and who holds the table can look.
@@ -44,13 +44,13 @@ class Finding:
     text: str
 
 
-def find(kind: str, column: pd.Series, wrong: Mask, expected: str) -> list[Finding]:
+def find(kind: str, column: pd.Series, wrong: Mask, expected: str) -> list[CellProblem]:
     """One finding for the cells marked in ``wrong``, none if there are none."""
     count = int(wrong.sum())
     if not count:
         return []
     text = f"{count} {expected} in column {column.name!r} (first: row {int(np.argmax(wrong)) + 1})"
-    return [Finding(kind, str(column.name), count, text)]
+    return [CellProblem(kind, str(column.name), count, text)]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class NumberColumn:
     def feature_names(self) -> tuple[str, ...]:
         return (self.name,)
 
-    def encode(self, column: pd.Series) -> tuple[Matrix, list[Finding]]:
+    def encode(self, column: pd.Series) -> tuple[Matrix, list[CellProblem]]:
         """(rows, 1), clipped to the range, and what was wrong."""
         numbers, findings = _read_numbers(column, self.low, self.high, impute=self.missing)
         return _scale(numbers, self.low, self.high)[:, None], findings
@@ -86,7 +86,7 @@ class CategoryColumn:
     def feature_names(self) -> tuple[str, ...]:
         return tuple(f"{self.name}={category}" for category in self.categories)
 
-    def encode(self, column: pd.Series) -> tuple[Matrix, list[Finding]]:
+    def encode(self, column: pd.Series) -> tuple[Matrix, list[CellProblem]]:
         """(rows, categories), all zero for a value that is not on the list, and what was wrong."""
         index = _index(self.categories)
         codes = values.codes(column, index)
@@ -113,7 +113,7 @@ class ClassLabel:
     def task(self) -> Task:
         return Task(classes=len(self.classes))
 
-    def encode(self, column: pd.Series) -> tuple[LabelArray, list[Finding]]:
+    def encode(self, column: pd.Series) -> tuple[LabelArray, list[CellProblem]]:
         codes = values.codes(column, _index(self.classes))
         # Unlike a feature, a class has no neutral stand-in: an unknown one is unreadable, never clipped.
         findings = find(UNREADABLE, column, codes == UNKNOWN, "not among the agreed classes")
@@ -135,7 +135,7 @@ class NumberLabel:
     def task(self) -> Task:
         return Task(0, label_scale=(self.high - self.low) / 2, label_offset=(self.high + self.low) / 2)
 
-    def encode(self, column: pd.Series) -> tuple[LabelArray, list[Finding]]:
+    def encode(self, column: pd.Series) -> tuple[LabelArray, list[CellProblem]]:
         numbers, findings = _read_numbers(column, self.low, self.high, impute=None)
         return _scale(numbers, self.low, self.high).astype(np.float32), findings
 
@@ -176,7 +176,7 @@ def label_from_dict(name: str, tree: Any, location: str) -> Label:
     return ClassLabel(name, classes)
 
 
-def _read_numbers(column: pd.Series, low: float, high: float, impute: float | None) -> tuple[Matrix, list[Finding]]:
+def _read_numbers(column: pd.Series, low: float, high: float, impute: float | None) -> tuple[Matrix, list[CellProblem]]:
     numbers, unreadable = values.numbers(column)
     missing = np.isnan(numbers)
     outside = ~missing & ~unreadable & ((numbers < low) | (numbers > high))

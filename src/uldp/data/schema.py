@@ -39,8 +39,8 @@ from uldp.data.columns import (
     ABSENT,
     OUTSIDE,
     UNREADABLE,
+    CellProblem,
     Column,
-    Finding,
     Label,
     Matrix,
     NumberColumn,
@@ -341,7 +341,7 @@ class Schema:
             start += len(column.feature_names())
         return tuple(positions)
 
-    def _judge(self, findings: list[Finding], location: str) -> None:
+    def _judge(self, findings: list[CellProblem], location: str) -> None:
         """Raise for the gravest kind of finding, naming every column that has it."""
         remedies = {
             UNREADABLE: "correct these cells, or change the column's kind or list in data.schema",

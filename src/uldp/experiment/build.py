@@ -75,7 +75,7 @@ class Prepared:
     @property
     def no_guarantee(self) -> str:
         """Why the data allow no guarantee; empty where they do."""
-        return self.federation.no_guarantee if self.plan.release.unit is not None else ""
+        return self.federation.no_guarantee if self.plan.release.privacy_unit is not None else ""
 
     @property
     def streams(self) -> Streams:
@@ -96,7 +96,7 @@ class Prepared:
 
     def ledger(self, entries: tuple[Entry, ...] = ()) -> Ledger:
         """A ledger with the experiment's budget and what was released before."""
-        budget = self.experiment.privacy.epsilon if self.plan.release.unit is not None else None
+        budget = self.experiment.privacy.epsilon if self.plan.release.privacy_unit is not None else None
         return Ledger(self.experiment.privacy.delta, budget, entries)
 
     @property

@@ -108,7 +108,7 @@ class PrivacyQuery:
 
     def release(self, noise_multiplier: float, **changes: Any) -> Release:
         """What a round releases with this noise, checked."""
-        noise = noise_multiplier if self.method.unit is not None else 0.0
+        noise = noise_multiplier if self.method.privacy_unit is not None else 0.0
         release = replace(self.method, noise_multiplier=noise, **changes).release(self.side.facts)
         release.check()
         lookup_aggregation(self.side.aggregation)().check(release, self.method.rounds)
@@ -148,7 +148,7 @@ class PrivacyQuery:
 
         It must do when as many shares of the noise are missing or known as are tolerated.
         """
-        if self.method.unit is None:
+        if self.method.privacy_unit is None:
             reason = f"{self.name} adds no noise, so no noise reaches an epsilon"
             raise ConfigError(reason, location="--method", value=self.name)
         side = self.worst().side

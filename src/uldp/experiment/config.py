@@ -420,6 +420,6 @@ def _check_noise(privacy: PrivacyConfig, method: Method) -> None:
             )
             raise ConfigError(reason, location="privacy.dropout_tolerance", value=privacy.dropout_tolerance)
         return
-    if method.unit is not None and (privacy.epsilon is None) == (privacy.noise_multiplier is None):
+    if method.privacy_unit is not None and (privacy.epsilon is None) == (privacy.noise_multiplier is None):
         reason = "give exactly one of epsilon (the noise is calibrated) and noise_multiplier"
         raise ConfigError(reason, location="privacy")

@@ -27,7 +27,7 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: PublicFacts) 
                 "(--set privacy.epsilon=none), or lower method.epsilon_weight"
             )
             raise ConfigError(reason, location="privacy.epsilon", value=privacy.epsilon)
-    if method.unit is None or method.local:
+    if method.privacy_unit is None or method.local:
         return method
     if experiment.run.secrets == "os" and method.for_data(totals) != method:
         reason = (

@@ -25,7 +25,7 @@ def charge(key: object, prepared: Prepared, released: Composition) -> float:
     """Write down what a run has released so far, instead of what it had; the total of its people, at its delta."""
     federation = prepared.federation
     people = federation.people or People(frozenset({f"the users of {federation.name}"}), frozenset())
-    if released and (prepared.plan.release.unit != "user" or prepared.no_guarantee):
+    if released and (prepared.plan.release.privacy_unit != "user" or prepared.no_guarantee):
         released = {NonPrivate(): 1}  # it promises a person nothing
     _RUNS[key] = _Spent(people, Counter(dict(released)))
     together: Counter[Event] = sum((run.released for run in _related(people)), Counter())

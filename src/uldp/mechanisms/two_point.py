@@ -32,7 +32,7 @@ class TwoPoint(LocalMechanism):
     biased: ClassVar[bool] = False
 
     @cached_property
-    def reach(self) -> float:
+    def distance(self) -> float:
         """A: how far from c both outputs are."""
         power = exp_below(self.epsilon)
         return self.radius * float((power + 1) / (power - 1))
@@ -52,7 +52,7 @@ class TwoPoint(LocalMechanism):
 
     def _thresholds(self, clipped: Vector) -> Vector:
         """Whole numbers up to 2^53, exact as floats."""
-        masses = (clipped - self.center) * (_ALL / 2 / self.reach)
+        masses = (clipped - self.center) * (_ALL / 2 / self.distance)
         masses += _ALL / 2
         np.rint(masses, out=masses)
         return np.clip(masses, float(self.smallest_mass), float(_ALL - self.smallest_mass), out=masses)
@@ -64,22 +64,22 @@ class TwoPoint(LocalMechanism):
 
     @cached_property
     def _outputs(self) -> Vector:
-        return np.array([self.center - self.reach, self.center + self.reach])
+        return np.array([self.center - self.distance, self.center + self.distance])
 
     def mean(self, weights: Vector) -> Vector:
         return self._clipped(weights)
 
     def variance(self, weights: Vector) -> Vector:
         offset = self._clipped(weights) - self.center
-        return self.reach**2 - offset**2
+        return self.distance**2 - offset**2
 
     def log_likelihood(self, outputs: Vector, weights: Vector) -> Vector:
         upper = np.log(self._thresholds(self._clipped(weights)) / _ALL)
         lower = np.log(1 - self._thresholds(self._clipped(weights)) / _ALL)
         offset = (np.asarray(outputs, dtype=np.float64) - self.center)[:, None]
-        possible = np.abs(np.abs(offset) - self.reach) <= 1e-9 * (self.reach + abs(self.center))
+        possible = np.abs(np.abs(offset) - self.distance) <= 1e-9 * (self.distance + abs(self.center))
         return np.where(possible, np.where(offset > 0, upper, lower), -np.inf)
 
     @property
     def largest_output(self) -> float:
-        return self.reach * (1 + 2.0**-50)
+        return self.distance * (1 + 2.0**-50)

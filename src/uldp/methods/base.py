@@ -71,7 +71,7 @@ class Method(ABC):
     Example:
         >>> from uldp.methods.uldp_avg import UldpAvg
         >>> method = UldpAvg(rounds=5, noise_multiplier=5.0)
-        >>> method.release(PublicFacts(users=100, silos=5, dimension=10)).unit
+        >>> method.release(PublicFacts(users=100, silos=5, dimension=10)).privacy_unit
         'user'
     """
 
@@ -130,9 +130,9 @@ class Method(ABC):
         return ()
 
     @property
-    def unit(self) -> str | None:
+    def privacy_unit(self) -> str | None:
         """Whom the guarantee protects; None for a method without one."""
-        return self.release(PLACEHOLDER_FACTS).unit
+        return self.release(PLACEHOLDER_FACTS).privacy_unit
 
     @property
     def local(self) -> bool:

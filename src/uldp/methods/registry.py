@@ -22,7 +22,7 @@ from uldp.privacy.releases import Release
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedMethod:
     """A method under a name, with the fields that the name fixes."""
 
     method: type[Method]
@@ -53,24 +53,26 @@ class Named:
         return self.nominal is not None and self.nominal.local
 
 
-METHODS: Final[Mapping[str, Named]] = {
-    "fedavg": Named(FedAvg),
-    "ldp-fedavg": Named(LdpFedAvg),
-    "srr-fl": Named(LdpFedAvg, {"mechanism": "srr", "sends": "weights"}, "staircase randomized response, as published"),
-    "ldp-fl": Named(LdpFedAvg, {"mechanism": "two-point", "sends": "weights"}, "two outputs per weight"),
-    "central-sub-dp": Named(CentralSubDp),
-    "local-sub-dp": Named(LocalSubDp),
-    "record-dp": Named(RecordDp),
-    "uldp-naive": Named(UldpNaive),
-    "uldp-group": Named(UldpGroup),
-    "uldp-group-2": Named(UldpGroup, {"group_size": 2}, "k = 2"),
-    "uldp-group-8": Named(UldpGroup, {"group_size": 8}, "k = 8"),
-    "uldp-group-median": Named(UldpGroup, {"group_size": "median"}, "k read from the data"),
-    "uldp-group-max": Named(UldpGroup, {"group_size": "max"}, "k read from the data, nothing is dropped"),
-    "uldp-sgd": Named(UldpSgd),
-    "uldp-sgd-w": Named(UldpSgd, {"weighting": "records"}, "silos weigh by record counts"),
-    "uldp-avg": Named(UldpAvg),
-    "uldp-avg-w": Named(UldpAvg, {"weighting": "records"}, "silos weigh by record counts"),
+METHODS: Final[Mapping[str, NamedMethod]] = {
+    "fedavg": NamedMethod(FedAvg),
+    "ldp-fedavg": NamedMethod(LdpFedAvg),
+    "srr-fl": NamedMethod(
+        LdpFedAvg, {"mechanism": "srr", "sends": "weights"}, "staircase randomized response, as published"
+    ),
+    "ldp-fl": NamedMethod(LdpFedAvg, {"mechanism": "two-point", "sends": "weights"}, "two outputs per weight"),
+    "central-sub-dp": NamedMethod(CentralSubDp),
+    "local-sub-dp": NamedMethod(LocalSubDp),
+    "record-dp": NamedMethod(RecordDp),
+    "uldp-naive": NamedMethod(UldpNaive),
+    "uldp-group": NamedMethod(UldpGroup),
+    "uldp-group-2": NamedMethod(UldpGroup, {"group_size": 2}, "k = 2"),
+    "uldp-group-8": NamedMethod(UldpGroup, {"group_size": 8}, "k = 8"),
+    "uldp-group-median": NamedMethod(UldpGroup, {"group_size": "median"}, "k read from the data"),
+    "uldp-group-max": NamedMethod(UldpGroup, {"group_size": "max"}, "k read from the data, nothing is dropped"),
+    "uldp-sgd": NamedMethod(UldpSgd),
+    "uldp-sgd-w": NamedMethod(UldpSgd, {"weighting": "records"}, "silos weigh by record counts"),
+    "uldp-avg": NamedMethod(UldpAvg),
+    "uldp-avg-w": NamedMethod(UldpAvg, {"weighting": "records"}, "silos weigh by record counts"),
 }
 
 
@@ -85,7 +87,7 @@ def is_own(method: Method) -> bool:
     return type(method) in {named.method for named in METHODS.values()}
 
 
-def lookup(name: str) -> Named:
+def lookup(name: str) -> NamedMethod:
     """The method called ``name``: one of ours, or ``package.module:Class`` for anyone's."""
     if name in METHODS:
         return METHODS[name]
@@ -115,4 +117,4 @@ def lookup(name: str) -> Named:
             location="method.name",
             value=name,
         )
-    return Named(found)
+    return NamedMethod(found)

@@ -76,10 +76,10 @@ class UldpGroup(DpSgd):
 
     def notes(self, facts: PublicFacts, counts: IntArray) -> tuple[str, ...]:
         size = self._size()
-        records, kept = int(counts.sum()), int(keep_counts(counts, size).sum())
-        if kept == records:
+        records, selected = int(counts.sum()), int(keep_counts(counts, size).sum())
+        if selected == records:
             return (f"group_size {size} is not below any user's number of records: nothing is dropped.",)
-        return (f"group_size {size} drops {records - kept} of {records} records.",)
+        return (f"group_size {size} drops {records - selected} of {records} records.",)
 
     def corrections(self) -> tuple[str, ...]:
         return (

@@ -63,8 +63,8 @@ def likely(trials: int, probability: float, tail: float) -> tuple[Array, Array]:
     """
     from scipy.stats import binom
 
-    mean, reach = trials * probability, math.sqrt(trials * math.log(1 / tail) / 2)
-    low, high = max(0, math.floor(mean - reach)), min(trials, math.ceil(mean + reach))
+    mean, half_width = trials * probability, math.sqrt(trials * math.log(1 / tail) / 2)
+    low, high = max(0, math.floor(mean - half_width)), min(trials, math.ceil(mean + half_width))
     outcomes = np.arange(low, high + 1, dtype=np.float64)
     return outcomes, np.asarray(binom.pmf(outcomes, trials, probability), dtype=np.float64)
 

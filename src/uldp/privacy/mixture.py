@@ -124,8 +124,8 @@ class Mixture:
         left, came = np.full_like(orders, np.inf), np.full_like(orders, np.inf)
         if not feasible.any():
             return left, came
-        reach = float(orders[feasible].max()) * longest + margin
-        x: Array = np.arange(-math.ceil(reach / step), math.ceil(reach / step) + 1, dtype=np.float64) * step
+        half_width = float(orders[feasible].max()) * longest + margin
+        x: Array = np.arange(-math.ceil(half_width / step), math.ceil(half_width / step) + 1, dtype=np.float64) * step
         loss, log_q = self.loss(x), _log_density(x, self.deviation) + math.log(step)
         for i in np.flatnonzero(feasible):
             order = float(orders[i])

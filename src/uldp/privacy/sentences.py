@@ -111,13 +111,13 @@ def seen_in_words(release: Release, shown: Disclosure, *, any_missing: bool) -> 
 def about_people(release: Release, delta: float, *, hashed_ids: bool) -> list[Caveat]:
     """What weakens the headline: shared user indices, a delta that is too large."""
     lines = []
-    if hashed_ids and release.unit == "user":
+    if hashed_ids and release.privacy_unit == "user":
         text = (
             "Ids are hashed, so two people may share a bucket. For them the larger numbers hold, those of replace-one "
             "adjacency."
         )
         lines.append(Caveat("shared-buckets", text, Severity.WEAKENS))
-    if release.unit == "user" and delta * release.facts.users >= 1:
+    if release.privacy_unit == "user" and delta * release.facts.users >= 1:
         text = f"delta {delta:g} is not below 1/|U|: it permits revealing one user outright."
         lines.append(Caveat("large-delta", text, Severity.WEAKENS))
     return lines
@@ -152,7 +152,7 @@ class About:
 
 def common_caveats(about: About) -> list[Caveat]:
     """What has to be said of every method with a guarantee."""
-    if about.release.unit is None:
+    if about.release.privacy_unit is None:
         return []
     return [
         *_counts_and_sample(about),
@@ -178,7 +178,7 @@ def _counts_and_sample(about: About) -> list[Caveat]:
         )
         lines.append(Caveat("counts-shown", text, Severity.LIMITS))
     sampling = release.user_sampling
-    if sampling.everybody or release.unit != "user":
+    if sampling.everybody or release.privacy_unit != "user":
         return lines
     if sampling.private:
         chosen, slots = sampling.slots

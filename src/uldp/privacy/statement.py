@@ -85,7 +85,7 @@ class Statement:
     """An (epsilon, delta) guarantee in words and numbers. Made by :func:`compose`.
 
     Args:
-        unit: Whom it protects: ``user``, ``record`` or ``client``; None without a guarantee.
+        privacy_unit: Whom it protects: ``user``, ``record`` or ``client``; None without a guarantee.
         epsilon: Against anyone who sees the released models.
         delta: At this delta.
         accountant: Which accountant gave epsilon.
@@ -104,11 +104,11 @@ class Statement:
         ...     "data": {"dataset": "synthetic", "users": 20, "options": {"records": 200}},
         ...     "method": {"name": "uldp-avg", "rounds": 2}, "privacy": {"noise_multiplier": 5.0}})
         >>> statement = uldp.prepare(experiment).planned_statement()
-        >>> statement.holds, statement.unit, round(statement.epsilon, 2)
+        >>> statement.holds, statement.privacy_unit, round(statement.epsilon, 2)
         (True, 'user', 1.06)
     """
 
-    unit: str | None
+    privacy_unit: str | None
     epsilon: float
     delta: float
     accountant: str
@@ -124,7 +124,7 @@ class Statement:
     @property
     def holds(self) -> bool:
         """Whether there is a guarantee at all."""
-        return self.unit is not None and not self.no_guarantee and math.isfinite(self.epsilon)
+        return self.privacy_unit is not None and not self.no_guarantee and math.isfinite(self.epsilon)
 
     @property
     def noise(self) -> str:
@@ -133,12 +133,12 @@ class Statement:
     def headline(self) -> str:
         """The one sentence."""
         return sentences.guarantee(
-            self.unit,
+            self.privacy_unit,
             self.epsilon,
             self.delta,
             simulated=self.simulated,
             no_guarantee=self.no_guarantee,
-            scope=sentences.scope(self.unit, self.rounds, self.accountant),
+            scope=sentences.scope(self.privacy_unit, self.rounds, self.accountant),
             asserted_by=self.asserted_by,
         )
 
@@ -157,8 +157,8 @@ class Statement:
     def to_json(self) -> dict[str, Any]:
         return {
             "guarantee": self.headline(),
-            "unit": self.unit,
-            "adjacency": sentences.ADJACENCY.get(self.unit or "", sentences.ADD_REMOVE_USER),
+            "unit": self.privacy_unit,
+            "adjacency": sentences.ADJACENCY.get(self.privacy_unit or "", sentences.ADD_REMOVE_USER),
             "epsilon": finite_or_none(self.epsilon),
             "delta": self.delta,
             "accountant": self.accountant,
@@ -190,7 +190,7 @@ def compose(
     ``together`` says that all parties ran in one place; ``heard`` how many silos took part in each round, all of them
     where it says nothing.
     """
-    facts, unit = release.facts, release.unit
+    facts, unit = release.facts, release.privacy_unit
     no_guarantee = background.no_guarantee if unit is not None else ""
     spent = Epsilon(math.inf, "none") if no_guarantee else ledger.epsilon()
     rounds = Counter(entry.round for entry in ledger.entries)
@@ -200,7 +200,7 @@ def compose(
     per_person = release.per_person() if promised else {}
     about = sentences.About(release, disclosure, simulated=simulated, together=together, missing=tuple(missing))
     return Statement(
-        unit=unit,
+        privacy_unit=unit,
         epsilon=spent.value,
         delta=ledger.delta,
         accountant=spent.accountant,

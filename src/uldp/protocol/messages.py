@@ -30,7 +30,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True)
 class Handshake(Message, frozen=True):
     """What both sides say of themselves, and must say alike.
 
-    ``release`` is the version of uldp: two versions that speak the same protocol may still train or account
+    ``uldp_version`` is the version of uldp: two versions that speak the same protocol may still train or account
     differently. ``layers`` is a digest of the model's layers and parameters by name, kind and shape. ``outputs`` is
     what the model computes from public inputs before any training (float64): the same layers may compute something
     else, and only the other machine knows what a factory ``package.module:factory`` is there. They are compared up to
@@ -40,7 +40,7 @@ class Handshake(Message, frozen=True):
     silos: int
     users: int
     dimension: int
-    release: str
+    uldp_version: str
     layers: str
     outputs: bytes
 
@@ -257,12 +257,12 @@ def _check_version(version: int, silo: str) -> None:
 
 def check_handshake(theirs: Handshake, ours: Handshake, location: str) -> None:
     """Refuse a handshake that says something else than ours, and say what. Outputs come later."""
-    if theirs.release != ours.release:
+    if theirs.uldp_version != ours.uldp_version:
         raise MessageRefused(
-            f"the other side runs uldp {theirs.release}, this one {ours.release}; install the same version on all "
-            "sides",
+            f"the other side runs uldp {theirs.uldp_version}, this one {ours.uldp_version}; install the same version "
+            "on all sides",
             location=location,
-            value=theirs.release,
+            value=theirs.uldp_version,
         )
     for name in ("silos", "users", "dimension"):
         value, here = getattr(theirs, name), getattr(ours, name)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from uldp.attacks.inference import Outcome
     from uldp.data.federation import Federation
-    from uldp.runtimes.compare import Compared
+    from uldp.runtimes.compare import MethodRuns
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#F0E442")
 _METHOD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#555555", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#117733")
 _TABLE_COLOURS = ("#D55E00", "#555555", "#56B4E9", "#0072B2")
 
 
-def compare_figure(compared: Sequence[Compared], metric: str, path: Path) -> Path:
+def compare_figure(compared: Sequence[MethodRuns], metric: str, path: Path) -> Path:
     """A two-panel picture of ``metric`` (mean, and a band of one standard deviation) and epsilon over rounds."""
     from matplotlib.ticker import MaxNLocator
 
@@ -41,7 +41,7 @@ def compare_figure(compared: Sequence[Compared], metric: str, path: Path) -> Pat
             deviation = values.std(axis=0, ddof=1)
             left.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
     lines = _by_epsilon(compared)
-    records = {method.method for method in compared if method.unit == "record"}
+    records = {method.method for method in compared if method.privacy_unit == "record"}
     for spent, methods in lines.items():
         style = ":" if methods[0] in records else "-"
         label = ", ".join(f"{name} (one record)" if name in records else name for name in methods)
@@ -61,7 +61,7 @@ def compare_figure(compared: Sequence[Compared], metric: str, path: Path) -> Pat
     return _save(figure, path)
 
 
-def _curves(method: Compared, metric: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def _curves(method: MethodRuns, metric: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """(seeds, rounds); runs that a budget stopped early are cut to the shortest."""
     rounds = min(len(result.reports) for result in method.results)
     return np.array(
@@ -69,7 +69,7 @@ def _curves(method: Compared, metric: str) -> np.ndarray[tuple[int, int], np.dty
     )
 
 
-def _by_epsilon(compared: Sequence[Compared]) -> dict[tuple[float, ...], list[str]]:
+def _by_epsilon(compared: Sequence[MethodRuns]) -> dict[tuple[float, ...], list[str]]:
     """Methods that spend alike share a line."""
     found: dict[tuple[float, ...], list[str]] = {}
     for method in compared:

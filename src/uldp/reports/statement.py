@@ -24,14 +24,14 @@ def summary(statement: Statement) -> list[str]:
             "user": f"every user, with all records in all silos, against {PUBLIC}",
             "record": f"single records, not people, against {PUBLIC}",
             "client": "every client, with all of its records, against everybody",
-        }.get(str(statement.unit), f"every {statement.unit}, against {PUBLIC}")
+        }.get(str(statement.privacy_unit), f"every {statement.privacy_unit}, against {PUBLIC}")
         epsilon = f"epsilon {show_epsilon(statement.epsilon)} at delta {statement.delta:g}"
         if statement.simulated:
             lines += [f"{NOT_SECRET}. With secret noise it would protect", f"{whom}: {epsilon}."]
         else:
             lines += [f"Protects {whom}.", f"{epsilon} over {statement.rounds} rounds ({statement.accountant})"]
     main = statement.main_caveat()
-    if main is not None and statement.unit is not None:
+    if main is not None and statement.privacy_unit is not None:
         first, more, _ = main.text.partition(". ")
         lines += textwrap.wrap(f"{first}." if more else main.text, WIDTH)
     return lines

@@ -39,7 +39,7 @@ OnRound = Callable[[int, Mapping[str, float]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedSettings:
     """Settings of either algorithm, and what it claims."""
 
     algorithm: str = "central-sub-dp"
@@ -86,7 +86,7 @@ class Published:
 class Outcome:
     """A trained model, its test metrics, and what the paper claims beside what holds."""
 
-    settings: Published
+    settings: PublishedSettings
     model: Vector
     metrics: Mapping[str, float]
     claimed_and_true: tuple[str, ...]
@@ -104,7 +104,7 @@ class Outcome:
 
 
 def train(
-    settings: Published, federation: Federation, learner: Learner, seed: int, on_round: OnRound | None = None
+    settings: PublishedSettings, federation: Federation, learner: Learner, seed: int, on_round: OnRound | None = None
 ) -> Outcome:
     """Train as printed, all parties in one loop."""
     streams, secrets = Streams.from_seed(seed), Secrets.simulated_from_seed(seed).child("published")
@@ -126,7 +126,7 @@ def train(
 
 
 def _central_round(
-    settings: Published, federation: Federation, learner: Learner, x: Vector, streams: Streams, secrets: Secrets
+    settings: PublishedSettings, federation: Federation, learner: Learner, x: Vector, streams: Streams, secrets: Secrets
 ) -> Vector:
     pooled, silos = sum(map(len, federation.silos)), len(federation.silos)
     steps = settings.accounted_steps(silos)
@@ -143,7 +143,7 @@ def _central_round(
 
 
 def _local_round(
-    settings: Published, federation: Federation, learner: Learner, x: Vector, streams: Streams, secrets: Secrets
+    settings: PublishedSettings, federation: Federation, learner: Learner, x: Vector, streams: Streams, secrets: Secrets
 ) -> Vector:
     silos = len(federation.silos)
     changes = [
@@ -155,7 +155,13 @@ def _local_round(
 
 
 def _local_training(
-    settings: Published, silo: SiloData, learner: Learner, x: Vector, silos: int, streams: Streams, secrets: Secrets
+    settings: PublishedSettings,
+    silo: SiloData,
+    learner: Learner,
+    x: Vector,
+    silos: int,
+    streams: Streams,
+    secrets: Secrets,
 ) -> Vector:
     clipped, now = learner.clipped_sums(silo, settings.clip), x
     for step in range(settings.local_steps):
@@ -169,7 +175,7 @@ def _local_training(
     return now
 
 
-def claimed_and_true(settings: Published, federation: Federation) -> tuple[str, ...]:
+def claimed_and_true(settings: PublishedSettings, federation: Federation) -> tuple[str, ...]:
     """What the paper claims, and what would hold if the noise were fixed, reason by reason."""
     from uldp.privacy.sentences import show_epsilon
 
@@ -199,7 +205,7 @@ def claimed_and_true(settings: Published, federation: Federation) -> tuple[str, 
 
 
 def epsilon_of_fixed_noise(
-    settings: Published, silos: int, noise: float, rate: float, *, items: int, of_silos: int
+    settings: PublishedSettings, silos: int, noise: float, rate: float, *, items: int, of_silos: int
 ) -> float:
     """What a subject with ``items`` items in each of ``of_silos`` silos faces if every batch got the same noise."""
     if not settings.central:
@@ -211,7 +217,7 @@ def epsilon_of_fixed_noise(
     return item_epsilon(on_the_sum, rate, settings.rounds, settings.delta, items=items * of_silos, at_most=most)
 
 
-def _notes(settings: Published) -> tuple[str, ...]:
+def _notes(settings: PublishedSettings) -> tuple[str, ...]:
     if not settings.central:
         return (
             "Noise is added to the sum of clipped gradients, as it should be; the step is divided by the number of "

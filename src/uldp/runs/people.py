@@ -163,7 +163,7 @@ def _together_in_tables(one: Population, other: Population) -> Together | None:
         return Together("they have a table in common, but for its ids")
     if one.experiment.data.user != other.experiment.data.user:
         return _doubt(f"{one.run} and {other.run} have their ids from columns of different names")
-    if one.experiment.method.unit == other.experiment.method.unit == "client":
+    if one.experiment.method.privacy_unit == other.experiment.method.privacy_unit == "client":
         return _doubt(f"{one.run} and {other.run} protect clients, and a client may have other people's records too")
     return None
 

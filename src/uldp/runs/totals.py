@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from uldp.errors import RunError, concerning
+from uldp.errors import RunError, error_context
 from uldp.experiment.config import Experiment, as_printed
 from uldp.experiment.foreign import authors
 from uldp.privacy.accountants import account
@@ -38,14 +38,14 @@ class SpentRun:
     spent: Counter[Event]
     of_client: Counter[Event]
     no_guarantee: bool
-    unit: str | None
+    privacy_unit: str | None
     asserted_by: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: Path, load: Callable[[RunDirectory], Experiment] = RunDirectory.experiment) -> SpentRun:
         """The run at ``path``. One that keeps no promise to a person has spent without bound."""
         directory = RunDirectory.open(path)
-        with concerning(str(path)):
+        with error_context(str(path)):
             experiment = load(directory)
         entries = directory.log.ledger_entries()
         rounds = len({entry.round for entry in entries})
@@ -54,18 +54,18 @@ class SpentRun:
         stated = directory.read_json("statement.json") if directory.has("statement.json") else None
         if stated is None:
             standardised = experiment.data.schema.get("standardise") == "silo"
-            void = standardised or as_printed(directory.read_json("experiment.json"))
-            unit, named = experiment.method.unit, None
+            no_guarantee = standardised or as_printed(directory.read_json("experiment.json"))
+            unit, named = experiment.method.privacy_unit, None
         else:
-            void, unit, named = stated.get("epsilon") is None, stated.get("unit"), stated.get("asserted_by")
+            no_guarantee, unit, named = stated.get("epsilon") is None, stated.get("unit"), stated.get("asserted_by")
         unit = unit if isinstance(unit, str) else None
         by = dict.fromkeys([*map(str, named if isinstance(named, list) else []), *authors([experiment])])
         unbounded: Counter[Event] = Counter({NonPrivate(): len(entries)} if entries else {})
         ledger = Ledger(experiment.privacy.delta, None, entries)
-        released = unbounded if void else Counter(dict(ledger.composition()))
+        released = unbounded if no_guarantee else Counter(dict(ledger.composition()))
         spent = released if unit == "user" else unbounded
         of_client: Counter[Event] = released if unit == "client" else Counter()
-        return cls(Population.of(directory, experiment), rounds, spent, of_client, void, unit, tuple(by))
+        return cls(Population.of(directory, experiment), rounds, spent, of_client, no_guarantee, unit, tuple(by))
 
     @property
     def experiment(self) -> Experiment:
@@ -81,7 +81,7 @@ class SpentRun:
         return self.experiment.data.dataset is None and self.experiment.data.roster is None
 
     def to_json(self) -> dict[str, Any]:
-        unit, released = self.unit, self.of_client or self.spent
+        unit, released = self.privacy_unit, self.of_client or self.spent
         why_not = "a person faces a loss without bound in this run" if self.no_guarantee or unit == "record" else ""
         about = {"run": self.people.run, "method": self.experiment.method_name, "unit": unit, "rounds": self.rounds}
         return about | _privacy([self], released, self.experiment.privacy.delta, unit, why_not, self.asserted_by)

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from uldp.errors import ConfigError, RunError, concerning, first_line
+from uldp.errors import ConfigError, RunError, error_context, first_line
 from uldp.experiment.build import Prepared, prepare
 from uldp.experiment.config import Experiment
 from uldp.experiment.foreign import foreign_code
@@ -49,7 +49,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Compared:
+class MethodRuns:
     """One method's runs, one per seed."""
 
     method: str
@@ -61,9 +61,9 @@ class Compared:
         return max(result.epsilon for result in self.results)
 
     @property
-    def unit(self) -> str | None:
+    def privacy_unit(self) -> str | None:
         """What the epsilon is about: a user, a record, or nothing."""
-        return self.results[0].statement.unit
+        return self.results[0].statement.privacy_unit
 
     @property
     def server_epsilon(self) -> float:
@@ -146,7 +146,7 @@ class Total:
 class Comparison:
     """The methods that were asked for, and what all runs of the folder cost together."""
 
-    methods: tuple[Compared, ...]
+    methods: tuple[MethodRuns, ...]
     total: Total
 
 
@@ -168,7 +168,7 @@ def compare(
         results = []
         for experiment in group:
             directory = RunDirectory(_path(folder, name, experiment.run.seed))
-            with concerning(f"method {name}"):
+            with error_context(f"method {name}"):
                 prepared = first.pop(name, None) or prepare(experiment)
                 if not directory.begun:
                     directory = RunDirectory.create(directory.path, experiment)
@@ -177,7 +177,7 @@ def compare(
             unprotected = bool(
                 prepared.federation.no_guarantee
             )  # the same for all: it follows from settings that they share
-        compared.append(Compared(name, tuple(results)))
+        compared.append(MethodRuns(name, tuple(results)))
     found = {name: _assertions(folder, name, experiments) for name in claimed}
     protected = {} if unprotected else {name: by for name, by in found.items() if by is not None}
     return Comparison(tuple(compared), _total(folder, group[0], protected))
@@ -187,7 +187,7 @@ def _prepared_first(experiments: Mapping[str, Sequence[Experiment]]) -> dict[str
     """Every method's first experiment, ready to run. They share one copy of the records."""
     ready: dict[str, Prepared] = {}
     for name, group in experiments.items():
-        with concerning(f"method {name}"):
+        with error_context(f"method {name}"):
             prepared = prepare(group[0])
         shared = next(iter(ready.values()), prepared).federation
         federation = replace(prepared.federation, silos=shared.silos, test=shared.test)
@@ -209,7 +209,7 @@ def _assertions(
         return None
     if not directory.has("statement.json"):
         foreign = foreign_code(directory.read_json("experiment.json"))
-        return () if not foreign and directory.experiment().method.unit == "user" else None
+        return () if not foreign and directory.experiment().method.privacy_unit == "user" else None
     stated = directory.read_json("statement.json")
     by = stated.get("asserted_by", [])
     return tuple(map(str, by)) if stated.get("unit") == "user" and isinstance(by, list) else None
@@ -247,7 +247,9 @@ def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]
     """Take an empty folder, or one that was begun with the same settings; methods and seeds may be added to it."""
     firsts = [group[0] for group in experiments.values()]
     shared = {_shared_digest(one) for one in firsts}
-    noises = {one.privacy.noise_multiplier for one in firsts if one.method.unit is not None and not one.method.local}
+    noises = {
+        one.privacy.noise_multiplier for one in firsts if one.method.privacy_unit is not None and not one.method.local
+    }
     if len(shared) != 1 or len(noises) > 1:
         raise ConfigError("the methods of a comparison may differ in [method] only", location="comparison")
     digests = {name: [experiment.digest() for experiment in group] for name, group in experiments.items()}

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from uldp.aggregation import AGGREGATIONS
-from uldp.errors import BudgetExhausted, ConfigError, RunError, concerning, did_you_mean, require
+from uldp.errors import BudgetExhausted, ConfigError, RunError, did_you_mean, error_context, require
 from uldp.experiment.config import AggregationConfig, Experiment
 from uldp.experiment.foreign import ForeignCode, foreign_code, named
 from uldp.experiment.sections import read_section
@@ -91,7 +91,7 @@ class Policy:
             raise ConfigError(f"cannot be read: {error.strerror}", location=str(path), value=str(path)) from error
         except ValueError as error:  # also of what is no UTF-8
             raise ConfigError(f"is not valid TOML: {error}", location=str(path)) from error
-        with concerning(str(path)):
+        with error_context(str(path)):
             return read_section(cls, tree, "policy")
 
     @classmethod
@@ -141,7 +141,7 @@ class Policy:
                 "'paillier' or a method that does not weigh by records, or say allow_counts = true",
                 location="policy.allow_counts",
             )
-        shown, cap = shown_by_a_round(plan, no_guarantee), self.max_epsilon
+        shown, cap = views_of_a_round(plan, no_guarantee), self.max_epsilon
         for who in self.against:
             cost = account({shown[who]: plan.rounds}, self.delta).value
             if cap is not None and cost > cap:
@@ -171,10 +171,10 @@ class Policy:
             raise ConfigError(why, location=f"policy.allowed_{key}", value=name)
 
 
-def shown_by_a_round(plan: Plan, no_guarantee: str = "") -> dict[str, Event]:
+def views_of_a_round(plan: Plan, no_guarantee: str = "") -> dict[str, Event]:
     """The most that one round can show to each kind of adversary, whichever silos respond in the end."""
     release, disclosure = plan.release, plan.disclosure
-    if release.unit not in PROTECTED or no_guarantee:
+    if release.privacy_unit not in PROTECTED or no_guarantee:
         return {who: NonPrivate() for who in ADVERSARIES}
     gone = plan.facts.silos - plan.least_silos
     sums = disclosure.server_sees_each_silo or plan.may_repeat
@@ -287,7 +287,7 @@ def spent(ledger: OwnLedger) -> str:
 
 
 @dataclass(frozen=True)
-class Charging(ReleaseGuard):
+class LedgerGuard(ReleaseGuard):
     """Charges a silo's own ledger for the rounds of one run."""
 
     ledger: OwnLedger

@@ -371,7 +371,7 @@ class RecordedRun(ABC):
         """Evaluate, write down, pass it on."""
         self._seconds += seconds
         prepared, ledger, simulated = self._prepared, self._server.ledger, self._secrets.simulated
-        unit, why_not, by = prepared.plan.release.unit, prepared.no_guarantee, prepared.background.asserted_by
+        unit, why_not, by = prepared.plan.release.privacy_unit, prepared.no_guarantee, prepared.background.asserted_by
         epsilon = math.inf if why_not else ledger.epsilon().value
         words = guarantee(unit, epsilon, ledger.delta, simulated=simulated, no_guarantee=why_not, asserted_by=by)
         metrics = {} if prepared.test is None else self._learner.evaluate(self._server.model, prepared.test)

@@ -30,7 +30,7 @@ CLOSE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedResponse:
     """Why a silo's response did not come. ``refused``: it did come, and it is no; said twice, asking on will not help.
 
     ``late``: it may come still.
@@ -44,7 +44,7 @@ class Failed:
 class Transport(Protocol):
     """Takes messages to silos and back."""
 
-    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failed]:
+    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | FailedResponse]:
         """Each silo's response to its request, after ``timeout`` seconds at most; who is not in it did not respond."""
         ...
 
@@ -59,7 +59,7 @@ class Patience:
 
     A silo that was left out of the last round is asked in the next one, but not waited for as long again: when all
     others have responded it gets as long as they took, half as long again as a round with everybody has ever taken, and
-    at least ``again`` seconds.
+    at least ``retry_wait`` seconds.
     """
 
     seconds: float = 600.0
@@ -68,7 +68,7 @@ class Patience:
     on_missing: str = "stop"
 
     @property
-    def again(self) -> float:
+    def retry_wait(self) -> float:
         return self.seconds / 20
 
     def __post_init__(self) -> None:
@@ -85,11 +85,11 @@ class Clock:
     sleep: Callable[[float], None] = time.sleep
 
 
-OnTrouble = Callable[[Mapping[str, Failed]], None]
+OnTrouble = Callable[[Mapping[str, FailedResponse]], None]
 """Called after every attempt with the silos that did not respond, and why."""
 
 
-class Serving(RecordedRun):
+class ServedRun(RecordedRun):
     """One run over a transport, begun or resumed."""
 
     def __init__(
@@ -141,7 +141,7 @@ class Serving(RecordedRun):
         """Ask until all silos have responded that are not excluded."""
         began = self._clock.now()
         alone: float | None = None
-        before: Mapping[str, Failed] = {}
+        before: Mapping[str, FailedResponse] = {}
         while requests := self._server.requests():
             trouble = self._attempt(requests)
             if not trouble:
@@ -154,7 +154,7 @@ class Serving(RecordedRun):
             alone = None if trouble.keys() - self._away else now if alone is None else alone
             late = now - began >= self._waits
             if alone is not None and self._server.stage is Stage.ROUND:
-                least = max(self._patience.again, alone - began)
+                least = max(self._patience.retry_wait, alone - began)
                 late |= now - alone >= least and now - began >= 1.5 * self._longest
             # A no counts when it was said twice: the first may be somebody else's, who got between.
             refused = all(failed.refused and before.get(name) == failed for name, failed in trouble.items())
@@ -172,7 +172,7 @@ class Serving(RecordedRun):
 
     def _collect_again(self, error: MessageRefused) -> None:
         """The responses do not fit together: ask everybody once more. A sum does not show whose part is wrong."""
-        self._on_trouble({name: Failed(f"asked again: {error}") for name in self._server.requests()})
+        self._on_trouble({name: FailedResponse(f"asked again: {error}") for name in self._server.requests()})
         self._clock.sleep(self._patience.pause)
         self._ask_all()
         try:
@@ -184,26 +184,26 @@ class Serving(RecordedRun):
                 location="server",
             ) from again
 
-    def _attempt(self, requests: Mapping[str, bytes]) -> dict[str, Failed]:
+    def _attempt(self, requests: Mapping[str, bytes]) -> dict[str, FailedResponse]:
         """Carry the requests, take what comes back; who did not respond, and why."""
-        timeout = min(self._patience.attempt, self._patience.again if self._away else self._waits)
+        timeout = min(self._patience.attempt, self._patience.retry_wait if self._away else self._waits)
         responses = self._transport.exchange(requests, timeout)
-        trouble: dict[str, Failed] = {}
+        trouble: dict[str, FailedResponse] = {}
         for name in requests:
-            response = responses.get(name, Failed("no response"))
+            response = responses.get(name, FailedResponse("no response"))
             if isinstance(response, bytes):
                 try:
                     self._server.receive(name, response)
                     self._away.discard(name)
                     continue
                 except MessageRefused as error:
-                    response = Failed(str(error), refused=True)
+                    response = FailedResponse(str(error), refused=True)
                 except Exception as error:  # taking a response changes nothing unless it succeeds: it is this silo's
-                    response = Failed(f"its response cannot be taken ({located(error)})", refused=True)
+                    response = FailedResponse(f"its response cannot be taken ({located(error)})", refused=True)
             trouble[name] = response
         return trouble
 
-    def _do_without(self, trouble: Mapping[str, Failed]) -> None:
+    def _do_without(self, trouble: Mapping[str, FailedResponse]) -> None:
         """What happens when patience ends."""
         why = "; ".join(f"{name}: {failed.reason.removeprefix(f'silo {name}: ')}" for name, failed in trouble.items())
         if self._server.stage is Stage.CLOSING:

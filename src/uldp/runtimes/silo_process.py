@@ -22,7 +22,7 @@ from uldp.crypto.keys import SigningKey
 from uldp.errors import BudgetExhausted, MessageRefused, RunError, UldpError
 from uldp.experiment.build import Prepared
 from uldp.runtimes import socket_frames
-from uldp.runtimes.policy import Charge, Charging, OwnLedger, Policy, shown_by_a_round, spent
+from uldp.runtimes.policy import Charge, LedgerGuard, OwnLedger, Policy, spent, views_of_a_round
 from uldp.runtimes.recording import torch_threads
 from uldp.runtimes.silo_state import SiloState, experiments_in, ledger_name
 from uldp.sessions.silo import Owner, SiloSession
@@ -78,7 +78,7 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         self._policy.remember(self._state.folder)
         LOG.info("silo %s: %s; %s", self.name, self._policy, spent(ledger))
         session_id = hashlib.sha256(secrets.child("session").key).hexdigest()[:16]
-        self.charging = Charging(ledger, plan.digest, session_id, shown_by_a_round(plan, prepared.no_guarantee))
+        self.charging = LedgerGuard(ledger, plan.digest, session_id, views_of_a_round(plan, prepared.no_guarantee))
         owner = Owner(identity, prepared.federation.roster, self.charging, self._policy.allow_metrics)
         data, holdout = prepared.data(self.name), prepared.holdout(self.name)
         session = SiloSession(plan, data, prepared.learner, prepared.streams, secrets, holdout=holdout, owner=owner)

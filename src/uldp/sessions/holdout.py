@@ -1,7 +1,7 @@
 """Sums over the people whom silos hold out, and the means that the server makes of the totals.
 
-Every record's value is cut to [0, 2^16] and truncated to units of 2^-20, and integers are added. So the totals are the
-same under every aggregation, bit for bit, and masks modulo 2^64 cancel in them. They carry no noise.
+Every record's value is clipped to [0, 2^16] and truncated to multiples of 2^-20, and integers are added. So the totals
+are the same under every aggregation, bit for bit, and masks modulo 2^64 cancel in them. They carry no noise.
 
 Who holds out fewer than ``MIN_HOLDOUT_PEOPLE`` people counts none of them: what anybody can take from the totals,
 knowing the other silos' sums, is over that many people or over nobody.
@@ -20,7 +20,7 @@ from uldp.privacy.sentences import MIN_HOLDOUT_PEOPLE
 from uldp.vectors import Integers, Vector
 
 MAX_VALUE: Final = 2.0**16
-UNITS: Final = 1 << 20
+SCALE: Final = 1 << 20
 MAX_RECORDS: Final = 1 << 26
 """Sums of so many records in all silos fit 63 bits."""
 
@@ -34,16 +34,16 @@ def holdout_sums(x: Vector, holdout: SiloData | None, learner: Learner, measures
     values = learner.measured(x, Records(holdout.features, holdout.labels))
     # A value that is not a number counts as the largest: an error would reveal something about one record.
     values = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=MAX_VALUE, posinf=MAX_VALUE)
-    units = np.trunc(np.clip(values, 0.0, MAX_VALUE) * UNITS).astype(np.int64)
-    return np.append(units.sum(axis=0), len(units)).astype(np.int64)
+    scaled = np.trunc(np.clip(values, 0.0, MAX_VALUE) * SCALE).astype(np.int64)
+    return np.append(scaled.sum(axis=0), len(scaled)).astype(np.int64)
 
 
 def holdout_means(total: Integers, measures: Measures) -> dict[str, float] | None:
     """The metrics; empty without records, None for a total that cannot be one (masks that do not cancel)."""
     *sums, records = (int(value) for value in total)
-    if not 0 <= records <= MAX_RECORDS or not all(0 <= value <= records * UNITS * MAX_VALUE for value in sums):
+    if not 0 <= records <= MAX_RECORDS or not all(0 <= value <= records * SCALE * MAX_VALUE for value in sums):
         return None
     if not records:
         return {}
-    means = {f"holdout_{name}": value / UNITS / records * by for value, (name, by) in zip(sums, measures, strict=True)}
+    means = {f"holdout_{name}": value / SCALE / records * by for value, (name, by) in zip(sums, measures, strict=True)}
     return {**means, "holdout_records": float(records)}

@@ -35,7 +35,7 @@ class Plan(AggregationContext):
     def __post_init__(self) -> None:
         if self.facts.rounding != self.aggregation.rounding:
             raise ConfigError(
-                f"the facts count {self.facts.rounding} units of rounding, {self.aggregation.name} rounds by "
+                f"the facts count a rounding of {self.facts.rounding}, {self.aggregation.name} rounds by "
                 f"{self.aggregation.rounding}",
                 location="aggregation.name",
             )

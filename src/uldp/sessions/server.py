@@ -23,7 +23,7 @@ import numpy as np
 
 from uldp.data.federation import IntArray
 from uldp.encoding import encode
-from uldp.errors import BudgetExhausted, MessageRefused, ModelError, RunError, code_of
+from uldp.errors import BudgetExhausted, MessageRefused, ModelError, RunError, foreign_exceptions
 from uldp.methods.base import State
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.releases.weights import MAX_COUNT
@@ -108,7 +108,7 @@ class ServerSession:
         own = secrets.child("server")
         self.sampler = RoundSampler(plan.release, own)
         self.side = plan.aggregation.server(plan, own.child("aggregation", plan.digest))
-        """The aggregation's machine. What it learns is what the server may learn."""
+        """The aggregation's state machine. What it learns is what the server may learn."""
         self._setup: list[dict[str, bytes]] = []
         self._chosen = b""
         self._phase: str = Phase.NEW
@@ -301,7 +301,7 @@ class ServerSession:
         if not self._charged:
             raise RunError("a round was not charged before the model changed", location="ledger")
         total = self.plan.release.encoding.decode(from_residues(self._sum))
-        with code_of(self.plan.method, location="method.server"):
+        with foreign_exceptions(self.plan.method, location="method.server"):
             state = self.plan.method.server(self._state, total, self.plan.facts)
         if not isinstance(state, State):
             raise ModelError(f"must return a uldp.State, not a {type(state).__name__}", location="method.server")
@@ -371,7 +371,7 @@ class ServerSession:
     def _max_saturated(self) -> int:
         """How many coordinates a silo can have cut off: all of its rows'. A method with a guarantee never says."""
         release = self.plan.release
-        return 0 if release.unit is not None else release.max_rows * release.facts.dimension
+        return 0 if release.privacy_unit is not None else release.max_rows * release.facts.dimension
 
     def _check_response(self, name: str, body: m.Message) -> None:
         facts = self.plan.facts
@@ -469,7 +469,7 @@ class ServerSession:
         self._metrics = saved.metrics
 
     def _restore_setup(self, responses: list[dict[str, bytes]]) -> None:
-        """Give the aggregation's machine again what it got."""
+        """Give the aggregation's state machine again what it got."""
         requests = [request for request in self.plan.setup if request not in (m.CountsRequest, m.UserTotals)]
         for request, each in zip(requests, responses, strict=False):
             self.side.collect(request, {name: m.decode_body(body, self.plan.kinds) for name, body in each.items()})

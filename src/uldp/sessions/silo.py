@@ -14,7 +14,7 @@ from uldp.aggregation.base import RoundRequest, Sample
 from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray, SiloData
 from uldp.encoding import encode
-from uldp.errors import DataError, MessageRefused, RunError, code_of
+from uldp.errors import DataError, MessageRefused, RunError, foreign_exceptions
 from uldp.learners.base import Learner
 from uldp.privacy.releases.weights import MAX_COUNT
 from uldp.protocol import messages as m
@@ -143,7 +143,7 @@ class SiloSession:
             self._secrets.child("aggregation", plan.digest, self._all_digest),
             owner.identity or signing_key(secrets, self._index),
         )
-        """The aggregation's machine, with this silo's keys and secrets."""
+        """The aggregation's state machine, with this silo's keys and secrets."""
         self._setup: list[bytes] = []
         self._offer = b""
         self._user_totals: IntArray | None = None
@@ -229,8 +229,8 @@ class SiloSession:
                 self._offer = offer
                 return m.Choices(round_, points), self._user_totals, self._round
             case m.UpdateRequest(round_):
-                again = self._released is not None and round_ == self._round
-                return self._again(body) if again else self._update(body), self._user_totals, round_
+                repeated = self._released is not None and round_ == self._round
+                return self._repeated_update(body) if repeated else self._update(body), self._user_totals, round_
             case m.MetricsRequest():
                 return self._metrics(body), self._user_totals, self._round
             case m.Close():
@@ -276,15 +276,15 @@ class SiloSession:
         weights = None if plan.aggregation.hides_counts else release.weights(self._counts, self._user_totals)
         accumulator = self.side.accumulator(weights, asked)
         if takes_part:  # who is not picked sends nothing but zeros: nobody's records are looked at
-            with code_of(plan.method, release, location="method.silo"):
+            with foreign_exceptions(plan.method, release, location="method.silo"):
                 for owners, rows in release.rows(plan.method, x, data, self._learner, streams, secrets):
                     accumulator.add(owners, rows)
         setup = hashlib.sha256(b"".join([*self._setup, self._offer])).hexdigest()
 
-        def covered(purpose: str, further: Sequence[str]) -> Secrets:
+        def bound_secrets(purpose: str, further: Sequence[str]) -> Secrets:
             return self._round_secrets(purpose, round_, (request, setup, self._data_digest, *further))
 
-        released = accumulator.release(covered)
+        released = accumulator.release(bound_secrets)
         self.left_out += released.left_out
         self._owner.guard.computed(round_, request, hashlib.sha256(released.noised or released.vector).hexdigest())
         if plan.may_repeat:
@@ -292,7 +292,7 @@ class SiloSession:
             self._released = _Released(request, body.present, noised, saturated)
         return m.Update(round_, released.vector, released.saturated, body.present)
 
-    def _again(self, body: m.UpdateRequest) -> m.Update:
+    def _repeated_update(self, body: m.UpdateRequest) -> m.Update:
         """The round's response once more, for fewer silos: the same noised sum under other masks.
 
         Silos may only become fewer. So a server that takes turns in leaving silos out learns no more than one chain
@@ -309,7 +309,7 @@ class SiloSession:
         if earlier is not None and (now & ~earlier).any():
             raise MessageRefused("a silo that was left out of a round does not come back within it", location=self.name)
         asked = RoundRequest(body.round, self._common_digest(body), body.weights, self._offer, present)
-        vector = self.side.again(before.noised, asked)
+        vector = self.side.repeat_update(before.noised, asked)
         self._released = msgspec.structs.replace(before, present=body.present)
         return m.Update(body.round, vector, before.saturated, body.present)
 
@@ -395,7 +395,7 @@ class SiloSession:
                 f"round {round_} is not the next one ({self._round + 1})", location=self.name, value=round_
             )
 
-    def _round_secrets(self, purpose: str, round_: int, covered: tuple[str, ...]) -> Secrets:
+    def _round_secrets(self, purpose: str, round_: int, bound_to: tuple[str, ...]) -> Secrets:
         """A round's secret randomness, addressed by all that the released vector depends on.
 
         Only a repetition of the very same release gets the same noise; decision 0005 has the attacks that this closes.
@@ -403,7 +403,7 @@ class SiloSession:
         meets the same noise, and runs can be compared.
         """
         secrets = self._secrets.child(purpose, "round", round_)
-        return secrets if secrets.simulated else secrets.child(*covered)
+        return secrets if secrets.simulated else secrets.child(*bound_to)
 
     def save(self) -> bytes:
         """The session's state. It holds what was sent last, and so noise: keep it as safe as the data.

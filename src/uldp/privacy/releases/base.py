@@ -33,7 +33,8 @@ class PublicFacts:
         users: |U|, the number of user indices.
         silos: |S|.
         dimension: d, the number of model parameters.
-        rounding: By how many units the aggregation rounds each coordinate of the total, at a point that may be known.
+        rounding: By how many fixed-point units the aggregation rounds each coordinate of the total, at a point that
+            may be known.
 
     Example:
         >>> PublicFacts(users=100, silos=5, dimension=10)
@@ -94,8 +95,8 @@ class Release(ABC):
     Example:
         >>> from uldp.privacy.releases import GaussianSum
         >>> release = GaussianSum(facts=PublicFacts(100, 5, 10), clip=1.0, noise_multiplier=5.0)
-        >>> release.unit, round(release.event(5).noise_multiplier, 6), round(release.event(4).noise_multiplier, 6)
-        ('user', 5.0, 4.472136)
+        >>> release.privacy_unit, [round(release.event(silos).noise_multiplier, 6) for silos in (5, 4)]
+        ('user', [5.0, 4.472136])
     """
 
     facts: PublicFacts
@@ -112,7 +113,7 @@ class Release(ABC):
 
     @property
     @abstractmethod
-    def unit(self) -> str | None:
+    def privacy_unit(self) -> str | None:
         """Whom the guarantee protects: "user", "record" or "client"; None for a release without one."""
 
     @property
@@ -135,7 +136,7 @@ class Release(ABC):
 
     @property
     def silo_noise_std(self) -> float:
-        """The deviation of the noise that one silo adds to its sum, in units of the encoding."""
+        """The deviation of the noise that one silo adds to its sum, in fixed-point units."""
         return 0.0
 
     @property
@@ -193,7 +194,7 @@ class Unprotected(Release):
     value_range: float = 1024.0
 
     @property
-    def unit(self) -> None:
+    def privacy_unit(self) -> None:
         return None
 
     @property

@@ -38,7 +38,7 @@ class ClippedSilo(Release):
         require(0 <= self.noise_multiplier < math.inf, "privacy.noise_multiplier", self.noise_multiplier, "0 or more")
 
     @property
-    def unit(self) -> str:
+    def privacy_unit(self) -> str:
         return "user"
 
     @property
@@ -48,7 +48,7 @@ class ClippedSilo(Release):
     @property
     def silo_noise_std(self) -> float:
         # Algorithm 1, line 13: variance sigma^2 C^2 |S| in each silo
-        return self.noise_multiplier * self.encoding.units * math.sqrt(self.facts.silos)
+        return self.noise_multiplier * self.encoding.integer_limit * math.sqrt(self.facts.silos)
 
     def rows(
         self, method: SiloPart, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
@@ -59,7 +59,7 @@ class ClippedSilo(Release):
         if self.silo_noise_std == 0 or silos_heard <= 0:
             return NonPrivate()
         # Each silo that is heard adds its noise, and moves by up to two clips.
-        multiplier = continuous_multiplier(self.silo_noise_std, silos_heard, self.encoding.units)
+        multiplier = continuous_multiplier(self.silo_noise_std, silos_heard, self.encoding.integer_limit)
         return sampled_gaussian(multiplier / (2 * silos_heard))
 
     def view(self, adversary: Adversary) -> Event:

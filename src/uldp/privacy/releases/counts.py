@@ -25,7 +25,7 @@ class CountExchange(ABC):
 
     @abstractmethod
     def check(self, counts: IntArray, user_totals: IntArray) -> None:
-        """Refuse what cannot be true, given the silo's own counts."""
+        """Refuse totals that contradict the silo's own counts."""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class GaussianSum(Release):
         check_whole(self.max_silos, 0, MAX_SILOS, "method.max_silos")
 
     @property
-    def unit(self) -> str:
+    def privacy_unit(self) -> str:
         return "user"
 
     @property
@@ -83,7 +83,7 @@ class GaussianSum(Release):
     def silo_noise_std(self) -> float:
         # Algorithm 3, lines 17 and 24: variance sigma^2 C^2 / |S| in each silo; without those that may be missing
         shares = max(1, self.facts.silos - self.dropout_tolerance)
-        return self.noise_multiplier * self.encoding.units / math.sqrt(shares)
+        return self.noise_multiplier * self.encoding.integer_limit / math.sqrt(shares)
 
     @property
     def _weighted(self) -> bool:
@@ -176,10 +176,10 @@ class GaussianSum(Release):
         """The sampled Gaussian of ``shares`` shares of noise against ``sensitivity`` clips."""
         if self.silo_noise_std == 0 or shares <= 0:
             return NonPrivate()
-        units = self.encoding.units
-        multiplier = continuous_multiplier(self.silo_noise_std, shares, units)
-        # Rounding at a known point moves each of d coordinates by less than a unit more (docs/errata.md, U13).
-        sensitivity *= 1 + self.facts.rounding * math.sqrt(self.facts.dimension) / units
+        limit = self.encoding.integer_limit
+        multiplier = continuous_multiplier(self.silo_noise_std, shares, limit)
+        # Rounding at a known point moves each of d coordinates by less than one fixed-point unit more (errata U13).
+        sensitivity *= 1 + self.facts.rounding * math.sqrt(self.facts.dimension) / limit
         return sampled_gaussian(multiplier / sensitivity, sample_rate)
 
     def check(self) -> None:

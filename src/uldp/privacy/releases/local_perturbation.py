@@ -85,7 +85,7 @@ class LocalPerturbation(Release):
         return all(layer.mechanism.name in EXTREMAL for layer in self.layers)
 
     @property
-    def unit(self) -> str:
+    def privacy_unit(self) -> str:
         return "client"
 
     @property

@@ -121,7 +121,7 @@ class NoisedModel(Release):
         )
 
     @property
-    def unit(self) -> str:
+    def privacy_unit(self) -> str:
         return "record" if self.sampling == "records" and self.group_size is None else "user"
 
     @property
@@ -213,7 +213,7 @@ class NoisedModel(Release):
         return self.event(adversary.shares(self.facts))
 
     def per_person(self) -> Mapping[int, Event]:
-        return {} if self.unit == "user" else {size: self.group_event(size) for size in SHOWN_SIZES}
+        return {} if self.privacy_unit == "user" else {size: self.group_event(size) for size in SHOWN_SIZES}
 
     def check_counts(self, counts: IntArray) -> None:
         if self.sampling != "records":

@@ -21,7 +21,7 @@ SMOOTHING: Final = 3.0
 """s in the argument of :func:`continuous_multiplier`; 2 exp(-2 pi^2 s^2) is about 1e-77."""
 
 MIN_SHARE: Final = 64.0
-"""The smallest deviation, in units, of one silo's share of the noise."""
+"""The smallest standard deviation, in fixed-point units, of one silo's share of the noise."""
 
 
 class IntegerSum:
@@ -90,7 +90,7 @@ def require_limit(location: str, value: float) -> None:
 
 
 def add_noise(total: Integers, scale: float, stream: SecretStream) -> Integers:
-    """``total`` plus exact discrete Gaussian noise of deviation ``scale`` units."""
+    """``total`` plus exact discrete Gaussian noise of standard deviation ``scale``, in fixed-point units."""
     if scale == 0:
         return total
     return total + sample_discrete_gaussian(scale, len(total), stream)
@@ -100,21 +100,21 @@ def check_share(scale: float) -> None:
     """Refuse noise that cannot be drawn, or a share too small for the sum of the shares to count as one Gaussian."""
     if scale > MAX_SCALE:
         raise ConfigError(
-            f"a silo's share of the noise would have a deviation of {scale:.3g} units, at most {float(MAX_SCALE):.3g} "
-            "can be drawn; use less noise",
+            f"a silo's share of the noise would have a deviation of {scale:.3g} fixed-point units, at most "
+            f"{float(MAX_SCALE):.3g} can be drawn; use less noise",
             location="privacy.noise_multiplier",
             value=scale,
         )
     if 0 < scale < MIN_SHARE:
         raise ConfigError(
-            f"a silo's share of the noise would have a deviation of {scale:.3g} units; the sum of discrete shares "
-            f"counts as one Gaussian from {MIN_SHARE:g} units up; use more noise (or 0 for none)",
+            f"a silo's share of the noise would have a deviation of {scale:.3g} fixed-point units; the sum of discrete "
+            f"shares counts as one Gaussian from {MIN_SHARE:g} up; use more noise (or 0 for none)",
             location="privacy.noise_multiplier",
             value=scale,
         )
 
 
-def continuous_multiplier(scale: float, shares: int, units: int) -> float:
+def continuous_multiplier(scale: float, shares: int, integer_limit: int) -> float:
     """The multiplier of a continuous Gaussian that is no more private than the sum of ``shares`` discrete ones.
 
     Two steps, both by Poisson summation (``docs/errata.md`` has the derivation). Completing the square, the sum of
@@ -124,4 +124,4 @@ def continuous_multiplier(scale: float, shares: int, units: int) -> float:
     factor 1 +- 2 exp(-2 pi^2 s^2): a post-processing, integer shifts included. ``MIN_SHARE`` makes the first
     factor as small as the second.
     """
-    return math.sqrt(shares * (scale**2 - SMOOTHING**2)) / units
+    return math.sqrt(shares * (scale**2 - SMOOTHING**2)) / integer_limit

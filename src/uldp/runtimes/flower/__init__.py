@@ -3,7 +3,7 @@
 ::
 
     uldp serve                                                            uldp join
-      Serving -- FlowerTransport <-- ServerApp -- SuperLink ~~ SuperNode -- ClientApp --> SiloProcess
+      ServedRun -- FlowerTransport <-- ServerApp -- SuperLink ~~ SuperNode -- ClientApp --> SiloProcess
                     (socket)           (Flower, TLS)                     (socket)
 
 ``client_app`` and ``server_app`` are what Flower starts, for every message and every run anew. They import neither

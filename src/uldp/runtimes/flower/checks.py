@@ -27,7 +27,7 @@ from uldp.runs.files import private_folder
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.internals import VERSION, check_installed
 from uldp.runtimes.flower.processes import Address, connection_problem
-from uldp.runtimes.policy import Charging, OwnLedger, Policy, shown_by_a_round, spent
+from uldp.runtimes.policy import LedgerGuard, OwnLedger, Policy, spent, views_of_a_round
 from uldp.runtimes.silo_state import experiments_in, ledger_name
 
 SOON: Final = timedelta(days=14)
@@ -38,18 +38,18 @@ MIN_FREE_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. ``said`` is what was found, and the remedy if it is not well."""
+    """One thing that was looked at. ``detail`` is what was found, with the remedy for a problem."""
 
     what: str
-    well: bool
-    said: str
+    ok: bool
+    detail: str
 
     def to_json(self) -> dict[str, Any]:
-        return {"what": self.what, "ok": self.well, "said": self.said}
+        return {"what": self.what, "ok": self.ok, "detail": self.detail}
 
 
 @dataclass(frozen=True)
-class ServerSide:
+class ServerOptions:
     """What a server would be started with."""
 
     address: Address
@@ -57,7 +57,7 @@ class ServerSide:
 
 
 @dataclass(frozen=True)
-class SiloSide:
+class SiloOptions:
     """What a silo would be started with."""
 
     name: str
@@ -74,7 +74,7 @@ class SiloSide:
 
 
 def examine(
-    experiment: Experiment, server: ServerSide | None, silos: Sequence[SiloSide], *, rehearsal: bool
+    experiment: Experiment, server: ServerOptions | None, silos: Sequence[SiloOptions], *, rehearsal: bool
 ) -> list[Finding]:
     """Everything that can be said about this machine's part."""
     found = [*machine_findings(), *_experiment(experiment, rehearsal)]
@@ -89,8 +89,8 @@ def examine(
     return found
 
 
-def _judged(what: str, well: bool, fine: str, problem: str) -> Finding:
-    return Finding(what, well, fine if well else problem)
+def _judged(what: str, ok: bool, fine: str, problem: str) -> Finding:
+    return Finding(what, ok, fine if ok else problem)
 
 
 def _tried(what: str, look: Callable[[], str]) -> Finding:
@@ -259,7 +259,7 @@ def _private(file: Path) -> Finding:
     return _judged(file.name, not mode & 0o077, said, f"{said}; others may read it: chmod 600 {file}")
 
 
-def _silo(experiment: Experiment, silo: SiloSide) -> Iterator[Finding]:
+def _silo(experiment: Experiment, silo: SiloOptions) -> Iterator[Finding]:
     def data() -> str:
         data = prepare_silo(experiment, silo.name, silo.data, rehearsal=True).data(silo.name)
         return f"{len(data)} records of {len(set(data.users.tolist()))} users fit the experiment"
@@ -279,11 +279,11 @@ def _silo(experiment: Experiment, silo: SiloSide) -> Iterator[Finding]:
     ca = silo.ca or silo.keys / credentials.CA
     authority = _authority(ca)
     yield authority
-    if silo.superlink is not None and authority.well:
+    if silo.superlink is not None and authority.ok:
         yield _clock(silo.superlink, ca)
 
 
-def _state(experiment: Experiment, silo: SiloSide, folder: Path) -> str:
+def _state(experiment: Experiment, silo: SiloOptions, folder: Path) -> str:
     """The silo's folder: for its owner only, of these keys, and with room in its budget."""
     private_folder(folder)
     if silo.keys is not None:
@@ -295,8 +295,8 @@ def _state(experiment: Experiment, silo: SiloSide, folder: Path) -> str:
     if mine is not None and (mine.over or mine.round):
         stands = "and is over" if mine.over else f"round {mine.round} was the last"
         return f"{spent(ledger)}; this experiment was begun, {stands}"
-    shown = shown_by_a_round(known.plan, known.no_guarantee)
-    Charging(ledger, known.plan.digest, "", shown).check(None, known.plan.rounds)
+    shown = views_of_a_round(known.plan, known.no_guarantee)
+    LedgerGuard(ledger, known.plan.digest, "", shown).check(None, known.plan.rounds)
     return spent(ledger)
 
 

@@ -26,7 +26,7 @@ from uldp.runtimes.flower.processes import Address, Home, NodeSide, Security, Su
 from uldp.runtimes.flower.transport import Exchange, FlowerTransport
 from uldp.runtimes.policy import Policy
 from uldp.runtimes.recording import OnRound, Result
-from uldp.runtimes.serving import Failed, Patience, Serving
+from uldp.runtimes.serving import FailedResponse, Patience, ServedRun
 from uldp.runtimes.silo_process import SiloProcess
 from uldp.runtimes.temporary import TemporaryFolder
 from uldp.sessions.server import is_closed as server_closed
@@ -175,7 +175,7 @@ def serve(
     """Run the server's part of an experiment, begun or resumed, and leave the run directory of a simulation."""
     check_rehearsal(prepared.experiment, where.address, "--address")
 
-    def trouble(failed: Mapping[str, Failed]) -> None:
+    def trouble(failed: Mapping[str, FailedResponse]) -> None:
         for silo, why in failed.items():
             if not why.late:  # those are the supervisor's
                 say(f"silo {silo}: {why.reason.removeprefix(f'silo {silo}: ')}")
@@ -188,7 +188,7 @@ def serve(
     with ExitStack() as until:
         transport = FlowerTransport(limit=prepared.plan.message_limit, on_exchange=note)
         until.callback(transport.close)
-        serving = Serving(prepared, directory, transport, patience=patience, on_round=on_round, on_trouble=trouble)
+        serving = ServedRun(prepared, directory, transport, patience=patience, on_round=on_round, on_trouble=trouble)
         checkpoint = directory.state.load_checkpoint() if directory.finished else None
         if directory.finished and (checkpoint is None or server_closed(checkpoint.server)):
             return serving.go()  # for show: the result is written, and all silos were asked to close
@@ -205,7 +205,7 @@ def serve(
 
 
 @dataclass(frozen=True)
-class Joining:
+class ServerConnection:
     """How a silo reaches the server: without an authority ``ca`` on loopback only."""
 
     superlink: Address
@@ -222,7 +222,7 @@ class Joining:
             raise ConfigError(why, location=str(self.ca), value=str(self.ca))
 
 
-def join(prepared: Prepared, joining: Joining, say: Say) -> None:
+def join(prepared: Prepared, joining: ServerConnection, say: Say) -> None:
     """Respond for one silo until the experiment is over."""
     check_installed()
     check_rehearsal(prepared.experiment, joining.superlink, "--superlink")
@@ -288,7 +288,7 @@ class Node(_Supervisor):
 
     join_seconds = 30.0
 
-    def __init__(self, joining: Joining, silo: SiloProcess, address: str, say: Say) -> None:
+    def __init__(self, joining: ServerConnection, silo: SiloProcess, address: str, say: Say) -> None:
         super().__init__(say)
         self._silo = silo
         self._home = Home(joining.state / "flower")

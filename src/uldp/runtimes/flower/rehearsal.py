@@ -63,7 +63,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Rehearsed:
+class RehearsalResult:
     """What came of it."""
 
     simulated: Result
@@ -119,7 +119,7 @@ def measured(run: Path, silos: Sequence[Path]) -> tuple[Part, Part]:
     return parts[0], parts[1]
 
 
-def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 1800.0) -> Rehearsed:
+def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 1800.0) -> RehearsalResult:
     """Run ``experiment`` once as a simulation and once as a federation in ``folder``."""
     check_installed()
     if experiment.run.secrets != "simulated":
@@ -148,7 +148,7 @@ def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 18
             party.stop()
     seconds = time.monotonic() - began
     parts = measured(directory.path, states)
-    return Rehearsed(simulated, directory.load_model(), str(directory.path), *parts, seconds)
+    return RehearsalResult(simulated, directory.load_model(), str(directory.path), *parts, seconds)
 
 
 def write_experiment(experiment: Experiment, silos: tuple[str, ...], folder: Path) -> Path:

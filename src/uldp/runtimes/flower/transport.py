@@ -25,7 +25,7 @@ from typing import Final
 from uldp.errors import UldpError, printable
 from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.flower.messages import MAX_BYTES
-from uldp.runtimes.serving import Failed
+from uldp.runtimes.serving import FailedResponse
 from uldp.runtimes.temporary import TemporaryFolder
 
 HANDSHAKE_SECONDS: Final = 10.0
@@ -94,7 +94,7 @@ class _Connection:
 
 
 class FlowerTransport(AbstractContextManager["FlowerTransport"]):
-    """Transports messages for :class:`~uldp.runtimes.serving.Serving`: a run of Flower takes its requests from here.
+    """Transports messages for :class:`~uldp.runtimes.serving.ServedRun`: a run of Flower takes its requests from here.
 
     ``nodes`` says which node of Flower is which silo, 0 or missing where the nodes are to be asked. ``limit`` is the
     largest response in bytes; a request without a response is sent again after ``resend`` seconds.
@@ -120,7 +120,7 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
         self._run: _Connection | None = None
         self._token = ""
         self._pending: dict[str, _Request] = {}
-        self._responses: dict[str, tuple[bytes, bytes | Failed]] = {}
+        self._responses: dict[str, tuple[bytes, bytes | FailedResponse]] = {}
         self._number = 0
         self._closed = False
         self._trouble: UldpError | None = None
@@ -171,7 +171,7 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
         with self._changed:
             return tuple(silo for silo, one in self._pending.items() if time.monotonic() - one.since >= seconds)
 
-    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | Failed]:
+    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | FailedResponse]:
         """Every silo's response, or why there is none after ``timeout`` seconds.
 
         A silo that is asked the same again is not sent the request twice while its response is under way, unless that
@@ -185,14 +185,14 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
         self._on_exchange(Exchange(len(requests), len(requests) - len(responses), sent, received, seconds))
         return found
 
-    def _collect(self, requests: Mapping[str, bytes], end: float) -> dict[str, bytes | Failed]:
+    def _collect(self, requests: Mapping[str, bytes], end: float) -> dict[str, bytes | FailedResponse]:
         with self._changed:
             # Who is not asked any more is not asked again either, also not by a run that comes later.
             self._pending = {silo: one for silo, one in self._pending.items() if silo in requests}
             for silo, body in requests.items():
                 pending, (request, response) = self._pending.get(silo), self._responses.get(silo, (None, b""))
                 under_way = pending is not None and pending.body == body
-                if not under_way and (request != body or isinstance(response, Failed)):
+                if not under_way and (request != body or isinstance(response, FailedResponse)):
                     self._pending[silo] = _Request((), body, time.monotonic())
                     self._responses.pop(silo, None)
                     self._send(silo)
@@ -205,7 +205,7 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
                         self._send(silo)
                 self._changed.wait(min(left, 1.0))
             no_run = "cannot be reached: no run of Flower is there"
-            late = Failed(no_run if self._run is None else "has not responded in time", late=True)
+            late = FailedResponse(no_run if self._run is None else "has not responded in time", late=True)
             return {silo: self._responses.pop(silo, (b"", late))[1] for silo in requests}
 
     def close(self) -> None:
@@ -295,6 +295,6 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
                 return  # a response to an earlier request
             del self._pending[silo]
             kind, sentence = header.get("kind"), printable(body[:2000].decode(errors="replace"))
-            response = body if kind == "reply" else Failed(sentence, refused=kind == "refused")
+            response = body if kind == "reply" else FailedResponse(sentence, refused=kind == "refused")
             self._responses[silo] = (pending.body, response)
             self._changed.notify_all()
