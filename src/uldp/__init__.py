@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from uldp.experiment.build import Prepared, prepare
     from uldp.experiment.config import Experiment
+    from uldp.library.estimators import UldpClassifier, UldpRegressor
     from uldp.library.training import plan, train
     from uldp.methods.base import Method, State
     from uldp.methods.uldp_avg import UldpAvg
@@ -59,7 +60,9 @@ _HOMES = {
     "Statement": "uldp.privacy.statement",
     "Task": "uldp.data.federation",
     "UldpAvg": "uldp.methods.uldp_avg",
+    "UldpClassifier": "uldp.library.estimators",
     "UldpError": "uldp.errors",
+    "UldpRegressor": "uldp.library.estimators",
     "UserSum": "uldp.methods.user_sum",
     "plan": "uldp.library.training",
     "prepare": "uldp.experiment.build",
@@ -93,7 +96,9 @@ __all__ = [
     "Statement",
     "Task",
     "UldpAvg",
+    "UldpClassifier",
     "UldpError",
+    "UldpRegressor",
     "UserSum",
     "__version__",
     "plan",

@@ -311,7 +311,7 @@ def broken(tmp_path, name):
         ),
         ("not on the roster", "2 user ids (2 rows) are not on the roster"),
         ("nobody held out", "data.test_fraction: no user fell into the test set"),
-        ("bad fraction", "data.test_fraction: a number between 0 and 1, not 1.5"),
+        ("bad fraction", "data.test_fraction: a number between 0 and 1 (0: no test set), not 1.5"),
         ("no test", "data.test: give exactly one of test (a table) and test_fraction"),
     ],
 )

@@ -233,7 +233,7 @@ class Federation:
             label: The column to predict.
             schema: Public constants. Without one they are read from the data, with a warning and a caveat.
             test: A table to evaluate on.
-            test_fraction: Instead: the fraction of the users to evaluate on; 0.2 if neither is given.
+            test_fraction: Instead: the fraction of the users to evaluate on; 0.2 if neither is given, 0 for nobody.
             users: |U|, the public number of users (ids are hashed into it), or a list of all ids. Without it the ids in
                 the data count as public, and the statement says so.
             seed: Decides which users are held out for testing.

@@ -24,8 +24,8 @@ from uldp.rng import Secrets, Streams
 TEST_FRACTION: Final = 0.2
 IDS_FROM_DATA: Final = Caveat(
     "ids-from-data",
-    "The list of users was read from the data, so the guarantee takes it for public who is on it; a public list, or a "
-    "number that ids are hashed into (users), hides that too.",
+    "The list of users was read from the data, so the guarantee takes it for public who is on it; a public list of "
+    "ids, or a number of users that ids are hashed into, hides that too.",
     Severity.LIMITS,
 )
 ARRAYS: Final = Caveat(

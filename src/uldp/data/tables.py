@@ -84,7 +84,7 @@ def load_tables(
         tuple(silo.data for silo in silos),
         index.users,
         schema.task,
-        _test_records(schema, test_parts or [(silo.held_out, silo.location) for silo in silos]),
+        _test_records(schema, test_parts or [(silo.held_out, silo.location) for silo in silos], test_fraction == 0),
         caveats=schema.caveats,
         no_guarantee=schema.no_guarantee,
         hashed_ids=isinstance(index, HashedIds),
@@ -167,8 +167,8 @@ def checked_fraction(test_fraction: float | None) -> float:
     """The share of users that are held out for testing; 0 for none."""
     if test_fraction is None:
         return 0.0
-    within = isinstance(test_fraction, int | float) and 0 < test_fraction < 1
-    require(within, "data.test_fraction", test_fraction, "a number between 0 and 1")
+    within = isinstance(test_fraction, int | float) and 0 <= test_fraction < 1
+    require(within, "data.test_fraction", test_fraction, "a number between 0 and 1 (0: no test set)")
     return test_fraction
 
 
@@ -237,9 +237,10 @@ def _standardised(silo: SiloData, where: Sequence[int]) -> SiloData:
     return replace(silo, features=own.apply(silo.features, where).astype(np.float32))
 
 
-def _test_records(schema: Schema, parts: Sequence[tuple[pd.DataFrame, str]]) -> Records:
+def _test_records(schema: Schema, parts: Sequence[tuple[pd.DataFrame, str]], none: bool = False) -> Records:
+    """The encoded test records; none at all only where that was asked for."""
     records = Records.joined([Records(schema.features(*part), schema.labels(*part)) for part in parts])
-    if not len(records):
+    if not len(records) and not none:
         reason = "no user fell into the test set; raise data.test_fraction or give a test file"
         raise DataError(reason, location="data.test_fraction")
     return records

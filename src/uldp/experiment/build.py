@@ -153,10 +153,11 @@ def prepare(experiment: Experiment, federation: Federation | None = None, module
         >>> prepare(Experiment.from_tree({"data": {"dataset": "synthetic", "users": 20}, "method": {"name": "fedavg"}}))
         Prepared(...)
     """
-    federation = load_federation(experiment) if federation is None else federation
-    if not len(federation.test):
-        reason = "the test set has no records; give data.test or a larger data.test_fraction"
-        raise ConfigError(reason, location="data.test")
+    if federation is None:
+        federation = load_federation(experiment)
+        if not len(federation.test):
+            reason = "the test set has no records; give data.test or a larger data.test_fraction"
+            raise ConfigError(reason, location="data.test")
     if experiment.run.evaluate_silos and not experiment.data.holdout:
         raise ConfigError(
             "nobody is held out, and in a simulation no silo brings a file of its own; set data.holdout, for instance "

@@ -121,6 +121,10 @@ class TorchLearner:
         self._threads = threads
         self._plans: dict[Shape, TrainingPath] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle, or a deep copy, without plans: the kernels' workspaces hold the records of the last user."""
+        return {**self.__dict__, "_plans": {}}
+
     @property
     def layer_sizes(self) -> tuple[int, ...]:
         """How many parameters each of the model's tensors has."""

@@ -83,7 +83,7 @@ def train(
         schema: Public ranges and categories of the columns (:class:`uldp.Schema`, or its dict). Without one they are
             read from the data, with a warning and a caveat in the statement.
         test: A data frame to evaluate on.
-        test_fraction: Instead: the fraction of users to evaluate on (0.2 if neither is given).
+        test_fraction: Instead: the fraction of users to evaluate on (0.2 if neither is given, 0 for nobody).
         users: |U|, the public number of users (ids are hashed into it), or a list of all ids. Without it the ids in the
             data count as public, and the statement says so.
         model: An ``nn.Module``, a name from the zoo ("logistic", "mlp", ...), "package.module:factory", or "auto".
