@@ -1,7 +1,9 @@
 """scikit-learn's own checks; what an estimator learns from the data; cross-validation over users; bad input."""
 
 import pickle
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -219,3 +221,11 @@ def test_before_fit_and_with_other_columns():
         CLASSIFIER.predict(X)
     with pytest.raises(ValueError, match="X has 2 features, but UldpClassifier is expecting 3"):
         fitted().predict(X[:, :2])
+
+
+@pytest.mark.filterwarnings("error::uldp.library.cells.PrivacyWarning")
+def test_the_page_about_estimators_runs():
+    page = Path(__file__).parents[2] / "docs" / "scikit-learn.md"
+    space = {}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S)), space)
+    assert round(space["model"].epsilon_, 2) == 3.0 and len(space["scores"]) == 3
