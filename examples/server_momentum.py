@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from uldp import PublicFacts, State
+from uldp import RoundFacts, State
 from uldp.errors import require
 from uldp.methods.uldp_avg import UldpAvg
 from uldp.vectors import Vector
@@ -31,7 +31,7 @@ class UldpAvgMomentum(UldpAvg):
         value = self.server_momentum
         require(0 <= value < 1, "method.server_momentum", value, "at least 0 and below 1")
 
-    def server(self, state: State, total: Vector, facts: PublicFacts) -> State:
+    def server(self, state: State, total: Vector, facts: RoundFacts) -> State:
         step = super().server(State(np.zeros_like(state.x)), total, facts).x
         velocity = self.server_momentum * state.memory.get("velocity", np.zeros_like(step)) + step
         return State(state.x + velocity, {"velocity": velocity})

@@ -160,11 +160,12 @@ def _fields_of(value) -> dict:
 
 
 def make_plan(method: Method, federation: Federation, dimension=4, aggregation="plain", **further) -> Plan:
-    method = method.for_data(federation.counts().sum(axis=0))
     kind = make_aggregation(aggregation) if isinstance(aggregation, str) else aggregation
+    facts = PublicFacts(federation.users, len(federation.silos), dimension, kind.rounding, task=federation.task.kind)
+    method = method.for_data(federation.counts().sum(axis=0)).for_facts(facts)
     return Plan(
         digest="d" * 64,
-        release=method.release(PublicFacts(federation.users, len(federation.silos), dimension, kind.rounding)),
+        release=method.release(facts),
         rounds=method.rounds,
         method=method,
         aggregation=kind,

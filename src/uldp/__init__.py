@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from uldp.methods.base import Method, State
     from uldp.methods.uldp_avg import UldpAvg
     from uldp.methods.user_sum import UserSum
-    from uldp.privacy.releases import Adversary, GaussianSum, PublicFacts, Release
+    from uldp.privacy.releases import Adversary, GaussianSum, PublicFacts, Release, RoundFacts
     from uldp.privacy.statement import Statement
     from uldp.runtimes.recording import Result, RoundReport
     from uldp.runtimes.simulation import resume, run
@@ -52,6 +52,7 @@ _HOMES = {
     "Records": "uldp.data.federation",
     "Release": "uldp.privacy.releases",
     "Result": "uldp.runtimes.recording",
+    "RoundFacts": "uldp.privacy.releases",
     "RoundReport": "uldp.runtimes.recording",
     "RunError": "uldp.errors",
     "Schema": "uldp.data.schema",
@@ -88,6 +89,7 @@ __all__ = [
     "Records",
     "Release",
     "Result",
+    "RoundFacts",
     "RoundReport",
     "RunError",
     "Schema",

@@ -334,7 +334,7 @@ def test_sgd_descends_and_so_does_avg():
 
 
 def test_the_server_step_divides_by_the_sampled_share():
-    facts = PublicFacts(users=10, silos=2, dimension=1)
+    facts = PublicFacts(users=10, silos=2, dimension=1).in_round(1, 2)
     from uldp.methods.base import State
 
     full = build("uldp-avg", global_lr=4.0).server(State(np.zeros(1)), np.ones(1), facts)

@@ -29,6 +29,7 @@ PUBLIC = [
     "Records",
     "Release",
     "Result",
+    "RoundFacts",
     "RoundReport",
     "RunError",
     "Schema",

@@ -132,7 +132,7 @@ def test_shift_over_noise_is_what_the_accountant_reads(name, variant, absent):
     # User 0 should be in every sample. With two steps in each of three silos that has probability 0.95^6 = 0.74, and
     # not one of five seeds has it with probability 0.001 (or picks its silos: 0.004). Seeds are fixed.
     for seed in range(5) if SAMPLES & set(VARIANTS[variant]) else range(1):
-        server, sent, moved = release(method, everybody, OwnCoordinates(COORDINATES), seed=seed, **options)
+        server, sent, _ = release(method, everybody, OwnCoordinates(COORDINATES), seed=seed, **options)
         noise = {silo: vector[1:] for silo, vector in sent[0].items()}
         found += [ratios(noise, shifts(silent, data, seed, **options)) for data in worst_places(method)]
     measured = {key: max(each[key] for each in found) for key in found[0]}
@@ -141,7 +141,7 @@ def test_shift_over_noise_is_what_the_accountant_reads(name, variant, absent):
     released = measured["total" if shares_noise(method) else "vectors"]
     tight = 0.6 if absent else 0.95  # a silent silo keeps its part of a user's weight to itself, beside its noise
     assert tight < released / loss({server.ledger.entries[0].event: 1}) < 1 + ERROR
-    check_gaussian_and_fresh([movement[1:] for movement in moved])
+    check_gaussian_and_fresh([sum(vectors.values())[1:] for vectors in sent])
     if "record_rate" not in VARIANTS[variant]:  # batches are secret towards everybody
         check_statement(method, everybody, server, measured, absent)
 

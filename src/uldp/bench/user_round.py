@@ -97,7 +97,7 @@ def run_ours(problem: Problem[Round]) -> Vector:
     for users, rows in release.rows(method, problem.x, problem.data, problem.learner, streams, secrets):
         summed.add(users, rows)
     noisy = add_noise(summed.total, release.silo_noise_std, secrets.child("noise").stream())
-    return method.server(State(problem.x), release.encoding.decode(noisy), facts).x
+    return method.server(State(problem.x), release.encoding.decode(noisy), facts.in_round(1, 1)).x
 
 
 def run_pfl(problem: Problem[Round], users: int, threads: int = 1, workers: int = 1) -> tuple[float, Vector]:

@@ -288,6 +288,11 @@ class Schema:
         return self.label.task
 
     @property
+    def feature_norm(self) -> float:
+        """What no record's features exceed in L2 norm: numbers are scaled to [-1, 1], of categories one is 1."""
+        return math.sqrt(len(self.columns)) if self.standardise == "none" else math.inf
+
+    @property
     def caveats(self) -> tuple[Caveat, ...]:
         """What a privacy statement about data under this schema must say."""
         return (SOURCE_CAVEAT,) if self.source == "data" else ()

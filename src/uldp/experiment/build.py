@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, get_args
@@ -224,8 +225,16 @@ def agreed_plan(experiment: Experiment, learner: TorchLearner, federation: Feder
 
     aggregation = experiment.aggregation.build(experiment.run.threads)
     silos = tuple(silo.name for silo in federation.silos)
-    facts = PublicFacts(federation.users, len(silos), learner.dimension, aggregation.rounding)
-    method = noised_method(experiment, totals, facts).for_model(learner.layer_sizes)
+    facts = PublicFacts(
+        users=federation.users,
+        silos=len(silos),
+        dimension=learner.dimension,
+        rounding=aggregation.rounding,
+        people=experiment.data.people or federation.users,
+        task=federation.task.kind,
+        feature_norm=math.inf if federation.schema is None else federation.schema.feature_norm,
+    )
+    method = noised_method(experiment, totals, facts).for_model(learner.layer_sizes).for_facts(facts)
     release = sealed(method.release(facts))
     if release.facts != facts:
         raise ConfigError(f"its release is made for {release.facts}, the experiment has {facts}", location="method")

@@ -19,7 +19,7 @@ from uldp.aggregation import AGGREGATIONS, Aggregation, lookup_aggregation
 from uldp.data.federation import check_size
 from uldp.errors import ConfigError, check_keys, own_code, require, shown
 from uldp.experiment.sections import Tree, check_section, read_section, with_override, write_section
-from uldp.limits import MAX_MEMORY_MB, MAX_SEED, MAX_SILOS, MAX_THREADS, check_whole
+from uldp.limits import MAX_MEMORY_MB, MAX_SEED, MAX_SILOS, MAX_THREADS, MAX_USERS, check_whole
 from uldp.methods.base import Method, settings
 from uldp.methods.registry import AS_PRINTED, RENAMED, lookup
 from uldp.privacy.accountants import check_delta
@@ -29,6 +29,9 @@ from uldp.trees import check_tree, toml_tree
 SECRETS = ("simulated", "os")
 GIVEN = "given"
 """The name of a model that was handed over in Python."""
+_WITH_GIVEN = ("given", "users", "people", "population")
+AUTO = "auto"
+"""The method of an experiment that names none."""
 DTYPES = ("float32", "float64")
 MOVED = {"max_records": "aggregation.max_records", "ghost": "aggregation.pseudo_count"}
 """Keys of ``[method]`` in earlier versions, and what they are called now."""
@@ -46,6 +49,7 @@ class DataConfig:
     given: str | None = None
     silos: int | tuple[str, ...] | None = None
     users: int | None = None
+    people: int | None = None
     allocation: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     data_dir: str | None = None
@@ -67,6 +71,8 @@ class DataConfig:
         if self.users is not None and self.users < 2:
             reason = f"at least 2, not {self.users}: user-level privacy hides one person among others"
             raise ConfigError(reason, location="data.users", value=self.users)
+        if self.people is not None:
+            check_whole(self.people, 2, MAX_USERS, "data.people")
         share = "the share of people who are held out: from 0 to below 1"
         require(0 <= self.holdout < 1, "data.holdout", self.holdout, share)
         if self.population is not None and not self.population.strip():
@@ -84,7 +90,7 @@ class DataConfig:
             self._check_tables()
 
     def _check_given(self) -> None:
-        beside = [key for key, value in vars(self).items() if value and key not in ("given", "users", "population")]
+        beside = [key for key, value in vars(self).items() if value and key not in _WITH_GIVEN]
         if beside:
             reason = f"{beside[0]} does not go with data that were handed over in Python (data.given)"
             raise ConfigError(reason, location=f"data.{beside[0]}")
@@ -254,10 +260,9 @@ class Experiment:
         except ValueError as error:
             raise ConfigError(str(error), location="experiment") from error
         check_keys(tree, sorted(sections), "experiment")
-        for section in ("data", "method"):
-            if section not in tree:
-                raise ConfigError(f"the section [{section}] is missing", location="experiment", value=section)
-        method_name, method = _read_method(tree["method"])
+        if "data" not in tree:
+            raise ConfigError("the section [data] is missing", location="experiment", value="data")
+        method_name, method = _read_method(tree.get("method", {}))
         privacy = _read_privacy(tree.get("privacy", {}))
         _check_noise(privacy, method)
         data, run = read_section(DataConfig, tree["data"], "data"), read_section(RunConfig, tree.get("run", {}), "run")
@@ -354,14 +359,16 @@ def read_toml(path: Path | str) -> Tree:
 
 
 def _read_method(tree: Any) -> tuple[str, Method]:
-    if not isinstance(tree, Mapping) or not isinstance(tree.get("name"), str):
-        raise ConfigError('name the method, for instance name = "uldp-avg-w"', location="method.name")
+    check_section(tree, "method")
+    name = tree.get("name", AUTO)
+    if not isinstance(name, str):
+        raise ConfigError(f"the name of a method, not {shown(name)}", location="method.name", value=shown(name))
     fields = {key: value for key, value in tree.items() if key != "name"}
     for key, now in MOVED.items():
         if key in fields:
             reason = f"is called {now} now; with other aggregations than paillier nothing is capped, and it is left out"
             raise ConfigError(reason, location=f"method.{key}", value=fields[key])
-    return tree["name"], build_method(tree["name"], fields)
+    return name, build_method(name, fields)
 
 
 def build_method(name: str, fields: Mapping[str, Any]) -> Method:

@@ -17,7 +17,7 @@ from uldp.data.federation import IntArray, SiloData
 from uldp.errors import ModelError, require
 from uldp.learners.base import Learner
 from uldp.limits import MAX_ROUNDS, check_whole
-from uldp.privacy.releases import Contribution, PublicFacts, Release
+from uldp.privacy.releases import Contribution, PublicFacts, Release, RoundFacts
 from uldp.rng import Streams
 from uldp.vectors import Vector
 
@@ -106,8 +106,12 @@ class Method(ABC):
         raise ModelError(f"{type(self).__name__} has no part inside a silo", location="method.silo")
 
     @abstractmethod
-    def server(self, state: State, total: Vector, facts: PublicFacts) -> State:
-        """The part on the server: the next state, from the noised total alone."""
+    def server(self, state: State, total: Vector, facts: RoundFacts) -> State:
+        """The part on the server: the next state, from the noised total and what is public about the round."""
+
+    def for_facts(self, facts: PublicFacts) -> Method:
+        """The method for a federation of which this is public: a setting that is left open is filled in here."""
+        return self
 
     def for_model(self, layers: tuple[int, ...]) -> Method:
         """The method for a model whose tensors have these sizes."""

@@ -25,7 +25,6 @@ from typing import ClassVar
 from uldp.data.federation import SiloData
 from uldp.learners.base import Learner
 from uldp.limits import MAX_ITEMS, check_whole
-from uldp.methods.base import State
 from uldp.methods.subjects import SubjectLevel
 from uldp.methods.user_sum import UserSum
 from uldp.privacy.releases import Contribution, GaussianSum, PublicFacts
@@ -56,9 +55,8 @@ class CentralSubDp(SubjectLevel, UserSum):
         for users, gradients in learner.user_gradients(x, some, streams):
             yield users, -gradients
 
-    def server(self, state: State, total: Vector, facts: PublicFacts) -> State:
-        step = self.global_lr / (self.sample_rate * self.fraction * facts.users)
-        return State(state.x + step * total)
+    def published_step(self, facts: PublicFacts) -> float:
+        return self.global_lr / (self.sample_rate * self.fraction * facts.users)
 
     def corrections(self) -> tuple[str, ...]:
         return (

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from uldp.errors import ConfigError, did_you_mean, own_code, shown
+from uldp.methods.auto import Auto
 from uldp.methods.base import PLACEHOLDER_FACTS, Method
 from uldp.methods.central_sub_dp import CentralSubDp
 from uldp.methods.fedavg import FedAvg
@@ -54,6 +55,7 @@ class NamedMethod:
 
 
 METHODS: Final[Mapping[str, NamedMethod]] = {
+    "auto": NamedMethod(Auto),
     "fedavg": NamedMethod(FedAvg),
     "ldp-fedavg": NamedMethod(LdpFedAvg),
     "srr-fl": NamedMethod(

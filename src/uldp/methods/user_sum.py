@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from uldp.errors import require
-from uldp.methods.base import Method, State
-from uldp.privacy.releases import GaussianSum, PublicFacts, UserSampling
+from uldp.methods.base import Method, State, not_a_setting
+from uldp.methods.recipe import RECIPE, Recipe
+from uldp.methods.server_optimizer import SERVER_OPTIMIZERS, NoisedTotal
+from uldp.privacy.releases import GaussianSum, PublicFacts, RoundFacts, UserSampling
 from uldp.vectors import Vector
 
 SAMPLINGS: Final = ("open", "private")
+PUBLISHED: Final = "published"
+"""The server's step as the paper has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +30,15 @@ class UserSum(Method):
 
     Args:
         clip: C, the largest L2 norm of a user's row.
-        global_lr: eta_g, the server's step size.
+        global_lr: eta_g, the server's step size as published, over |U| and |S|; for ``published`` only.
+        server_optimizer: ``published``, or ``auto``, ``sgd``, ``momentum`` or ``adam``
+            (:mod:`uldp.methods.server_optimizer`).
+        server_lr: The step of such an optimiser relative to its ordinary one, whatever |U| and |S| are.
         weighting: ``uniform`` (1/|S|) or ``records`` (n_su / N_u, Eq. 3).
         sample_rate: q, the probability with which a user takes part in a round.
         sampling: ``open``, or ``private`` (nobody knows the sample; needs ``aggregation.name = "paillier"``).
         max_participations: With sub-sampling, in how many rounds a user takes part at most; 0 for no limit.
+        recipe: The constants of an ordinary step; not a setting of an experiment file.
 
     Raises:
         ConfigError: A value outside its range.
@@ -43,10 +51,13 @@ class UserSum(Method):
 
     clip: float = 1.0
     global_lr: float = 1.0
+    server_optimizer: str = PUBLISHED
+    server_lr: float = 1.0
     weighting: str = "uniform"
     sample_rate: float = 1.0
     sampling: str = "open"
     max_participations: int = 0
+    recipe: Recipe = not_a_setting(RECIPE)  # noqa: RUF009
 
     paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithms 3 and 4"
     weightings: ClassVar[tuple[str, ...]] = ("uniform", "records")
@@ -55,8 +66,19 @@ class UserSum(Method):
         known = ", ".join(self.weightings)
         require(self.weighting in self.weightings, "method.weighting", self.weighting, f"one of {known}")
         require(self.sampling in SAMPLINGS, "method.sampling", self.sampling, f"one of {', '.join(SAMPLINGS)}")
-        require(0 < self.global_lr < math.inf, "method.global_lr", self.global_lr, "a positive number")
+        self._check_server()
         super().__post_init__()
+
+    def _check_server(self) -> None:
+        known = (PUBLISHED, *SERVER_OPTIMIZERS)
+        name = self.server_optimizer
+        require(name in known, "method.server_optimizer", name, f"one of {', '.join(known)}")
+        for key in ("global_lr", "server_lr"):
+            require(0 < getattr(self, key) < math.inf, f"method.{key}", getattr(self, key), "a positive number")
+        # Two numbers for one step: whoever gives the other one means something else than what would happen.
+        unused, used = ("server_lr", "global_lr") if name == PUBLISHED else ("global_lr", "server_lr")
+        wanted = f"left out: with server_optimizer = {name!r} the step is {used}"
+        require(getattr(self, unused) == 1, f"method.{unused}", getattr(self, unused), wanted)
 
     @property
     def user_sampling(self) -> UserSampling:
@@ -72,10 +94,23 @@ class UserSum(Method):
             user_sampling=self.user_sampling,
         )
 
-    def server(self, state: State, total: Vector, facts: PublicFacts) -> State:
-        # Algorithm 3, line 6; Algorithm 4, line 10
-        step = self.global_lr / (self.sample_rate * facts.users * facts.silos)
-        return State(state.x + step * total)
+    def server(self, state: State, total: Vector, facts: RoundFacts) -> State:
+        if self.server_optimizer == PUBLISHED:
+            return State(state.x + self.published_step(facts) * total)
+        release = self.release(facts)
+        seen = NoisedTotal(
+            values=total,
+            noise_variance=release.noise_variance(facts.silos_heard),
+            people=release.people_in_a_round,
+            step=self.recipe.task(facts).step_at(release.noise_to_signal(self.rounds)),
+            remaining=1 - (facts.round - 1) / self.rounds,
+        )
+        chosen = self.recipe.server if self.server_optimizer == "auto" else SERVER_OPTIMIZERS[self.server_optimizer]
+        return chosen.step(state, seen, self.server_lr)
+
+    def published_step(self, facts: PublicFacts) -> float:
+        """What the total is multiplied by: Algorithm 3, line 6; Algorithm 4, line 10."""
+        return self.global_lr / (self.sample_rate * facts.users * facts.silos)
 
     def corrections(self) -> tuple[str, ...]:
         if self.sample_rate == 1:

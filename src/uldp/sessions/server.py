@@ -302,13 +302,14 @@ class ServerSession:
             raise RunError("a round was not charged before the model changed", location="ledger")
         total = self.plan.release.encoding.decode(from_residues(self._sum))
         with foreign_exceptions(self.plan.method, location="method.server"):
-            state = self.plan.method.server(self._state, total, self.plan.facts)
+            facts = self.plan.facts.in_round(self._round + 1, self._heard[-1])
+            state = self.plan.method.server(self._state, total, facts)
         if not isinstance(state, State):
             raise ModelError(f"must return a uldp.State, not a {type(state).__name__}", location="method.server")
         if not np.isfinite(state.x).all():
             raise ModelError(
-                f"the model is no longer finite after round {self._round + 1}; lower method.global_lr",
-                location="method.global_lr",
+                f"the model is no longer finite after round {self._round + 1}; lower the server's step",
+                location="method",
             )
         self._state, self._round, self._sum, self._charged = state, self._round + 1, None, False
         self._absent.clear()

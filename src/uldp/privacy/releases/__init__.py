@@ -1,6 +1,6 @@
 """What a round releases: sensitivity, encoding, noise and event come from one frozen value, so they cannot disagree."""
 
-from uldp.privacy.releases.base import Adversary, PublicFacts, Release, SiloPart, Unprotected, views
+from uldp.privacy.releases.base import Adversary, PublicFacts, Release, RoundFacts, SiloPart, Unprotected, views
 from uldp.privacy.releases.clipped_silo import ClippedSilo
 from uldp.privacy.releases.gaussian_sum import GaussianSum
 from uldp.privacy.releases.local_perturbation import LocalPerturbation
@@ -19,6 +19,7 @@ __all__ = [
     "NoisedModel",
     "PublicFacts",
     "Release",
+    "RoundFacts",
     "SiloPart",
     "SiloSampling",
     "Unprotected",

@@ -7,6 +7,7 @@ accountant reads the event from it, and the statement asks it what each adversar
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,16 +36,47 @@ class PublicFacts:
         dimension: d, the number of model parameters.
         rounding: By how many fixed-point units the aggregation rounds each coordinate of the total, at a point that
             may be known.
+        people: About how many people there are, where ids are hashed into more ``users`` than that; no guarantee
+            depends on it.
+        task: What is learned: ``classification``, ``regression`` or ``survival``.
+        feature_norm: What no record's features exceed in L2 norm, by the schema; infinity where nothing is known.
 
     Example:
-        >>> PublicFacts(users=100, silos=5, dimension=10)
-        PublicFacts(users=100, silos=5, dimension=10, rounding=0)
+        >>> PublicFacts(users=100, silos=5, dimension=10).people
+        100
     """
 
     users: int
     silos: int
     dimension: int
     rounding: int = 0
+    people: int = 0
+    task: str = "classification"
+    feature_norm: float = math.inf
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "people", self.people or self.users)
+
+    def in_round(self, round_: int, silos_heard: int) -> RoundFacts:
+        """The same, and what is known of a round."""
+        return RoundFacts(**vars(self), round=round_, silos_heard=silos_heard)
+
+
+@dataclass(frozen=True)
+class RoundFacts(PublicFacts):
+    """What everybody knows about a round that has ended.
+
+    Args:
+        round: Its number, from 1 up.
+        silos_heard: How many silos took part; the others have taken their shares of the noise with them.
+
+    Example:
+        >>> PublicFacts(users=100, silos=5, dimension=10).in_round(1, silos_heard=4).silos_heard
+        4
+    """
+
+    round: int = 1
+    silos_heard: int = 1
 
 
 @dataclass(frozen=True)
@@ -138,6 +170,10 @@ class Release(ABC):
     def silo_noise_std(self) -> float:
         """The deviation of the noise that one silo adds to its sum, in fixed-point units."""
         return 0.0
+
+    def noise_variance(self, silos_heard: int) -> float:
+        """The variance of the noise of each coordinate of the total, when so many silos added their shares."""
+        return silos_heard * (self.silo_noise_std * self.encoding.limit / self.encoding.integer_limit) ** 2
 
     @property
     def max_rows(self) -> int:
