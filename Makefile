@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FLOWER := $(VENV)/.flower
+TRACKING := $(VENV)/.tracking
 RAY := $(VENV)/.ray
 PFL := .venv-pfl
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
@@ -26,6 +27,10 @@ $(FLOWER): $(STAMP)
 	$(INSTALL) '.[flower]'
 	@touch $@
 
+$(TRACKING): $(STAMP)
+	$(INSTALL) '.[tracking]'
+	@touch $@
+
 $(RAY): $(STAMP)
 	$(INSTALL) '.[flower-sim]'
 	@touch $@
@@ -35,12 +40,12 @@ demo: $(STAMP) ## Train four methods on built-in data, compare, draw, explain
 	$(BIN)/uldp demo
 
 .PHONY: test
-test: $(FLOWER) ## Run the tests
+test: $(FLOWER) $(TRACKING) ## Run the tests
 	$(BIN)/python -m uldp.learners.kernels float32 float64
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
 .PHONY: test-all
-test-all: $(FLOWER) ## Run the tests, the slow ones too
+test-all: $(FLOWER) $(TRACKING) ## Run the tests, the slow ones too
 	$(BIN)/python -m pytest -n 2
 
 .PHONY: test-identity

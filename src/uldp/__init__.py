@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from uldp.experiment.build import Prepared, prepare
     from uldp.experiment.config import Experiment
     from uldp.library.estimators import UldpClassifier, UldpRegressor
+    from uldp.library.tracking import MlflowTracker, TensorBoardTracker
     from uldp.library.training import plan, train
     from uldp.methods.base import Method, State
     from uldp.methods.uldp_avg import UldpAvg
@@ -46,6 +47,7 @@ _HOMES = {
     "InputError": "uldp.errors",
     "MessageRefused": "uldp.errors",
     "Method": "uldp.methods.base",
+    "MlflowTracker": "uldp.library.tracking",
     "ModelError": "uldp.errors",
     "Prepared": "uldp.experiment.build",
     "PublicFacts": "uldp.privacy.releases",
@@ -60,6 +62,7 @@ _HOMES = {
     "State": "uldp.methods.base",
     "Statement": "uldp.privacy.statement",
     "Task": "uldp.data.federation",
+    "TensorBoardTracker": "uldp.library.tracking",
     "UldpAvg": "uldp.methods.uldp_avg",
     "UldpClassifier": "uldp.library.estimators",
     "UldpError": "uldp.errors",
@@ -83,6 +86,7 @@ __all__ = [
     "InputError",
     "MessageRefused",
     "Method",
+    "MlflowTracker",
     "ModelError",
     "Prepared",
     "PublicFacts",
@@ -97,6 +101,7 @@ __all__ = [
     "State",
     "Statement",
     "Task",
+    "TensorBoardTracker",
     "UldpAvg",
     "UldpClassifier",
     "UldpError",

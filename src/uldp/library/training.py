@@ -19,6 +19,7 @@ from uldp.experiment.build import Prepared, prepare
 from uldp.experiment.config import GIVEN, Experiment
 from uldp.library.progress import progress_bar, stopping_after_the_round
 from uldp.library.spending import charge
+from uldp.library.tracking import tracked
 from uldp.methods.base import Method, settings
 from uldp.methods.registry import METHODS
 from uldp.runs.directory import RunDirectory
@@ -75,7 +76,8 @@ def train(
         silos: A data frame per silo by its name, a :class:`uldp.Federation`, or the name of a built-in data set.
         directory: A run directory. The run can then be resumed (call again with the same arguments) and looked at with
             the command line; without one all is in memory.
-        callbacks: Called with a :class:`uldp.RoundReport` after every round; one that returns True ends training.
+        callbacks: Called with a :class:`uldp.RoundReport` after every round; one that returns True ends training. A
+            :class:`uldp.MlflowTracker` or :class:`uldp.TensorBoardTracker` is one of them.
         progress: Whether to show a progress bar; by default in terminals and notebooks.
         what: What is trained, as the following keyword arguments.
         user: The column of user ids, where ``silos`` are data frames.
@@ -134,10 +136,12 @@ def train(
     def go() -> Result:
         label, rounds = prepared.experiment.method_name, prepared.plan.rounds
         discarded = nullcontext() if run_directory is None else run_directory.discarded_unless_begun()
-        with discarded, progress_bar(label, rounds, progress) as bar, stopping_after_the_round() as stop:
+        bar_shown, tracking = progress_bar(label, rounds, progress), tracked(called, prepared.experiment)
+        with discarded, tracking as finished, bar_shown as bar, stopping_after_the_round() as stop:
             shown_round.append(bar)
             stopping.append(stop)
             result = run.go()
+            finished(result)
         total = charge(run, prepared, run.released)
         return replace(result, total=total, continuation=None if result.complete else go)
 
