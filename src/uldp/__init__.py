@@ -25,20 +25,26 @@ if TYPE_CHECKING:
     )
     from uldp.experiment.build import Prepared, prepare
     from uldp.experiment.config import Experiment
+    from uldp.library.calculators import epsilon, noise_multiplier
+    from uldp.library.comparing import Comparison, compare
     from uldp.library.estimators import UldpClassifier, UldpRegressor
+    from uldp.library.loading import load
+    from uldp.library.planning import TrainingPlan, plan
+    from uldp.library.totals import Total, total
     from uldp.library.tracking import MlflowTracker, TensorBoardTracker
-    from uldp.library.training import plan, train
+    from uldp.library.training import resume, train
     from uldp.methods.base import Method, State
     from uldp.methods.uldp_avg import UldpAvg
     from uldp.methods.user_sum import UserSum
     from uldp.privacy.releases import Adversary, GaussianSum, PublicFacts, Release, RoundFacts
     from uldp.privacy.statement import Statement
-    from uldp.runtimes.recording import Result, RoundReport
-    from uldp.runtimes.simulation import resume, run
+    from uldp.runtimes.result import Result, RoundReport
+    from uldp.runtimes.simulation import run
 
 _HOMES = {
     "Adversary": "uldp.privacy.releases",
     "BudgetExhausted": "uldp.errors",
+    "Comparison": "uldp.library.comparing",
     "ConfigError": "uldp.errors",
     "DataError": "uldp.errors",
     "Experiment": "uldp.experiment.config",
@@ -53,9 +59,9 @@ _HOMES = {
     "PublicFacts": "uldp.privacy.releases",
     "Records": "uldp.data.federation",
     "Release": "uldp.privacy.releases",
-    "Result": "uldp.runtimes.recording",
+    "Result": "uldp.runtimes.result",
     "RoundFacts": "uldp.privacy.releases",
-    "RoundReport": "uldp.runtimes.recording",
+    "RoundReport": "uldp.runtimes.result",
     "RunError": "uldp.errors",
     "Schema": "uldp.data.schema",
     "SiloData": "uldp.data.federation",
@@ -63,21 +69,29 @@ _HOMES = {
     "Statement": "uldp.privacy.statement",
     "Task": "uldp.data.federation",
     "TensorBoardTracker": "uldp.library.tracking",
+    "Total": "uldp.library.totals",
+    "TrainingPlan": "uldp.library.planning",
     "UldpAvg": "uldp.methods.uldp_avg",
     "UldpClassifier": "uldp.library.estimators",
     "UldpError": "uldp.errors",
     "UldpRegressor": "uldp.library.estimators",
     "UserSum": "uldp.methods.user_sum",
-    "plan": "uldp.library.training",
+    "compare": "uldp.library.comparing",
+    "epsilon": "uldp.library.calculators",
+    "load": "uldp.library.loading",
+    "noise_multiplier": "uldp.library.calculators",
+    "plan": "uldp.library.planning",
     "prepare": "uldp.experiment.build",
-    "resume": "uldp.runtimes.simulation",
+    "resume": "uldp.library.training",
     "run": "uldp.runtimes.simulation",
+    "total": "uldp.library.totals",
     "train": "uldp.library.training",
 }
 
 __all__ = [
     "Adversary",
     "BudgetExhausted",
+    "Comparison",
     "ConfigError",
     "DataError",
     "Experiment",
@@ -102,16 +116,23 @@ __all__ = [
     "Statement",
     "Task",
     "TensorBoardTracker",
+    "Total",
+    "TrainingPlan",
     "UldpAvg",
     "UldpClassifier",
     "UldpError",
     "UldpRegressor",
     "UserSum",
     "__version__",
+    "compare",
+    "epsilon",
+    "load",
+    "noise_multiplier",
     "plan",
     "prepare",
     "resume",
     "run",
+    "total",
     "train",
 ]
 

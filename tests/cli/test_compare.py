@@ -43,7 +43,7 @@ def ctrl_c(monkeypatch, after=1):
     seen = []
 
     @contextmanager
-    def progress(label, rounds):
+    def progress(label, rounds, show):
         def on_round(report):
             seen.append(label)
             if len(seen) == after:
@@ -52,7 +52,7 @@ def ctrl_c(monkeypatch, after=1):
         yield on_round
 
     with monkeypatch.context() as patch:
-        patch.setattr("uldp.cli.compare.progress", progress)
+        patch.setattr("uldp.library.comparing.progress_bar", progress)
         yield seen
 
 

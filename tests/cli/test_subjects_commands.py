@@ -85,7 +85,7 @@ def test_settings_of_subjects_come_to_one_epsilon():
         (("--noise-multiplier", 2, *LOCAL, "--silos", 2, *settings(max_silos=3)), "method.max_silos: at most 2"),
         (
             ("--noise-multiplier", 2, "--method", "central-sub-dp", "--rounds", 1, *settings(max_silos=6)),
-            "method.max_silos: at most 5 with 5 silos (--silos), not 6",
+            "method.max_silos: at most 5 with 5 silos (see silos), not 6",
         ),
         (("--noise-multiplier", 2, "--method", "local-sub-dp-published", "--rounds", 1), "keeps no guarantee"),
         (("--noise-multiplier", 2, "--method", "local-sub-dp-published", "--rounds", 1), "uldp published local-sub-dp"),

@@ -89,7 +89,7 @@ def check_nothing_left_twice(world):
 def check_same(result, expected):
     assert result.model.tobytes() == expected.model.tobytes()
     assert [report.metrics for report in result.reports] == [report.metrics for report in expected.reports]
-    assert result.released == expected.released
+    assert result.entries == expected.entries
     assert result.epsilon == expected.epsilon
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from uldp.cli import options as opt
 from uldp.cli.output import naming, print_json, print_table, reporting
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from uldp.experiment.calculator import PrivacyQuery
@@ -30,7 +30,13 @@ Dropped = Annotated[int, typer.Option(help="Number of silos that dropped out.")]
 Delta = Annotated[float, typer.Option(help="delta of the guarantee; choose it far below 1/|U|.")]
 
 
-_OPTIONS = {"privacy.accountant": "--accountant", "privacy.delta": "--delta"}
+_OPTIONS = {
+    "privacy.accountant": "--accountant",
+    "privacy.delta": "--delta",
+    "privacy.noise_multiplier": "--noise-multiplier",
+    "privacy.epsilon": "--epsilon",
+    **{name: f"--{name}" for name in ("adversary", "silos", "colluding", "dropped", "method", "rounds")},
+}
 """The options of settings, for errors."""
 
 
@@ -57,43 +63,24 @@ def epsilon(
 ) -> None:
     """Compute the epsilon of a run, and for whom it holds."""
     from uldp.experiment.calculator import PrivacyQuery, Side
-    from uldp.privacy.sentences import PUBLIC, finite_or_none, show_epsilon
+    from uldp.library.calculators import PrivacyCost
     from uldp.reports.figures import check_picture
 
     if out is not None and not table:
         raise ConfigError("goes with --table", location="--out", value=str(out))
     if out is not None:
         check_picture(out)
-    with naming({**_OPTIONS, "privacy.noise_multiplier": "--noise-multiplier"}):
-        side = Side(adversary, aggregation, silos, colluding, dropped)
-        query = PrivacyQuery.of(
-            method, rounds=rounds, settings=overrides, side=side, delta=delta, accountant=accountant
-        )
+    with naming(_OPTIONS):
+        side, settings = Side(adversary, aggregation, silos, colluding, dropped), _settings(overrides)
+        query = PrivacyQuery.of(method, rounds=rounds, side=side, delta=delta, accountant=accountant, **settings)
         if table:
             _print_side_by_side(query, noise_multiplier, out, as_json)
             return
-        spent, replaced = query.epsilon(noise_multiplier), query.replace_one(noise_multiplier)
+        cost = PrivacyCost(query, noise_multiplier)
     if as_json:
-        print_json(
-            {
-                "epsilon": finite_or_none(spent.value),
-                "epsilon_replace_one": finite_or_none(replaced),
-                "delta": delta,
-                "accountant": spent.accountant,
-                "adversary": adversary,
-                "silos_of_a_user": query.silos_of_a_user(),
-                "asserted_by": list(query.authors()),
-                "noise_multiplier": noise_multiplier,
-            }
-        )
-        return
-    who = {"public": PUBLIC, "server": "the server", "silo": "one silo"}[adversary]
-    who = f"{colluding} colluding silos" if colluding > 1 else who
-    typer.echo(
-        f"epsilon {show_epsilon(spent.value)} at delta {delta:g} against {who} ({spent.accountant}, add/remove one "
-        f"{query.method.privacy_unit or 'user'}; {show_epsilon(replaced)} under replace-one adjacency)"
-    )
-    _say_what_it_rests_on(query)
+        print_json(cost.to_json())
+    else:
+        typer.echo("\n".join([str(cost), *cost.notes()]))
 
 
 @reporting
@@ -112,38 +99,35 @@ def sigma(
 ) -> None:
     """Compute the smallest noise multiplier with which a run stays within an epsilon."""
     from uldp.experiment.calculator import PrivacyQuery, Side
+    from uldp.library.calculators import CalibratedNoise
 
-    with naming({**_OPTIONS, "privacy.epsilon": "--epsilon"}):
-        side = Side(adversary, aggregation, silos, colluding, dropped)
-        query = PrivacyQuery.of(method, rounds=rounds, settings=overrides, side=side, delta=delta)
-        found = query.noise_multiplier(target)
-        reached = query.worst().epsilon(found)
+    with naming(_OPTIONS):
+        side, settings = Side(adversary, aggregation, silos, colluding, dropped), _settings(overrides)
+        found = CalibratedNoise(PrivacyQuery.of(method, rounds=rounds, side=side, delta=delta, **settings), target)
     if as_json:
-        print_json(
-            {
-                "noise_multiplier": found,
-                "epsilon": reached.value,
-                "delta": delta,
-                "accountant": reached.accountant,
-                "asserted_by": list(query.authors()),
-            }
-        )
+        print_json(found.to_json())
     else:
-        typer.echo(f"noise multiplier {found:g} (epsilon {reached.value:.4g} at delta {delta:g}, {reached.accountant})")
-        _say_what_it_rests_on(query)
+        typer.echo("\n".join([str(found), *found.cost.notes()]))
 
 
-def _say_what_it_rests_on(query: PrivacyQuery) -> None:
-    """Code that is not ours, and the number of a user's silos where epsilon depends on it."""
+def _settings(overrides: list[str]) -> dict[str, Any]:
+    """``--set method.key=value`` and ``privacy.dropout_tolerance=value``, as arguments of a query."""
+    from uldp.experiment.sections import with_override
 
-    if by := query.authors():
-        typer.echo(f"asserted by {', '.join(by)}, not proven by uldp")
-    if (silos := query.silos_of_a_user()) is not None:
-        typer.echo(f"for a user with records in {silos} of {query.side.silos} silos (method.max_silos, --silos)")
+    tree: dict[str, Any] = {"method": {}}
+    for assignment in overrides:
+        tree = with_override(tree, assignment)
+    privacy: dict[str, Any] = tree.pop("privacy", {})
+    for path in (*(key for key in tree if key != "method"), *(f"privacy.{key}" for key in privacy)):
+        if path != "privacy.dropout_tolerance":
+            wanted = "method.key=value or privacy.dropout_tolerance=value"
+            raise ConfigError(f"{wanted}, not {shown(path)}", location="--set", value=path)
+    return {"settings": tree["method"], **privacy}
 
 
 def _print_side_by_side(query: PrivacyQuery, noise_multiplier: float, out: Path | None, as_json: bool) -> None:
     from uldp.experiment.calculator import side_by_side
+    from uldp.library.calculators import PrivacyCost
     from uldp.privacy.sentences import finite_or_none, show_epsilon
 
     table = side_by_side(query, noise_multiplier)
@@ -165,6 +149,7 @@ def _print_side_by_side(query: PrivacyQuery, noise_multiplier: float, out: Path 
         typer.echo(
             "'published' is what the paper's formula or figure says; where it is the smaller one it is no bound."
         )
-    _say_what_it_rests_on(query)
+    for line in PrivacyCost(query, noise_multiplier).notes():
+        typer.echo(line)
     if figure:
         typer.echo(f"picture: {figure}")

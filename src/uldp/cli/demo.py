@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import before_start, metric_names, print_json, print_table, progress, reporting
+from uldp.cli.output import before_start, print_json, print_table, reporting
 from uldp.cli.source import experiment_from
 
 METHODS = ("fedavg", "uldp-avg-w", "uldp-avg", "uldp-sgd")
@@ -27,10 +27,12 @@ def demo(
 ) -> None:
     """Train four methods on real built-in data, compare them, draw a picture and explain what was protected."""
     from uldp.experiment.build import prepare
+    from uldp.library.progress import progress_bar
     from uldp.privacy.sentences import show_epsilon
-    from uldp.reports.figures import compare_figure
+    from uldp.reports.figures import comparison_figure, save_figure
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.compare import MethodRuns
+    from uldp.runtimes.result import metric_names
     from uldp.runtimes.simulation import run
 
     folder = out or RunDirectory.next_free(Path("runs"), "demo")
@@ -39,11 +41,11 @@ def demo(
     with before_start():
         every = [prepare(experiment_from(None, dataset, method, overrides, data_dir=data_dir)) for method in METHODS]
     for method, prepared in zip(METHODS, every, strict=True):
-        with progress(method, prepared.plan.rounds) as show:
+        with progress_bar(method, prepared.plan.rounds) as show:
             results.append(run(prepared, RunDirectory.create(folder / method, prepared.experiment), show))
     metrics = metric_names(results[0].metrics)
-    compared = [MethodRuns(result.method, (result,)) for result in results]
-    figure = compare_figure(compared, metrics[0], folder / "comparison.png")
+    series = [MethodRuns(result.method, (result,)) for result in results]
+    figure = save_figure(comparison_figure(series, metrics[0]), folder / "comparison.png")
     if as_json:
         print_json({"results": [result.to_json() for result in results], "figure": str(figure)})
         return

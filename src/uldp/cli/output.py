@@ -1,4 +1,4 @@
-"""What commands share: where results go, how errors look, the progress bar.
+"""What commands share: where results go, how errors look.
 
 Results go to stdout: text for people, or with ``--json`` one JSON document and nothing else. Progress, warnings and
 errors for people go to stderr.
@@ -12,14 +12,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import Any, ParamSpec
 
 import typer
 
 from uldp.errors import ConfigError, InputError, UldpError, first_line
-
-if TYPE_CHECKING:
-    from uldp.runtimes.recording import RoundReport
 
 P = ParamSpec("P")
 
@@ -152,45 +149,3 @@ def paragraphs(lines: Sequence[str]) -> str:
         textwrap.fill(line, 100, initial_indent="  - ", subsequent_indent="    ", break_long_words=False)
         for line in lines
     )
-
-
-METRIC_ORDER = ("accuracy", "c_index", "roc_auc", "r2", "mae", "loss")
-
-
-def metric_names(metrics: Mapping[str, object]) -> list[str]:
-    """Metrics in the order in which people want them; the first one where there is room for one.
-
-    What silos measured on their hold-out people comes last: only the last round has it.
-    """
-
-    def location(name: str) -> tuple[bool, int, str]:
-        return name.startswith("holdout_"), METRIC_ORDER.index(name) if name in METRIC_ORDER else -1, name
-
-    return sorted(metrics, key=location)
-
-
-def first_metric(metrics: Mapping[str, float]) -> str:
-    """The metric that is shown where there is room for one; empty if there is none."""
-    return "".join(f"{name} {metrics[name]:.4g}" for name in metric_names(metrics)[:1])
-
-
-@contextmanager
-def progress(label: str, rounds: int) -> Iterator[Callable[[RoundReport], None]]:
-    """A bar on stderr with round, metric, epsilon and time left; plain lines where stderr is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda report: None
-        return
-    description, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
-    columns = (description, BarColumn(bar_width=24), MofNCompleteColumn(), note, TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(label, total=rounds, note="")
-
-        def show(report: RoundReport) -> None:
-            metric = first_metric(report.metrics)
-            bar.update(task, completed=report.round, note=f"{metric}  epsilon {report.shown_epsilon}")
-
-        yield show

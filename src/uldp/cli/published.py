@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import naming, print_json, print_metrics, progress, reporting, warn
-from uldp.cli.source import assigned_key, experiment_from
+from uldp.cli.output import naming, print_json, print_metrics, reporting, warn
+from uldp.cli.source import experiment_from
 from uldp.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ def published(
     """
     from uldp.experiment.build import build_learner
     from uldp.experiment.loading import load_federation
+    from uldp.library.progress import progress_bar
     from uldp.research.published_subjects import train
-    from uldp.runtimes.recording import RoundReport
+    from uldp.runtimes.result import RoundReport
 
     with naming({"run.seed": "--seed", "algorithm": "ALGORITHM"}):
         settings = _settings(algorithm, [text for text in overrides if not _elsewhere(text)])
@@ -47,7 +48,7 @@ def published(
         learner = build_learner(experiment, federation.feature_shape, federation.task)
         if not len(federation.test):
             raise ConfigError("the test set has no records", location="data.test")
-        with progress(algorithm, settings.rounds) as show:
+        with progress_bar(algorithm, settings.rounds) as show:
 
             def on_round(round_: int, metrics: Mapping[str, float]) -> None:
                 show(RoundReport(round_, settings.rounds, metrics, math.inf, 0.0))
@@ -87,6 +88,8 @@ def _settings(algorithm: str, assignments: list[str]) -> PublishedSettings:
 
 def _experiment(dataset: str, data_dir: Path | None, assignments: list[str], seed: int) -> Experiment:
     """Data and model. Everything else of an experiment is the algorithm's own, or has no meaning here."""
+    from uldp.experiment.variants import assigned_key
+
     for assignment in assignments:
         if assigned_key(assignment).partition(".")[0] not in ("data", "model"):
             raise ConfigError(

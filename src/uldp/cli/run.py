@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import NOTHING_STARTED, before_start, print_json, print_metrics, progress, reporting, warn
+from uldp.cli.output import NOTHING_STARTED, before_start, print_json, print_metrics, reporting, warn
 from uldp.cli.source import experiment_from, experiment_of, new_run, shortcuts
 from uldp.errors import ConfigError, RunError
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
     from uldp.experiment.config import Experiment
     from uldp.runs.directory import RunDirectory
-    from uldp.runtimes.recording import Result, Silos
+    from uldp.runtimes.recording import Silos
+    from uldp.runtimes.result import Result
 
 RUNTIMES: Final = ("local", "flower-sim")
 MAX_WARNINGS: Final = 5
@@ -113,13 +114,15 @@ def _silos(runtime: str, directory: RunDirectory) -> Iterator[Silos]:
 def _train(
     prepared: Prepared, directory: RunDirectory, runtime: str, transcript: bool, verbose: bool, as_json: bool
 ) -> None:
+    from uldp.library.progress import progress_bar
+    from uldp.library.training import warnings_after, warnings_before
     from uldp.runtimes.simulation import run as run_local
     from uldp.runtimes.transcript import TranscriptFiles
 
     warn_all(warnings_before(prepared), directory)
     rounds = prepared.plan.rounds
     try:
-        with progress(prepared.experiment.method_name, rounds) as on_round, _silos(runtime, directory) as silos:
+        with progress_bar(prepared.experiment.method_name, rounds) as on_round, _silos(runtime, directory) as silos:
             record = TranscriptFiles(directory, prepared.plan.silos) if transcript else None
             result = run_local(prepared, directory, on_round, record, silos)
     except KeyboardInterrupt:
@@ -143,38 +146,6 @@ def warn_all(texts: Sequence[str], directory: RunDirectory | None = None) -> Non
         further = [f"{len(further)} more in {directory.path / 'private' / 'warnings.jsonl'}"]
     for text in (*lines, *further):
         warn(text)
-
-
-def warnings_before(prepared: Prepared) -> list[str]:
-    """What should be known before this experiment is run."""
-    found = list(prepared.federation.notes)
-    delta, users = prepared.experiment.privacy.delta, prepared.plan.facts.users
-    if prepared.plan.release.privacy_unit == "user" and delta * users >= 1:
-        found.append(
-            f"privacy.delta {delta:g} is not below 1/|U| = {1 / users:g}: it permits revealing one user outright."
-        )
-    if prepared.no_guarantee:
-        found.append(f"NO GUARANTEE: {prepared.no_guarantee}.")
-    method = prepared.plan.method
-    if method.privacy_unit is not None and not method.local and method.noise_multiplier == 0:
-        found.append("noise_multiplier = 0: NO PRIVACY, epsilon is infinite.")
-    return found
-
-
-def warnings_after(result: Result, rounds: int) -> list[str]:
-    """What did not go as planned. A simulation can say so; in a real federation most of it stays in the silo."""
-    found = []
-    if result.left_out:
-        found.append(
-            f"{result.left_out} user updates were not finite, or longer than the clip, and counted as zero: lower "
-            "method.local_lr, or clip the rows of your own method. "
-            "(A simulation can say so; in a real federation this stays in the silo.)"
-        )
-    if result.saturated:
-        found.append(f"{result.saturated} coordinates were cut off at method.value_range; raise it.")
-    if result.rounds < rounds:
-        found.append(f"stopped after round {result.rounds} of {rounds}: the privacy budget is used up.")
-    return found
 
 
 def show_result(result: Result, *, as_json: bool, verbose: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import before_start, ended_by_sigterm, first_metric, naming, reporting, say, warn
+from uldp.cli.output import before_start, ended_by_sigterm, naming, reporting, say, warn
 from uldp.cli.run import show_result
 from uldp.cli.source import experiment_from, experiment_of, new_run
 from uldp.errors import ConfigError, RunError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from uldp.experiment.build import Prepared
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.flower.federation import Where
-    from uldp.runtimes.recording import RoundReport
+    from uldp.runtimes.result import RoundReport
     from uldp.runtimes.serving import Patience
 
 
@@ -108,7 +108,7 @@ def _serve(prepared: Prepared, directory: RunDirectory, where: Where, patience: 
 
 
 def _show_round(report: RoundReport) -> None:
-    metric = f"  {first_metric(report.metrics)}" if report.metrics else ""
+    metric = f"  {report.shown_metric}" if report.metrics else ""
     without = f"  without {', '.join(report.missing)}" if report.missing else ""
     epsilon = report.shown_epsilon
     say(f"round {report.round}/{report.rounds}{metric}  epsilon {epsilon}  {report.seconds:.1f} s{without}")

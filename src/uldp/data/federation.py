@@ -143,11 +143,14 @@ class People:
 
     All ids, those held out included, in their one spelling (``ids``), whatever the path, the format or the order of a
     table; and for each table a digest of what it holds besides. None of this is written down as it is:
-    ``uldp.runs.people`` writes digests of it under a key of the owner.
+    ``uldp.runs.people`` writes digests of it under a key of the owner. ``column`` is the name of the column of ids;
+    ``dataset`` the name of a built-in data set, whose users are made up.
     """
 
-    ids: frozenset[str] = field(repr=False)
-    tables: frozenset[bytes] = field(repr=False)
+    ids: frozenset[str] = field(default=frozenset(), repr=False)
+    tables: frozenset[bytes] = field(default=frozenset(), repr=False)
+    column: str = ""
+    dataset: str = ""
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,7 @@ class Federation:
         schema: Where there is one, it applies the same preprocessing to new tables.
         roster: A digest of how ids become users: equal in all silos of one federation.
         holdout: The silos' records of people who take no part in training, in the order of the silos.
-        people: The ids behind own tables; None where users are made up.
+        people: The ids behind own tables; None where nobody knows them, as behind arrays.
 
     Raises:
         DataError: No silo, two silos of one name, fewer than two users, or a user index beyond |U|.

@@ -17,7 +17,7 @@ from uldp.data.files import Table, read_table, table_name
 from uldp.data.ids import normalised_ids, read_ids
 from uldp.data.roster import HashedIds, Roster, UserIndex
 from uldp.data.schema import Schema
-from uldp.data.tables import load_tables, table_digest
+from uldp.data.tables import load_tables
 from uldp.errors import ConfigError, DataError, check_keys, require, shown
 from uldp.rng import Secrets, Streams
 
@@ -120,11 +120,6 @@ def arrays_in_memory(
         known = 1 + max((int(silo.users.max()) for silo in parts if len(silo)), default=0)
     if not isinstance(test, tuple | list) or len(test) != 2:
         raise DataError("two arrays are needed: features and labels", location="test")
-    ids = frozenset(str(user) for silo in parts for user in np.unique(silo.users))
-    tables = frozenset(
-        table_digest([str(i) for i in range(flat.shape[1])], flat)
-        for flat in (silo.features.reshape(len(silo), -1) for silo in parts)
-    )
     shapes = {silo.features.shape[1:] for silo in parts}
     if len(shapes) > 1:
         raise DataError(f"silos have features of different shapes: {sorted(shapes)}", location="silos")
@@ -136,7 +131,6 @@ def arrays_in_memory(
         _records(test[0], test[1], task, "test"),
         caveats=(ARRAYS, *((IDS_FROM_DATA,) if users is None else ())),
         roster=hashlib.sha256(f"arrays {known}".encode()).hexdigest(),
-        people=People(ids, tables),
     )
 
 
@@ -176,4 +170,5 @@ def built_in(name: str, seed: int, settings: Mapping[str, Any]) -> Federation:
     check_keys(settings, ("allocation", "options", "silos", "users"), "from_dataset")
     options = settings.get("options", {})
     users, silos, allocation = (settings.get(key) for key in ("users", "silos", "allocation"))
-    return load_builtin(name, users, silos, allocation, Streams.from_seed(seed), None, options)
+    federation = load_builtin(name, users, silos, allocation, Streams.from_seed(seed), None, options)
+    return replace(federation, people=People(dataset=name))

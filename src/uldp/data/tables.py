@@ -91,7 +91,7 @@ def load_tables(
         notes=(*notes, *_collisions(ids, index), *respelled, *_same_files(named)),
         schema=schema,
         roster=index.digest(),
-        people=People(ids, frozenset(silo.table for silo in silos)),
+        people=People(ids, frozenset(silo.table for silo in silos), user),
     )
 
 

@@ -1,6 +1,6 @@
 """Epsilon without an experiment: what a method's settings cost, towards whom.
 
->>> query = PrivacyQuery.of("uldp-avg", rounds=50, settings=["method.sample_rate=0.1"])
+>>> query = PrivacyQuery.of("uldp-avg", rounds=50, settings={"sample_rate": 0.1})
 >>> round(query.epsilon(5.0).value, 3)
 0.526
 """
@@ -8,17 +8,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from uldp.aggregation import lookup_aggregation
-from uldp.errors import ConfigError, require, shown
+from uldp.errors import ConfigError, check_keys, require, shown
 from uldp.experiment.config import build_method
 from uldp.experiment.foreign import qualified_name
-from uldp.experiment.sections import with_override
 from uldp.limits import MAX_ROUNDS, MAX_SILOS, check_whole
-from uldp.methods.base import Method
+from uldp.methods.base import Method, settings
 from uldp.methods.registry import is_own, lookup
 from uldp.privacy.accountants import Epsilon, account, account_replaced
 from uldp.privacy.calibrate import calibrate
@@ -45,15 +44,15 @@ class Side:
 
     def __post_init__(self) -> None:
         known = f"one of {', '.join(ADVERSARIES)}"
-        require(self.adversary in ADVERSARIES, "--adversary", self.adversary, known)
-        check_whole(self.silos, 1, MAX_SILOS, "--silos")
-        check_whole(self.colluding, 1, MAX_SILOS, "--colluding")
-        check_whole(self.dropped, 0, MAX_SILOS, "--dropped")
+        require(self.adversary in ADVERSARIES, "adversary", self.adversary, known)
+        check_whole(self.silos, 1, MAX_SILOS, "silos")
+        check_whole(self.colluding, 1, MAX_SILOS, "colluding")
+        check_whole(self.dropped, 0, MAX_SILOS, "dropped")
         away = self.dropped + (self.colluding if self.adversary == "silo" else 0)
         if away > self.silos:
-            raise ConfigError(f"{away} silos of {self.silos} drop out or collude", location="--silos", value=self.silos)
+            raise ConfigError(f"{away} silos of {self.silos} drop out or collude", location="silos", value=self.silos)
         if self.colluding > 1 and self.adversary != "silo":
-            raise ConfigError("goes with --adversary silo", location="--colluding", value=self.colluding)
+            raise ConfigError("goes with the adversary silo", location="colluding", value=self.colluding)
         lookup_aggregation(self.aggregation)
 
     @property
@@ -83,28 +82,31 @@ class PrivacyQuery:
     name: str = ""
 
     def __post_init__(self) -> None:
-        # More than there are silos would be counted as all of them: forgetting --silos would make epsilon too small.
+        # More than there are silos would be counted as all of them: forgetting `silos` would make epsilon too small.
         silos, tolerance = self.side.silos, self.method.dropout_tolerance
         for location, given, most in (
             ("method.max_silos", getattr(self.method, "max_silos", 0), silos),
             ("privacy.dropout_tolerance", tolerance, silos - 1),
         ):
-            require(given <= most, location, given, f"at most {most} with {silos} silos (--silos)")
+            require(given <= most, location, given, f"at most {most} with {silos} silos (see silos)")
 
     @classmethod
     def of(
         cls,
-        method: str,
+        method: Method | str,
         *,
         rounds: int | None = None,
-        settings: Iterable[str] = (),
+        settings: Mapping[str, Any] = {},
+        dropout_tolerance: int = 0,
         side: Side = Side(),  # noqa: B008
         delta: float = 1e-5,
         accountant: str = "auto",
     ) -> PrivacyQuery:
-        """The query about a method by name; ``settings`` are ``method.key=value`` and
-        ``privacy.dropout_tolerance=value``."""
-        return cls(built_method(method, rounds, settings), side, delta, accountant, method)
+        """The query about a method: an object, or a name with ``settings`` of ``[method]``."""
+        tolerance = check_whole(dropout_tolerance, 0, MAX_SILOS, "privacy.dropout_tolerance")
+        built = built_method(method, rounds, settings)
+        name = method if isinstance(method, str) else qualified_name(type(method))
+        return cls(replace(built, dropout_tolerance=tolerance), side, delta, accountant, name)
 
     def release(self, noise_multiplier: float, **changes: Any) -> Release:
         """What a round releases with this noise, checked."""
@@ -150,7 +152,7 @@ class PrivacyQuery:
         """
         if self.method.privacy_unit is None:
             reason = f"{self.name} adds no noise, so no noise reaches an epsilon"
-            raise ConfigError(reason, location="--method", value=self.name)
+            raise ConfigError(reason, location="method", value=self.name)
         side = self.worst().side
         return calibrate(lambda noise: replace(self, side=side).seen(self.release(noise)), epsilon, self.delta)
 
@@ -161,27 +163,23 @@ class PrivacyQuery:
         return replace(self, side=replace(self.side, dropped=dropped))
 
 
-def built_method(name: str, rounds: int | None, assignments: Iterable[str]) -> Method:
-    """A method by name with these settings."""
-    fixed = lookup(name).fixed
-    tree: dict[str, Any] = {"method": {}}
+def built_method(method: Method | str, rounds: int | None, changes: Mapping[str, Any]) -> Method:
+    """The method with these settings."""
     if rounds is not None:
-        tree["method"]["rounds"] = check_whole(rounds, 1, MAX_ROUNDS, "--rounds")
-    for assignment in assignments:
-        tree = with_override(tree, assignment)
-    privacy: Mapping[str, Any] = tree.pop("privacy", {})
-    for path in (*(key for key in tree if key != "method"), *(f"privacy.{key}" for key in privacy)):
-        if path != "privacy.dropout_tolerance":
-            wanted = "method.key=value or privacy.dropout_tolerance=value"
-            raise ConfigError(f"{wanted}, not {shown(path)}", location="--set", value=path)
-    if "rounds" not in {**tree["method"], **fixed}:
-        raise ConfigError("how many rounds?", location="--rounds")
-    method = build_method(name, tree["method"])
-    if method.local:
+        changes = {**changes, "rounds": check_whole(rounds, 1, MAX_ROUNDS, "rounds")}
+    if isinstance(method, str):
+        if "rounds" not in {**changes, **lookup(method).fixed}:
+            raise ConfigError("how many rounds?", location="rounds")
+        built = build_method(method, changes)
+    elif isinstance(method, Method):
+        check_keys(changes, sorted(settings(type(method))), "method")
+        built = replace(method, **changes)
+    else:
+        raise ConfigError(f"a name or a uldp.Method, not {shown(method)}", location="method")
+    if built.local:
         reason = "its clients perturb by themselves; `uldp local` says what that costs"
-        raise ConfigError(reason, location="--method", value=name)
-    tolerance = check_whole(privacy.get("dropout_tolerance", 0), 0, MAX_SILOS, "privacy.dropout_tolerance")
-    return replace(method, dropout_tolerance=tolerance)
+        raise ConfigError(reason, location="method", value=method if isinstance(method, str) else None)
+    return built
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from uldp.runtimes.recording import RoundReport
+from uldp.runtimes.result import RoundReport
 
 
 @contextmanager
-def progress_bar(label: str, rounds: int, show: bool | None) -> Iterator[Callable[[RoundReport], None]]:
+def progress_bar(label: str, rounds: int, show: bool | None = None) -> Iterator[Callable[[RoundReport], None]]:
     """A bar with round, metric and epsilon. ``show`` is None for terminals and notebooks only."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -26,8 +26,8 @@ def progress_bar(label: str, rounds: int, show: bool | None) -> Iterator[Callabl
         task = bar.add_task(label, total=rounds, note="")
 
         def show_round(report: RoundReport) -> None:
-            metric = next((f"{name} {value:.4g}" for name, value in report.metrics.items() if name != "loss"), "")
-            bar.update(task, completed=report.round, note=f"{metric}  epsilon {report.shown_epsilon}")
+            note = f"{report.shown_metric}  epsilon {report.shown_epsilon}"
+            bar.update(task, completed=report.round, note=note)
 
         yield show_round
 

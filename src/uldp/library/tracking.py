@@ -19,7 +19,7 @@ from typing import IO, Any, Final
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
 from uldp.reports.statement import text
-from uldp.runtimes.recording import Result, RoundReport
+from uldp.runtimes.result import Result, RoundReport
 
 MISSING: Final = "is not installed; pip install 'uldp[tracking]'"
 

@@ -1,62 +1,30 @@
-"""Train, plan and compare from Python: data frames, arrays and modules in, a model and a statement out.
+"""Train from Python: data frames, arrays and modules, or an experiment file, in; a model and a statement out.
 
-These functions run the sessions, the ledger and the run directories of the command line. An experiment file is another
-way to write their arguments down.
+The sessions, the ledger and the run directories are those of the command line.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from uldp.data.federation import Federation
-from uldp.errors import ConfigError, RunError, check_keys, shown
-from uldp.experiment.build import Prepared, prepare
-from uldp.experiment.config import GIVEN, Experiment
+from uldp.errors import ConfigError, RunError, shown
+from uldp.experiment.build import Prepared
+from uldp.library.arguments import Request, Settings
 from uldp.library.progress import progress_bar, stopping_after_the_round
-from uldp.library.spending import charge
 from uldp.library.tracking import tracked
-from uldp.methods.base import Method, settings
-from uldp.methods.registry import METHODS
 from uldp.runs.directory import RunDirectory
-from uldp.runtimes.recording import Result, RoundReport
+from uldp.runtimes.result import Result, RoundReport
 from uldp.runtimes.simulation import LocalRun, SilosHere
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from torch import nn
-
-    from uldp.data.schema import Schema
-
-    Silos = Mapping[str, pd.DataFrame] | Federation | str
+    from uldp.library.arguments import Silos
 
 Callback = Callable[[RoundReport], object]
-TABLES: Final = ("user", "label", "schema", "test", "test_fraction", "users")
-"""The arguments that belong to data frames."""
-
-
-class Settings(TypedDict, total=False):
-    """The arguments of :func:`train` that say what is trained; :func:`plan` and :func:`compare` take the same."""
-
-    user: str
-    label: str
-    schema: Schema | Mapping[str, Any]
-    test: pd.DataFrame
-    test_fraction: float
-    users: int | Sequence[str]
-    model: nn.Module | str
-    method: Method | str
-    epsilon: float
-    noise_multiplier: float
-    delta: float
-    rounds: int
-    seed: int
-    secrets: str
-    options: Mapping[str, Any]
 
 
 def train(
@@ -73,7 +41,8 @@ def train(
     goes on.
 
     Args:
-        silos: A data frame per silo by its name, a :class:`uldp.Federation`, or the name of a built-in data set.
+        silos: A data frame per silo by its name, a :class:`uldp.Federation`, the name of a built-in data set, or a
+            :class:`uldp.Experiment`; the settings of an experiment can be overridden by the arguments below.
         directory: A run directory. The run can then be resumed (call again with the same arguments) and looked at with
             the command line; without one all is in memory.
         callbacks: Called with a :class:`uldp.RoundReport` after every round; one that returns True ends training. A
@@ -88,15 +57,18 @@ def train(
         test_fraction: Instead: the fraction of users to evaluate on (0.2 if neither is given, 0 for nobody).
         users: |U|, the public number of users (ids are hashed into it), or a list of all ids. Without it the ids in the
             data count as public, and the statement says so.
-        model: An ``nn.Module``, a name from the zoo ("logistic", "mlp", ...), "package.module:factory", or "auto".
+        population: What you call these people: runs with the same name are added up, whatever ids they use.
+        model: An ``nn.Module``, a name from the zoo ("logistic", "mlp", ...), a factory
+            ``(feature_shape, task) -> nn.Module``, or "auto".
         method: A name (see ``uldp methods``) or a :class:`uldp.Method`, "uldp-avg-w" by default.
         epsilon: The budget; the noise is calibrated to it.
         noise_multiplier: Instead of ``epsilon``.
         delta: Far below 1 / number of users.
         rounds: How many.
+        aggregation: "masked" by default, "plain", "paillier" or "shuffled".
         seed: Of everything that is not secret.
         secrets: "os" for secret noise (the default for your own data), "simulated" for noise from the seed.
-        options: Any other settings of an experiment file, such as ``{"aggregation.name": "plain"}``.
+        options: Any other settings of an experiment file, such as ``{"run.threads": 1}``.
 
     Returns:
         The model with its metrics and its privacy statement.
@@ -114,64 +86,128 @@ def train(
         >>> result.rounds, round(result.epsilon, 2)
         (2, 5.0)
     """
-    prepared = _prepared(silos, what)
-    called = (callbacks,) if callable(callbacks) else tuple(callbacks)
-    for callback in called:
-        if not callable(callback):
-            raise ConfigError(f"functions that take a RoundReport, not {shown(callback)}", location="callbacks")
-    run_directory = None if directory is None else _directory(directory, prepared)
-    for note in prepared.federation.notes:
-        warnings.warn(note, stacklevel=2)
-    shown_round: list[Callable[[RoundReport], None]] = []
+    called = checked_callbacks(callbacks)
+    return trained(Request.of(silos, what).prepare(), directory, called, progress)
+
+
+def resume(
+    directory: Path | str, *, callbacks: Callback | Iterable[Callback] = (), progress: bool | None = None
+) -> Result:
+    """Continue a run from its last checkpoint: the same rounds, the same noise, nothing charged twice.
+
+    A run whose data frames or module were handed over in Python is continued by calling :func:`train` again with the
+    same arguments and the same ``directory``.
+
+    Args:
+        directory: The run directory.
+        callbacks: As for :func:`train`.
+        progress: As for :func:`train`.
+
+    Returns:
+        The same result that the run would have had without an interruption; a finished run is read again.
+
+    Raises:
+        RunError: No run is there, another process works on it, or another version of uldp made it.
+
+    Example:
+        >>> resume("no-such-run")
+        Traceback (most recent call last):
+        uldp.errors.RunError: no-such-run: ...
+    """
+    called, run_directory = checked_callbacks(callbacks), RunDirectory.open(checked_path(directory))
+    prepared = Request(run_directory.experiment(), None, None).prepare()
+    return trained(prepared, run_directory, called, progress)
+
+
+def trained(
+    prepared: Prepared,
+    directory: RunDirectory | Path | str | None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
+) -> Result:
+    """The result of a prepared run, with a progress bar, Ctrl-C that ends after the round, and callbacks."""
+    if not isinstance(directory, RunDirectory | None):
+        directory = _directory(checked_path(directory), prepared)
+    for note in warnings_before(prepared):
+        warnings.warn(note, stacklevel=3)
+    shown_round: list[Callback] = []
     stopping: list[Callable[[], bool]] = []
 
     def on_round(report: RoundReport) -> bool:
-        charge(run, prepared, run.released)  # before a callback may raise
         shown_round[-1](report)
-        answers = [callback(report) for callback in called]
+        answers = [callback(report) for callback in callbacks]
         return stopping[-1]() or any(answer is True for answer in answers)
 
-    run = LocalRun(prepared, run_directory, on_round, None, SilosHere())
+    run = LocalRun(prepared, directory, on_round, None, SilosHere())
 
     def go() -> Result:
         label, rounds = prepared.experiment.method_name, prepared.plan.rounds
-        discarded = nullcontext() if run_directory is None else run_directory.discarded_unless_begun()
-        bar_shown, tracking = progress_bar(label, rounds, progress), tracked(called, prepared.experiment)
+        discarded = nullcontext() if directory is None else directory.discarded_unless_begun()
+        bar_shown, tracking = progress_bar(label, rounds, progress), tracked(callbacks, prepared.experiment)
         with discarded, tracking as finished, bar_shown as bar, stopping_after_the_round() as stop:
             shown_round.append(bar)
             stopping.append(stop)
             result = run.go()
             finished(result)
-        total = charge(run, prepared, run.released)
-        return replace(result, total=total, continuation=None if result.complete else go)
+        for note in [] if result.continuation else warnings_after(result, rounds):
+            warnings.warn(note, stacklevel=4)
+        return result if result.continuation is None else replace(result, continuation=go)
 
     return go()
 
 
-def plan(silos: Silos, **what: Unpack[Settings]) -> Prepared:
-    """Check everything and calibrate the noise, without training: what :func:`train` would do.
-
-    Args:
-        silos: As for :func:`train`.
-        what: As for :func:`train`.
-
-    Returns:
-        The prepared experiment; ``planned_statement()`` is the privacy statement that training would end with.
-
-    Raises:
-        InputError: Arguments, data or model are wrong.
-
-    Example:
-        >>> prepared = plan("synthetic", epsilon=5.0, rounds=2)
-        >>> round(prepared.planned_statement().epsilon, 2)
-        5.0
-    """
-    return _prepared(silos, what)
+def warnings_before(prepared: Prepared) -> list[str]:
+    """What should be known before this experiment is run."""
+    found = list(prepared.federation.notes)
+    delta, users = prepared.experiment.privacy.delta, prepared.plan.facts.users
+    if prepared.plan.release.privacy_unit == "user" and delta * users >= 1:
+        found.append(
+            f"privacy.delta {delta:g} is not below 1/|U| = {1 / users:g}: it permits revealing one user outright."
+        )
+    if prepared.no_guarantee:
+        found.append(f"NO GUARANTEE: {prepared.no_guarantee}.")
+    method = prepared.plan.method
+    if method.privacy_unit is not None and not method.local and method.noise_multiplier == 0:
+        found.append("noise_multiplier = 0: NO PRIVACY, epsilon is infinite.")
+    return found
 
 
-def _directory(path: Path | str, prepared: Prepared) -> RunDirectory:
+def warnings_after(result: Result, rounds: int) -> list[str]:
+    """What did not go as planned. A simulation can say so; in a real federation most of it stays in the silo."""
+    found = []
+    if result.left_out:
+        found.append(
+            f"{result.left_out} user updates were not finite, or longer than the clip, and counted as zero: lower "
+            "method.local_lr, or clip the rows of your own method. "
+            "(A simulation can say so; in a real federation this stays in the silo.)"
+        )
+    if result.saturated:
+        found.append(f"{result.saturated} coordinates were cut off at method.value_range; raise it.")
+    if result.rounds < rounds:
+        found.append(f"stopped after round {result.rounds} of {rounds}: the privacy budget is used up.")
+    return found
+
+
+def checked_callbacks(callbacks: Callback | Iterable[Callback]) -> tuple[Callback, ...]:
+    """One callback or several, as a tuple of functions."""
+    if not callable(callbacks) and not isinstance(callbacks, Iterable):
+        raise ConfigError(f"functions that take a RoundReport, not {shown(callbacks)}", location="callbacks")
+    called = (callbacks,) if callable(callbacks) else tuple(callbacks)
+    for callback in called:
+        if not callable(callback):
+            raise ConfigError(f"functions that take a RoundReport, not {shown(callback)}", location="callbacks")
+    return called
+
+
+def checked_path(path: object) -> Path:
+    if not isinstance(path, Path | str):
+        raise ConfigError(f"the path of a folder, not {shown(path)}", location="directory")
+    return Path(path)
+
+
+def _directory(path: Path, prepared: Prepared) -> RunDirectory:
     """A new run directory, or the one of the same experiment, to go on with."""
-    if not (Path(path) / "experiment.json").exists():
+    if not (path / "experiment.json").exists():
         return RunDirectory.create(path, prepared.experiment)
     directory = RunDirectory.open(path)
     if directory.experiment().digest() != prepared.experiment.digest():
@@ -179,60 +215,3 @@ def _directory(path: Path | str, prepared: Prepared) -> RunDirectory:
     if directory.finished:
         raise RunError("holds a finished run; uldp.load(path) reads it", location=str(path))
     return directory
-
-
-def _prepared(silos: Silos, what: Mapping[str, Any]) -> Prepared:
-    check_keys(what, tuple(Settings.__annotations__), "train")
-    federation, data = _data(silos, what)
-    experiment = _experiment(data, what, own=federation is not None)
-    module = what.get("model")
-    return prepare(experiment, federation, None if module is None or isinstance(module, str) else module)
-
-
-def _data(silos: Silos, what: Mapping[str, Any]) -> tuple[Federation | None, dict[str, Any]]:
-    """The federation, where it is in memory, and the ``[data]`` section."""
-    tables = {key: what[key] for key in TABLES if key in what}
-    if isinstance(silos, str):
-        if own := sorted(set(tables) - {"users"}):
-            raise ConfigError("goes with data frames, not with a built-in data set", location=own[0])
-        return None, {"dataset": silos, **tables}
-    if not isinstance(silos, Federation):
-        for key in ("user", "label"):
-            if key not in tables:
-                raise ConfigError(f"name the column of the data frames that holds the {key}", location=key)
-        silos = Federation.from_frames(silos, seed=what.get("seed", 0), **tables)
-    elif tables:
-        raise ConfigError("is part of the federation; leave it out", location=min(tables))
-    return silos, {"given": silos.name, "users": silos.users}
-
-
-def _experiment(data: Mapping[str, Any], what: Mapping[str, Any], *, own: bool) -> Experiment:
-    method, model = what.get("method", "uldp-avg-w"), what.get("model", "auto")
-    section = {"name": method} if isinstance(method, str) else _section(method)
-    if "rounds" in what:
-        section["rounds"] = what["rounds"]
-    tree: dict[str, dict[str, Any]] = {
-        "data": dict(data),
-        "method": section,
-        "model": {"name": model if isinstance(model, str) else GIVEN},
-        "privacy": {key: what[key] for key in ("epsilon", "noise_multiplier", "delta") if key in what},
-        "run": {"seed": what.get("seed", 0), "secrets": what.get("secrets", "os" if own else "simulated")},
-        "aggregation": {},
-    }
-    for key, value in what.get("options", {}).items():
-        part, _, name = str(key).partition(".")
-        if part not in tree or not name:
-            reason = f"{key!r} is no setting; write section.name, such as 'aggregation.name'"
-            raise ConfigError(reason, location="options", value=key)
-        tree[part][name] = value
-    return Experiment.from_tree(tree)
-
-
-def _section(method: object) -> dict[str, Any]:
-    """``[method]`` for a method object."""
-    if not isinstance(method, Method):
-        raise ConfigError(f"a name or a uldp.Method, not {shown(method)}", location="method")
-    kind = type(method)
-    own = [name for name, named in METHODS.items() if named.method is kind and not named.fixed]
-    name = own[0] if own else f"{kind.__module__}:{kind.__qualname__}"
-    return {"name": name, **{key: value for key in settings(kind) if (value := getattr(method, key)) is not None}}

@@ -39,6 +39,11 @@ def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def finite_or_infinite(value: float | None) -> float:
+    """What :func:`finite_or_none` wrote."""
+    return math.inf if value is None else float(value)
+
+
 def noise_kind(*, simulated: bool) -> str:
     """What ``noise`` says beside every epsilon of a run: whoever knows the seed can compute simulated noise."""
     return "simulated" if simulated else "secret"

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from uldp.caveats import Caveat, Severity
+from uldp.errors import RunError
 from uldp.privacy import sentences
 from uldp.privacy.accountants import Composition, Epsilon, account, account_replaced
 from uldp.privacy.events import Event, LocalReports, flattened
 from uldp.privacy.ledger import Ledger
 from uldp.privacy.releases import Adversary, LocalPerturbation, Release, views
-from uldp.privacy.sentences import finite_or_none, noise_kind
+from uldp.privacy.sentences import finite_or_infinite, finite_or_none, noise_kind
 from uldp.privacy.shuffle import shuffled_run
 
 
@@ -45,6 +46,11 @@ class Exposure:
             "epsilon": finite_or_none(self.epsilon),
             "epsilon_replace_one": finite_or_none(self.replace_one),
         }
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Exposure:
+        epsilons = (finite_or_infinite(tree["epsilon"]), finite_or_infinite(tree["epsilon_replace_one"]))
+        return cls(str(tree["who"]), str(tree["sees"]), *epsilons, bool(tree["sees_counts"]))
 
 
 @dataclass(frozen=True)
@@ -165,6 +171,7 @@ class Statement:
             "rounds": self.rounds,
             "noise": self.noise,
             "asserted_by": list(self.asserted_by),
+            "no_guarantee": self.no_guarantee,
             "exposures": [exposure.to_json() for exposure in self.exposures],
             "records_per_person": [{"records": n, "epsilon": finite_or_none(e)} for n, e in self.per_person],
             "caveats": [
@@ -173,6 +180,37 @@ class Statement:
             ],
             "corrections": list(self.corrections),
         }
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Statement:
+        """What :meth:`to_json` wrote.
+
+        Raises:
+            RunError: It is something else.
+        """
+        try:
+            return cls(
+                privacy_unit=None if tree["unit"] is None else str(tree["unit"]),
+                epsilon=finite_or_infinite(tree["epsilon"]),
+                delta=float(tree["delta"]),
+                accountant=str(tree["accountant"]),
+                rounds=int(tree["rounds"]),
+                simulated=tree["noise"] != noise_kind(simulated=False),
+                exposures=tuple(map(Exposure.from_json, tree["exposures"])),
+                caveats=tuple(
+                    Caveat(str(one["code"]), str(one["text"]), Severity[str(one["severity"]).upper()])
+                    for one in tree["caveats"]
+                ),
+                no_guarantee=str(tree["no_guarantee"]),
+                corrections=tuple(map(str, tree["corrections"])),
+                per_person=tuple(
+                    (int(one["records"]), finite_or_infinite(one["epsilon"])) for one in tree["records_per_person"]
+                ),
+                asserted_by=tuple(map(str, tree["asserted_by"])),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            why = "is damaged, or of another version of uldp; restore it, or train again"
+            raise RunError(why, location="statement.json") from error
 
 
 def compose(

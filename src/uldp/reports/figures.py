@@ -25,7 +25,7 @@ _METHOD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#555555", "#CC79A7", "#E69F
 _TABLE_COLOURS = ("#D55E00", "#555555", "#56B4E9", "#0072B2")
 
 
-def compare_figure(compared: Sequence[MethodRuns], metric: str, path: Path) -> Path:
+def comparison_figure(compared: Sequence[MethodRuns], metric: str) -> Figure:
     """A two-panel picture of ``metric`` (mean, and a band of one standard deviation) and epsilon over rounds."""
     from matplotlib.ticker import MaxNLocator
 
@@ -58,7 +58,8 @@ def compare_figure(compared: Sequence[MethodRuns], metric: str, path: Path) -> P
             axes.legend(frameon=False, fontsize="small")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.25)
-    return _save(figure, path)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
 
 
 def _curves(method: MethodRuns, metric: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -96,7 +97,7 @@ def table_figure(head: str, columns: Sequence[str], rows: Sequence[tuple[int, Se
     axes.set(xlabel=head, ylabel="epsilon")
     axes.legend(frameon=False)
     axes.grid(alpha=0.25)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def attack_figure(outcomes: Sequence[Outcome], path: Path) -> Path:
@@ -125,7 +126,7 @@ def attack_figure(outcomes: Sequence[Outcome], path: Path) -> Path:
     axes.set(xlabel="epsilon of one weight", ylabel="error, % of the range", title="Guessing the clients' mean weight")
     axes.legend(frameon=False, fontsize="small")
     axes.grid(alpha=0.25)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def users_figure(card: Mapping[str, Any], federation: Federation, path: Path) -> Path:
@@ -140,7 +141,7 @@ def users_figure(card: Mapping[str, Any], federation: Federation, path: Path) ->
     left.set(xlabel="users, largest first", ylabel="records", title=f"{card['dataset']}: records per user")
     left.legend(frameon=False, title="silo", ncols=2)
     _silo_bars(right, card)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _silo_bars(axes: Any, card: Mapping[str, Any]) -> None:
@@ -185,7 +186,7 @@ def _panels(size: tuple[float, float], *grid: int, **options: Any) -> tuple[Figu
     return figure, figure.subplots(*grid, **options)
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save_figure(figure: Figure, path: Path) -> Path:
     """Write the picture to ``path``, as given with ``--out``."""
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)

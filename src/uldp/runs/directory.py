@@ -8,7 +8,7 @@
     metrics.jsonl       one line per round
     statement.json      for whom which epsilon holds; statement.txt for people
     result.json         the JSON document of ``uldp run``
-    model.npz           the final parameters; schema.json: how a table becomes features
+    model.npz           the final parameters; schema.json: how a table becomes features; task.json: what is predicted
     private/            for the owner only: checkpoint, transcripts, how long each round took (one user with many
                         records is visible in times, so no file above holds any), keyed digests of who took part and,
                         with secrets from the OS, their key until the run is over

@@ -12,8 +12,10 @@ import hashlib
 import logging
 import os
 import unicodedata
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from typing import Final
 
 import msgspec
@@ -30,20 +32,28 @@ from uldp.runs.files import private_folder, replace_file, reported, seal, stored
 
 LOG: Final = logging.getLogger("uldp.runs")
 STATE: Final = "ULDP_STATE"
+_PROCESS_KEY: Final = os.urandom(32)
 _MAGIC: Final = b"uldp-people-1\n"
 _ID_BYTES: Final = 8
 """Two ids with the same digest make a total too large, never too small; and a million ids fit into 8 MB."""
 
 
 class PeopleDigests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one run: which key they were made with; the ids' digests, sorted and joined; the tables'."""
+    """Of one run: which key they were made with; the ids' digests, sorted and joined; the tables'.
+
+    ``column`` and ``dataset`` are as in :class:`uldp.data.federation.People`.
+    """
 
     key: bytes
     ids: bytes
     tables: frozenset[bytes]
+    column: str = ""
+    dataset: str = ""
 
     def shares_ids(self, other: PeopleDigests) -> bool:
         """Whether somebody is in both."""
+        if self is other and self.ids:
+            return True
         mine, theirs = (np.frombuffer(one.ids, dtype=np.uint64) for one in (self, other))
         return bool(np.intersect1d(mine, theirs, assume_unique=True).size)
 
@@ -57,6 +67,7 @@ def owner_key() -> bytes:
     return stored_key(folder / "people.key")
 
 
+@lru_cache(maxsize=32)  # many runs of one process are about the same people
 def digests_of(people: People, key: bytes) -> PeopleDigests:
     """What may be stored of ``people``."""
 
@@ -65,7 +76,7 @@ def digests_of(people: People, key: bytes) -> PeopleDigests:
 
     ids = {digest(b"id", user.encode(), _ID_BYTES) for user in people.ids}
     tables = frozenset(digest(b"table", table, 16) for table in people.tables)
-    return PeopleDigests(digest(b"key", b"", 16), b"".join(sorted(ids)), tables)
+    return PeopleDigests(digest(b"key", b"", 16), b"".join(sorted(ids)), tables, people.column, people.dataset)
 
 
 def save_people(directory: RunDirectory, people: People | None) -> None:
@@ -101,11 +112,12 @@ def stored_people(directory: RunDirectory) -> PeopleDigests | None:
 
 @dataclass(frozen=True)
 class Population:
-    """The people of one run, as far as they are known."""
+    """The people of one run, as far as they are known: ``people`` of a run in this process, else ``digests``."""
 
     run: str
     experiment: Experiment
-    digests: PeopleDigests | None
+    digests: PeopleDigests | None = None
+    people: People | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, directory: RunDirectory, experiment: Experiment) -> Population:
@@ -117,7 +129,32 @@ class Population:
         data = self.experiment.data
         files = data.silos if isinstance(data.silos, tuple) else ()
         own = ", ".join(sorted({str((self.experiment.base / file).resolve()) for file in files}))
-        return data.population or data.dataset or own
+        return data.population or data.dataset or own or str(data.given)
+
+    @property
+    def dataset(self) -> str:
+        """The built-in data set whose users these are; empty for people who exist."""
+        return self.experiment.data.dataset or (self.digests.dataset if self.digests is not None else "")
+
+    @property
+    def column(self) -> str:
+        """The column that the ids are from."""
+        return (self.digests.column if self.digests is not None else "") or self.experiment.data.user or ""
+
+
+def under_one_key(populations: Sequence[Population]) -> list[Population]:
+    """Populations whose digests can be compared: those in memory get digests under the key of those on disk.
+
+    Without any on disk the key is one of this process, and nothing is written.
+    """
+    key = _PROCESS_KEY
+    if any(one.digests is not None for one in populations) and any(one.people is not None for one in populations):
+        with suppress(UldpError):  # without a state folder the keys differ, and all are added up
+            key = owner_key()
+    return [
+        one if one.people is None else replace(one, digests=digests_of(one.people, key), people=None)
+        for one in populations
+    ]
 
 
 @dataclass(frozen=True)
@@ -133,16 +170,16 @@ def together(one: Population, other: Population) -> Together | None:
     mine, theirs = one.experiment.data, other.experiment.data
     if mine.population and theirs.population and _folded(mine.population) == _folded(theirs.population):
         return Together("data.population is the same in both")
-    if mine.dataset and theirs.dataset:
+    if one.dataset and other.dataset:
         # The people of a built-in data set are dealt out by the simulation: other seeds deal the same records.
-        if mine.dataset == theirs.dataset:
-            return Together(f"both use {mine.dataset}")
-        foreign = [name for name in (mine.dataset, theirs.dataset) if ":" in name]
+        if one.dataset == other.dataset:
+            return Together(f"both use {one.dataset}")
+        foreign = [name for name in (one.dataset, other.dataset) if ":" in name]
         return _doubt(f"{foreign[0]} may hold the records of any other data set") if foreign else None
-    if mine.dataset or theirs.dataset:
+    if one.dataset or other.dataset:
         # A built-in data set beside own tables: what comes with uldp is about nobody whom an owner knows.
-        built_in = one if mine.dataset else other
-        name = str(built_in.experiment.data.dataset)
+        built_in = one if one.dataset else other
+        name = built_in.dataset
         known = datasets().get(name)
         if known is not None and known.files is None:
             return None
@@ -153,7 +190,8 @@ def together(one: Population, other: Population) -> Together | None:
 def _together_in_tables(one: Population, other: Population) -> Together | None:
     for run in (one, other):
         if run.digests is None:
-            return _doubt(f"{run.run} has no (or damaged) digests of its people in its private folder")
+            where = "" if run.experiment.data.given else " in its private folder"
+            return _doubt(f"{run.run} has no (or damaged) digests of its people{where}")
     assert one.digests is not None and other.digests is not None
     if one.digests.key != other.digests.key:
         return _doubt(f"the digests of {one.run} and {other.run} were made with different keys")
@@ -161,7 +199,7 @@ def _together_in_tables(one: Population, other: Population) -> Together | None:
         return Together("some ids are in both")
     if one.digests.tables & other.digests.tables:
         return Together("they have a table in common, but for its ids")
-    if one.experiment.data.user != other.experiment.data.user:
+    if one.column != other.column:
         return _doubt(f"{one.run} and {other.run} have their ids from columns of different names")
     if one.experiment.method.privacy_unit == other.experiment.method.privacy_unit == "client":
         return _doubt(f"{one.run} and {other.run} protect clients, and a client may have other people's records too")

@@ -10,7 +10,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from uldp.experiment.config import Experiment, as_printed
 from uldp.experiment.foreign import authors
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Event, NonPrivate
-from uldp.privacy.ledger import Ledger
+from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.sentences import finite_or_none, guarantee, noise_kind
 from uldp.runs.directory import RunDirectory
-from uldp.runs.people import Population, Together, together
+from uldp.runs.people import Population, Together, together, under_one_key
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class SpentRun:
     no_guarantee: bool
     privacy_unit: str | None
     asserted_by: tuple[str, ...] = ()
+    first: str = ""
+    """The digest of the first release: a directory that was emptied and used again holds another run."""
 
     @classmethod
     def read(cls, path: Path, load: Callable[[RunDirectory], Experiment] = RunDirectory.experiment) -> SpentRun:
@@ -60,16 +62,41 @@ class SpentRun:
             no_guarantee, unit, named = stated.get("epsilon") is None, stated.get("unit"), stated.get("asserted_by")
         unit = unit if isinstance(unit, str) else None
         by = dict.fromkeys([*map(str, named if isinstance(named, list) else []), *authors([experiment])])
+        return cls.of(Population.of(directory, experiment), entries, unit, tuple(by), no_guarantee=no_guarantee)
+
+    @classmethod
+    def of(
+        cls,
+        people: Population,
+        entries: tuple[Entry, ...],
+        unit: str | None,
+        asserted_by: tuple[str, ...] = (),
+        *,
+        no_guarantee: bool = False,
+    ) -> SpentRun:
+        """A run of these people whose ledger holds ``entries``."""
         unbounded: Counter[Event] = Counter({NonPrivate(): len(entries)} if entries else {})
-        ledger = Ledger(experiment.privacy.delta, None, entries)
+        ledger = Ledger(people.experiment.privacy.delta, None, entries)
         released = unbounded if no_guarantee else Counter(dict(ledger.composition()))
         spent = released if unit == "user" else unbounded
         of_client: Counter[Event] = released if unit == "client" else Counter()
-        return cls(Population.of(directory, experiment), rounds, spent, of_client, no_guarantee, unit, tuple(by))
+        rounds = len({entry.round for entry in entries})
+        first = entries[0].content if entries else ""
+        return cls(people, rounds, spent, of_client, no_guarantee, unit, asserted_by, first)
 
     @property
     def experiment(self) -> Experiment:
         return self.people.experiment
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Secret noise is never the same twice; simulated noise is, so there the name of the run counts too."""
+        return self.people.run if self.simulated else "", self.first
+
+    @property
+    def releases(self) -> int:
+        """How many there were."""
+        return max(self.spent.total(), self.of_client.total())
 
     @property
     def simulated(self) -> bool:
@@ -111,6 +138,12 @@ class Group:
             "hashed": any(run.hashed for run in self.runs),
         }
 
+    def epsilon(self, delta: float = 0.0) -> float:
+        """Of a person whose records were in all of these runs, at ``delta``; 0 takes the smallest of the runs."""
+        together: Counter[Event] = sum((run.spent for run in self.runs), Counter())
+        at = delta or min(run.experiment.privacy.delta for run in self.runs)
+        return account(together, at).value if together else 0.0
+
     def joins(self, run: SpentRun) -> Together | None:
         """Why a run belongs here: by what is certain, if anything is; None if its people are in none of these runs."""
         doubt: Together | None = None
@@ -125,7 +158,8 @@ class Group:
 def grouped(runs: Sequence[SpentRun]) -> list[Group]:
     """Runs whose people may be the same, or a chain of such runs, belong together. What is in doubt is added up."""
     groups: list[Group] = []
-    for run in runs:
+    comparable = under_one_key([run.people for run in runs])
+    for run in (replace(run, people=people) for run, people in zip(runs, comparable, strict=True)):
         new, others = Group([run]), []
         for group in groups:
             why = group.joins(run)

@@ -40,6 +40,7 @@ class FittedModel:
     task: Task
     schema: Schema | None
     x: Vector
+    feature_shape: tuple[int, ...] = ()
 
     def module(self) -> nn.Module:
         """A copy of the model with its trained parameters, in evaluation mode."""
@@ -101,20 +102,36 @@ class TrainedModel:
             schema = Schema.from_dict(directory.read_json("schema.json"), location="schema.json")
         return cls(directory, x, schema, load)
 
-    def learner(self) -> TorchLearner:
-        """The run's model, without loading the data it was trained on if the schema says what it needs."""
-        experiment = self.load(self.directory)
-        if self.schema is not None:
-            learner = build_learner(experiment, (len(self.schema.feature_names()),), self.schema.task)
-        else:
+    def learner(self, module: nn.Module | None = None) -> TorchLearner:
+        """The run's model (``module``, where it was handed over), without loading the data that it was trained on."""
+        return self.fitted(module).learner
+
+    def fitted(self, module: nn.Module | None = None) -> FittedModel:
+        """The model with its preprocessing, ready to predict."""
+        experiment, schema = self.load(self.directory), self.schema
+        shape: tuple[int, ...]
+        if schema is not None:
+            shape, task = (len(schema.feature_names()),), schema.task
+        elif self.directory.has("task.json"):
+            shape, task = self._task()
+        else:  # of an earlier version
             federation = load_federation(experiment)
-            learner = build_learner(experiment, federation.feature_shape, federation.task)
+            shape, task = federation.feature_shape, federation.task
+        learner = build_learner(experiment, shape, task, module)
         if learner.dimension != self.x.size:
             raise RunError(
                 f"model.npz holds {self.x.size} parameters, the model has {learner.dimension}",
                 location=str(self.directory.path),
             )
-        return learner
+        return FittedModel(learner, task, schema, self.x, shape)
+
+    def _task(self) -> tuple[tuple[int, ...], Task]:
+        """What the model was trained for."""
+        tree = self.directory.read_json("task.json")
+        try:
+            return tuple(map(int, tree["features"])), Task(**{key: tree[key] for key in tree if key != "features"})
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError("is damaged; restore it", location=str(self.directory.path / "task.json")) from error
 
     def predict(self, table: Path) -> pd.DataFrame:
         """One prediction for each row of a CSV or Parquet file; with classes, their probabilities too."""
@@ -124,7 +141,7 @@ class TrainedModel:
                 "was trained on a data set without a table schema, so a table cannot become its features",
                 location=str(self.directory.path),
             )
-        fitted = FittedModel(self.learner(), schema.task, schema, self.x)
+        fitted = self.fitted()
         if not isinstance(schema.label, ClassLabel):
             return pd.DataFrame({"prediction": fitted.predict(table)})
         classes, scores = schema.label.classes, fitted.scores(table)

@@ -30,7 +30,7 @@ from uldp.privacy.ledger import Ledger
 from uldp.privacy.sentences import finite_or_none, guarantee, noise_kind
 from uldp.protocol.messages import PROTOCOL_VERSION
 from uldp.runs.directory import RunDirectory
-from uldp.runtimes.recording import OnRound, Result
+from uldp.runtimes.result import OnRound, Result
 from uldp.runtimes.simulation import run
 
 SETTINGS = "comparison.json"
@@ -143,47 +143,59 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The methods that were asked for, and what all runs of the folder cost together."""
+class Compared:
+    """The runs of each method, what all runs of the folder cost together, and the folder, where there is one."""
 
     methods: tuple[MethodRuns, ...]
     total: Total
+    folder: RunDirectory | None
 
 
 OnRun = Callable[[Prepared], AbstractContextManager[OnRound | None]]
 """Wraps each run: a progress bar, for instance."""
+Prepare = Callable[[Experiment], Prepared]
 
 
 def compare(
-    experiments: Mapping[str, Sequence[Experiment]], folder: RunDirectory, on_run: OnRun = lambda _: nullcontext()
-) -> Comparison:
+    experiments: Mapping[str, Sequence[Experiment]],
+    folder: RunDirectory | None,
+    on_run: OnRun = lambda _: nullcontext(),
+    in_memory: Prepare | None = None,
+) -> Compared:
     """Run (or resume, or only read) every experiment below ``folder``; experiments are grouped by method.
 
     The first experiment of every method is prepared before the folder is touched, so that what is refused leaves none.
+    Without a folder all runs are in memory. ``in_memory`` prepares experiments whose data or model are.
     """
-    first = _prepared_first(experiments)
-    claimed = _claim(folder, experiments).methods
-    compared = []
+    ready = in_memory or prepare
+    first = _prepared_first(experiments, ready)
+    _check_shared(experiments)
+    claimed = None if folder is None else _claim(folder, experiments).methods
+    series = []
     for name, group in experiments.items():
         results = []
         for experiment in group:
-            directory = RunDirectory(_path(folder, name, experiment.run.seed))
             with error_context(f"method {name}"):
-                prepared = first.pop(name, None) or prepare(experiment)
-                if not directory.begun:
-                    directory = RunDirectory.create(directory.path, experiment)
+                prepared = first.pop(name, None) or ready(experiment)
+                directory = None if folder is None else _directory(folder, name, experiment)
                 with on_run(prepared) as on_round:
                     results.append(run(prepared, directory, on_round))
-            unprotected = bool(
-                prepared.federation.no_guarantee
-            )  # the same for all: it follows from settings that they share
-        compared.append(MethodRuns(name, tuple(results)))
-    found = {name: _assertions(folder, name, experiments) for name in claimed}
+        series.append(MethodRuns(name, tuple(results)))
+    if folder is None:
+        return Compared(tuple(series), _total_in_memory(series, group[0]), None)
+    found = {name: _assertions(folder, name, experiments) for name in claimed or ()}
+    # The same for all methods: it follows from settings that they share.
+    unprotected = bool(prepared.federation.no_guarantee)
     protected = {} if unprotected else {name: by for name, by in found.items() if by is not None}
-    return Comparison(tuple(compared), _total(folder, group[0], protected))
+    return Compared(tuple(series), _total(folder, group[0], protected), folder)
 
 
-def _prepared_first(experiments: Mapping[str, Sequence[Experiment]]) -> dict[str, Prepared]:
+def _directory(folder: RunDirectory, name: str, experiment: Experiment) -> RunDirectory:
+    directory = RunDirectory(_path(folder, name, experiment.run.seed))
+    return directory if directory.begun else RunDirectory.create(directory.path, experiment)
+
+
+def _prepared_first(experiments: Mapping[str, Sequence[Experiment]], prepare: Prepare) -> dict[str, Prepared]:
     """Every method's first experiment, ready to run. They share one copy of the records."""
     ready: dict[str, Prepared] = {}
     for name, group in experiments.items():
@@ -215,18 +227,38 @@ def _assertions(
     return tuple(map(str, by)) if stated.get("unit") == "user" and isinstance(by, list) else None
 
 
+Released = Counter[tuple[str, frozenset[tuple[Event, int]]]]
+"""How many runs of which method released what, by their ledgers."""
+
+
 def _total(folder: RunDirectory, experiment: Experiment, protected: Mapping[str, tuple[str, ...]]) -> Total:
     """Over all runs that the folder's settings name, finished or not: what was released stays released."""
-    delta = experiment.privacy.delta
-    # How many runs of which method released what, by their ledgers.
-    released: Counter[tuple[str, frozenset[tuple[Event, int]]]] = Counter()
+    released: Released = Counter()
     for name, digests in _read_settings(folder).methods.items():
         for repeat in range(len(digests)):
             directory = RunDirectory(_path(folder, name, experiment.run.seed + repeat))
             if entries := directory.log.ledger_entries() if directory.begun else ():
-                released[name, frozenset(Ledger(delta, None, entries).composition().items())] += 1
-    private: Counter[Event] = Counter()
-    counted: Counter[str] = Counter()
+                ledger = Ledger(experiment.privacy.delta, None, entries)
+                released[name, frozenset(ledger.composition().items())] += 1
+    return _added_up(released, protected, experiment)
+
+
+def _total_in_memory(series: Sequence[MethodRuns], experiment: Experiment) -> Total:
+    released: Released = Counter()
+    for one in series:
+        for result in one.results:
+            ledger = Ledger(experiment.privacy.delta, None, result.entries)
+            released[one.method, frozenset(ledger.composition().items())] += 1
+    protected = {
+        one.method: one.results[0].statement.asserted_by
+        for one in series
+        if one.privacy_unit == "user" and not one.results[0].statement.no_guarantee
+    }
+    return _added_up(released, protected, experiment)
+
+
+def _added_up(released: Released, protected: Mapping[str, tuple[str, ...]], experiment: Experiment) -> Total:
+    delta, private, counted = experiment.privacy.delta, Counter[Event](), Counter[str]()
     for (name, events), count in released.items():
         if name in protected and math.isfinite(account(dict(events), delta).value):
             counted[name] += count
@@ -240,11 +272,16 @@ def _total(folder: RunDirectory, experiment: Experiment, protected: Mapping[str,
 
 
 def _path(folder: RunDirectory, method: str, seed: int) -> Path:
-    return folder.path / method.replace(":", "-") / f"seed-{seed}"
+    return folder.path / folder_name(method) / f"seed-{seed}"
 
 
-def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]) -> Settings:
-    """Take an empty folder, or one that was begun with the same settings; methods and seeds may be added to it."""
+def folder_name(method: str) -> str:
+    """The folder of a method's runs."""
+    return method.replace(":", "-").replace("/", "-")
+
+
+def _check_shared(experiments: Mapping[str, Sequence[Experiment]]) -> tuple[str, float | None]:
+    """A fingerprint of what the methods share, and the noise multiplier of those that have one."""
     firsts = [group[0] for group in experiments.values()]
     shared = {_shared_digest(one) for one in firsts}
     noises = {
@@ -252,15 +289,21 @@ def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]
     }
     if len(shared) != 1 or len(noises) > 1:
         raise ConfigError("the methods of a comparison may differ in [method] only", location="comparison")
+    return shared.pop(), next(iter(noises), None)
+
+
+def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]) -> Settings:
+    """Take an empty folder, or one that was begun with the same settings; methods and seeds may be added to it."""
+    shared, noise = _check_shared(experiments)
     digests = {name: [experiment.digest() for experiment in group] for name, group in experiments.items()}
-    wanted = Settings(shared.pop(), digests, next(iter(noises), None))
+    wanted = Settings(shared, digests, noise)
     if not folder.has(SETTINGS):
         RunDirectory.check_free(folder.path)
         folder.make()
         folder.write_json(SETTINGS, msgspec.to_builtins(wanted))
         return wanted
     begun = _read_settings(folder)
-    differ = begun.shared != wanted.shared or (bool(noises) and begun.noise not in (None, wanted.noise))
+    differ = begun.shared != shared or (noise is not None and begun.noise not in (None, noise))
     for name, planned in wanted.methods.items():  # the seeds that both have
         differ |= any(one != other for one, other in zip(begun.methods.get(name, []), planned, strict=False))
     if differ:
@@ -268,7 +311,7 @@ def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]
         raise RunError(why, location=str(folder.path), value=str(folder.path))
     known = {**wanted.methods, **begun.methods}
     methods = {name: max(digests, wanted.methods.get(name, []), key=len) for name, digests in known.items()}
-    grown = Settings(begun.shared, methods, begun.noise if begun.noise is not None else wanted.noise)
+    grown = Settings(begun.shared, methods, begun.noise if begun.noise is not None else noise)
     if grown != begun:
         folder.write_json(SETTINGS, msgspec.to_builtins(grown))
     return grown

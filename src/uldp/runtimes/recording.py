@@ -9,212 +9,33 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from itertools import count
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from uldp.errors import ModelError, RunError
 from uldp.experiment.build import Prepared
-from uldp.privacy.accountants import Composition
 from uldp.privacy.ledger import Ledger
-from uldp.privacy.sentences import finite_or_none, guarantee, noise_kind, show_epsilon
-from uldp.privacy.statement import Statement, compose
-from uldp.reports import statement as rendering
+from uldp.privacy.sentences import guarantee, noise_kind
+from uldp.privacy.statement import compose
 from uldp.rng import Secrets
+from uldp.runs import spending
 from uldp.runs.directory import RunDirectory
-from uldp.runs.people import save_people
+from uldp.runs.people import Population, save_people
 from uldp.runs.records import Checkpoint
+from uldp.runs.totals import SpentRun
+from uldp.runtimes.result import OnRound, Result, RoundReport, write_result
 from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession, Stage
 from uldp.vectors import Vector
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from torch import nn
-
-    from uldp.data.federation import FloatArray
-    from uldp.data.files import Table
-    from uldp.runs.trained import FittedModel
-
 PROBES: Final = 64
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """What is known after a round; handed to ``on_round``.
-
-    Args:
-        round: The round, from 1.
-        rounds: How many there will be.
-        metrics: Of the model on the test set, by name.
-        epsilon: Spent so far, against anyone who sees the released models.
-        seconds: Since the run began or was resumed.
-        missing: The silos that the round had to do without.
-        noise: ``simulated`` where whoever knows the seed can compute the noise; else ``secret``.
-        guarantee: What ``epsilon`` means, in words.
-
-    Example:
-        >>> RoundReport(1, 10, {"accuracy": 0.5}, 0.75, 0.1).shown_epsilon
-        '0.75 (simulated noise)'
-    """
-
-    round: int
-    rounds: int
-    metrics: Mapping[str, float]
-    epsilon: float
-    seconds: float
-    missing: tuple[str, ...] = ()
-    noise: str = "simulated"
-    guarantee: str = ""
-
-    @property
-    def shown_epsilon(self) -> str:
-        """Epsilon so far, for people."""
-        simulated = self.noise == "simulated" and math.isfinite(self.epsilon)
-        return show_epsilon(self.epsilon) + (" (simulated noise)" if simulated else "")
-
-    def to_json(self) -> dict[str, Any]:
-        """What may be shown of it. The time is not: one user with many records is visible in it."""
-        privacy = {"epsilon": finite_or_none(self.epsilon), "noise": self.noise, "guarantee": self.guarantee}
-        line = {"round": self.round, "metrics": dict(self.metrics), "privacy": privacy}
-        return {**line, "missing": list(self.missing)} if self.missing else line
-
-    @classmethod
-    def from_json(cls, line: dict[str, Any], rounds: int, seconds: float = 0.0) -> RoundReport:
-        try:
-            privacy = line["privacy"]
-            epsilon = math.inf if privacy["epsilon"] is None else float(privacy["epsilon"])
-            metrics = {str(name): float(value) for name, value in line["metrics"].items()}
-            missing = tuple(str(name) for name in line.get("missing", ()))
-            words = (str(privacy["noise"]), str(privacy["guarantee"]))
-            return cls(int(line["round"]), rounds, metrics, epsilon, seconds, missing, *words)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RunError(f"cannot read the metrics {line!r}", location="metrics.jsonl") from error
-
-
-@dataclass(frozen=True, repr=False)
-class Result:
-    """A trained model with its test metrics and its privacy statement. Returned by :func:`uldp.run`.
-
-    Args:
-        dataset: The name of the data.
-        method: The name of the method.
-        model: The model's parameters, a flat vector.
-        reports: A report per round.
-        statement: Which epsilon holds against which adversary.
-        saturated: Coordinates that were cut off at the encoding's range, by methods without a guarantee.
-        left_out: Rows that were not finite and counted as zero.
-        seconds: Of the whole run.
-        run: The run directory, where there is one.
-        released: The events of the ledger, for adding up several runs.
-        fitted: The model with its preprocessing, ready to predict.
-        complete: Whether all rounds were trained.
-        total: Epsilon of everything that this Python process released about these people, where it is known.
-        continuation: Trains the rounds that are missing, see :meth:`resume`.
-
-    Example:
-        >>> from uldp import Experiment, run
-        >>> experiment = Experiment.from_tree({
-        ...     "data": {"dataset": "synthetic", "users": 20, "options": {"records": 200}},
-        ...     "method": {"name": "uldp-avg", "rounds": 2}, "privacy": {"noise_multiplier": 5.0}})
-        >>> result = run(experiment)
-        >>> result.rounds, round(result.epsilon, 2), sorted(result.metrics)
-        (2, 1.06, ['accuracy', 'loss', 'roc_auc'])
-    """
-
-    dataset: str
-    method: str
-    model: Vector
-    reports: tuple[RoundReport, ...]
-    statement: Statement
-    saturated: int
-    left_out: int
-    seconds: float
-    run: str | None = None
-    released: Composition = field(default_factory=dict)
-    fitted: FittedModel | None = field(default=None, compare=False)
-    complete: bool = True
-    total: float | None = None
-    continuation: Callable[[], Result] | None = field(default=None, compare=False)
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """Test metrics of the final model."""
-        return self.reports[-1].metrics if self.reports else {}
-
-    @property
-    def epsilon(self) -> float:
-        return self.statement.epsilon
-
-    @property
-    def history(self) -> pd.DataFrame:
-        """Metrics and epsilon after every round, as a data frame."""
-        import pandas as pd
-
-        rows = [{"round": one.round, **one.metrics, "epsilon": one.epsilon} for one in self.reports]
-        return pd.DataFrame(rows, columns=None if rows else ["round", "epsilon"]).set_index("round")
-
-    def module(self) -> nn.Module:
-        """The trained ``nn.Module``, in evaluation mode. It wants features as the schema makes them."""
-        return self._fitted.module()
-
-    def predict(self, data: Table | FloatArray) -> npt.NDArray[Any]:
-        """The likeliest class, or the number, for each row of a data frame, a file, or an array of features."""
-        return self._fitted.predict(data)
-
-    def predict_proba(self, data: Table | FloatArray) -> npt.NDArray[np.float64]:
-        """(rows, classes): the probability of each class, in the order of the schema."""
-        return self._fitted.predict_proba(data)
-
-    @property
-    def _fitted(self) -> FittedModel:
-        if self.fitted is None:
-            raise RunError("this result was read without its model", location="result")
-        return self.fitted
-
-    def resume(self) -> Result:
-        """Train the rounds that are missing after an interruption or a callback's stop."""
-        if self.complete or self.continuation is None:
-            raise RunError(f"all {self.rounds} rounds were trained; there is nothing to resume", location="result")
-        return self.continuation()
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds were trained."""
-        return self.reports[-1].round if self.reports else 0
-
-    def __repr__(self) -> str:
-        metrics = "".join(f"{name} {value:.4g}, " for name, value in self.metrics.items())
-        return f"<Result: {self.method} on {self.dataset}, {self.rounds} rounds, {metrics}{self.statement.headline()}>"
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        rows = "".join(f"<tr><td>{escape(name)}</td><td>{value:.4g}</td></tr>" for name, value in self.metrics.items())
-        total = "" if self.total is None else f"<p>All runs of this process: epsilon {show_epsilon(self.total)}</p>"
-        title = f"{self.method} on {self.dataset}, {self.rounds} rounds"
-        return f"<b>{escape(title)}</b><table>{rows}</table><p>{escape(self.statement.headline())}</p>{total}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The document of ``uldp run --json``. Epsilon is in the statement only, beside what it means; there is no
-        time in it, for the document may be shown."""
-        return {
-            "run": self.run,
-            "dataset": self.dataset,
-            "method": self.method,
-            "rounds": self.rounds,
-            "metrics": dict(self.metrics),
-            "saturated": self.saturated,
-            "statement": self.statement.to_json(),
-        }
-
-
-OnRound = Callable[[RoundReport], object]
-"""Called after every round; training ends there if it returns True."""
+_NUMBERS: Final = count(1)
+"""Of runs in memory."""
 
 
 @contextmanager
@@ -281,6 +102,10 @@ class RecordedRun(ABC):
         self._left_out_before = 0
         self._missing: tuple[str, ...] = ()
         self._stopped = False
+        self._begun = self._within_round = False
+        self._over: Result | None = None
+        where = f"run {next(_NUMBERS)} of this process" if directory is None else str(directory.path.resolve())
+        self._people = Population(where, prepared.experiment, people=prepared.federation.people)
         shape = (PROBES, *prepared.federation.feature_shape)
         self._probe = prepared.streams.child("probe").generator().uniform(-1, 1, shape).astype(np.float32)
 
@@ -293,17 +118,27 @@ class RecordedRun(ABC):
         """One request to all silos and their responses; False when the experiment is over."""
 
     def go(self) -> Result:
-        """Run to the end, or until ``on_round`` returns True; then it can be called again."""
+        """Run to the end, or until ``on_round`` returns True; then it can be called again.
+
+        A run in memory begins once: to begin again would be another run, with other noise.
+        """
+        if self._over is not None and self._directory is None:
+            return self._over
+        if self._within_round and self._directory is None:
+            raise RunError("was cut short within a round, and without a directory that is its end", location="result")
         alone = self._directory.locked() if self._directory else nullcontext()
         with torch_threads(self._prepared.experiment.run.threads), alone:
-            if self._directory is not None or not self._stopped:
+            if self._directory is not None or not self._begun:
+                self._within_round = True
                 self._begin()
+                self._begun = True
+                self._within_round = False
             self._stopped = False
             self._check_model(self._server.model, "before training")
             self._train()
             if self._stopped and self._server.round < self._prepared.plan.rounds:
-                return self._result()
-            result = self._finish()
+                return replace(self._result(), continuation=self.go)
+            self._over = result = self._finish()
             self._close_silos()
             return result
 
@@ -332,12 +167,14 @@ class RecordedRun(ABC):
 
     def _train(self) -> None:
         began = time.perf_counter()
+        self._within_round = True
         while self._server.stage is Stage.COLLECTED or (not self._server.over and self._exchange()):
             if self._server.stage is not Stage.COLLECTED:
                 continue
             entry = self._server.charge()
             if entry is not None and self._directory is not None:
                 self._directory.log.append_ledger(entry)
+            self._charge_process()
             self._missing = self._server.absent
             self._server.advance()
             self._check_model(self._server.model, f"after round {self._server.round}")
@@ -346,6 +183,25 @@ class RecordedRun(ABC):
             began = now
             if self._stopped:
                 return
+            self._within_round = True
+        self._within_round = False
+
+    def _charge_process(self) -> None:
+        """Add this run to what this Python process has released about its people."""
+        if (spent := self._spent()) is not None:
+            spending.charge(spent)
+
+    def _spent(self) -> SpentRun | None:
+        """All that was released so far; None at a server, which knows nobody's ids."""
+        if self._silos is None:
+            return None
+        prepared, entries = self._prepared, self._server.ledger.entries
+        unit, by, void = (
+            prepared.plan.release.privacy_unit,
+            prepared.background.asserted_by,
+            bool(prepared.no_guarantee),
+        )
+        return SpentRun.of(self._people, entries, unit, by, no_guarantee=void)
 
     def _checkpoint(self) -> None:
         if self._directory is None:
@@ -382,6 +238,7 @@ class RecordedRun(ABC):
         if self._directory is not None:
             self._directory.log.append_time(report.round, seconds)
             self._directory.log.append_metrics(report.to_json())
+        self._within_round = False
         if self._on_round is not None:
             self._stopped = self._on_round(report) is True
 
@@ -431,6 +288,7 @@ class RecordedRun(ABC):
         about = (plan.release, plan.disclosure, self._server.ledger, background)
         summary = compose(*about, simulated=simulated, together=self._silos is not None, heard=self._server.heard)
         federation = self._prepared.federation
+        described = federation.task, federation.schema
         return Result(
             dataset=self._prepared.federation.name,
             method=self._prepared.experiment.method_name,
@@ -441,25 +299,20 @@ class RecordedRun(ABC):
             left_out=self._left_out,
             seconds=self._seconds,
             run=None if self._directory is None else str(self._directory.path),
-            released=self._server.ledger.composition(),
-            fitted=FittedModel(self._learner, federation.task, federation.schema, self._server.model),
+            entries=self._server.ledger.entries,
+            spent=self._spent(),
+            fitted=FittedModel(self._learner, *described, self._server.model, federation.feature_shape),
             complete=self._server.round >= plan.rounds,
         )
 
     def _finish(self) -> Result:
         self._add_holdout()
+        self._charge_process()
         result = self._result()
-        summary = result.statement
         if self._directory is not None:
-            schema = self._prepared.federation.schema
-            self._directory.save_model(result.model, None if schema is None else schema.to_dict())
             if not self._directory.finished:
                 self._checkpoint()  # of the end: who reads the run again computes nothing, and finds the same times
-                self._directory.write_json("statement.json", summary.to_json())
-                self._directory.write_text("statement.txt", "\n".join(rendering.text(summary)) + "\n")
-                title = f"Privacy of {result.method} on {result.dataset}"
-                self._directory.write_text("statement.html", rendering.page(summary, title))
-                self._directory.write_json("result.json", result.to_json())
+            write_result(self._directory, result)
         return result
 
     def _close_silos(self) -> None:

@@ -20,7 +20,8 @@ from uldp.errors import BudgetExhausted, MessageRefused, RunError, located, requ
 from uldp.experiment.build import Prepared
 from uldp.privacy.ledger import Ledger
 from uldp.runs.directory import RunDirectory
-from uldp.runtimes.recording import OnRound, RecordedRun, Result
+from uldp.runtimes.recording import RecordedRun
+from uldp.runtimes.result import OnRound, Result
 from uldp.sessions.server import ServerSession, Stage
 from uldp.vectors import Vector
 

@@ -16,11 +16,11 @@ from uldp.data.federation import Federation, SiloData
 from uldp.errors import ConfigError
 from uldp.experiment.build import Prepared, prepare
 from uldp.experiment.config import Experiment
-from uldp.privacy.accountants import Composition
 from uldp.privacy.ledger import Ledger
 from uldp.rng import Secrets
 from uldp.runs.directory import RunDirectory
-from uldp.runtimes.recording import OnRound, RecordedRun, Result, Silos
+from uldp.runtimes.recording import RecordedRun, Silos
+from uldp.runtimes.result import OnRound, Result
 from uldp.runtimes.transcript import SERVER, SHUFFLER, Record
 from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession, Stage
@@ -149,11 +149,6 @@ class LocalRun(RecordedRun):
         self._record = record or (lambda receiver, sender, message: None)
         self._here = silos
         self._shuffler: Shuffler | None = None
-
-    @property
-    def released(self) -> Composition:
-        """All that was released so far."""
-        return self._server.ledger.composition()
 
     def _make_parties(self, x: Vector, ledger: Ledger) -> None:
         plan, secrets = simulated_plan(self._prepared, self._secrets), self._secrets

@@ -25,7 +25,7 @@ from uldp.runtimes.flower.internals import NOT_ADMITTED, check_installed
 from uldp.runtimes.flower.processes import Address, Home, NodeSide, Security, SuperLink, SuperNode, connection_problem
 from uldp.runtimes.flower.transport import Exchange, FlowerTransport
 from uldp.runtimes.policy import Policy
-from uldp.runtimes.recording import OnRound, Result
+from uldp.runtimes.result import OnRound, Result
 from uldp.runtimes.serving import FailedResponse, Patience, ServedRun
 from uldp.runtimes.silo_process import SiloProcess
 from uldp.runtimes.temporary import TemporaryFolder

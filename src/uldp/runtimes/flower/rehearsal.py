@@ -29,7 +29,7 @@ from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.child import Child
 from uldp.runtimes.flower.internals import check_installed
 from uldp.runtimes.flower.processes import Address, free_port
-from uldp.runtimes.recording import Result
+from uldp.runtimes.result import Result
 from uldp.runtimes.simulation import run as run_local
 from uldp.vectors import Vector
 

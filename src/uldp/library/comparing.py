@@ -1,0 +1,309 @@
+"""Several methods on the same people and seeds: a data frame, a figure, and what all runs cost together."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from uldp.errors import ConfigError, error_context, shown
+from uldp.experiment.build import Prepared
+from uldp.experiment.config import Experiment
+from uldp.library.arguments import Request, Settings, method_name
+from uldp.library.progress import progress_bar
+from uldp.library.training import checked_path, warnings_after, warnings_before
+from uldp.limits import MAX_REPEATS, check_whole
+from uldp.methods.base import Method, settings
+from uldp.privacy.sentences import NOT_SECRET, show_epsilon
+from uldp.reports.figures import comparison_figure, save_figure
+from uldp.runs.directory import RunDirectory
+from uldp.runtimes import compare as runtime
+from uldp.runtimes.compare import MethodRuns, OnRun, Total
+from uldp.runtimes.result import OnRound, Result, checked_metric, metric_names
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from uldp.library.arguments import Silos
+
+Methods = Sequence[Method | str] | Mapping[str, Method | str]
+Warn = Callable[[str], object]
+
+
+def compare(
+    silos: Silos,
+    methods: Methods,
+    *,
+    repeats: int = 1,
+    directory: Path | str | None = None,
+    progress: bool | None = None,
+    **what: Unpack[Settings],
+) -> Comparison:
+    """Train several methods on the same people, with the same budget and the same seeds.
+
+    On your own data every run is a release: the comparison's ``total`` says what all of them cost together.
+
+    Args:
+        silos: As for :func:`train`.
+        methods: Names or :class:`uldp.Method` objects; or a mapping from what you call them.
+        repeats: How many seeds for each method, from ``seed`` up.
+        directory: A folder with one run directory per method and seed. What it holds already is not trained again, and
+            methods and seeds can be added.
+        progress: Whether to show a progress bar; by default in terminals and notebooks.
+        what: As for :func:`train`, without ``method``.
+
+    Returns:
+        The results: a data frame (``frame``), a figure (``plot()``), and all results by method (``results``).
+
+    Raises:
+        InputError: Arguments, data or model are wrong; nothing was trained.
+
+    Example:
+        >>> comparison = compare("synthetic", ["uldp-avg", "uldp-sgd"], noise_multiplier=5.0, rounds=2)
+        >>> list(comparison.frame.index), round(comparison.total.epsilon, 2)
+        (['uldp-avg', 'uldp-sgd'], 1.55)
+    """
+    check_whole(repeats, 1, MAX_REPEATS, "repeats")
+    if "method" in what:
+        raise ConfigError("name the methods in `methods`", location="method")
+    labelled = _labelled(methods)
+    experiments: dict[str, list[Experiment]] = {}
+    base = None if isinstance(silos, str) else Request.of(silos, what, "compare")
+    for name, method in labelled.items():
+        with error_context(f"method {name}"):
+            request = base.with_method(method) if base else Request.of(silos, {**what, "method": method}, "compare")
+        first = request.experiment
+        experiments[name] = [first.with_seed(first.run.seed + repeat) for repeat in range(repeats)]
+    folder = None if directory is None else RunDirectory(checked_path(directory))
+    return compared(experiments, folder, request, progress)
+
+
+def compared(
+    experiments: Mapping[str, Sequence[Experiment]],
+    folder: RunDirectory | None,
+    request: Request | None = None,
+    progress: bool | None = None,
+    warn: Warn | None = None,
+) -> Comparison:
+    """The comparison of these experiments, grouped by what their methods are called."""
+    say = warn or _warn
+    found = runtime.compare(experiments, folder, _shown(progress, say), None if request is None else request.prepare)
+    for series in found.methods:
+        for experiment, result in zip(experiments[series.method], series.results, strict=True):
+            for text in warnings_after(result, experiment.method.rounds):
+                say(f"{series.method} seed {experiment.run.seed}: {text}")
+    comparison = Comparison(found.methods, found.total, None if folder is None else str(folder.path))
+    if folder is not None:
+        if comparison.metrics:
+            comparison.picture = save_figure(comparison.plot(), folder.path / "comparison.png")
+        folder.write_json("result.json", comparison.to_json())
+    return comparison
+
+
+def _warn(text: str) -> None:
+    import warnings
+
+    warnings.warn(text, stacklevel=4)
+
+
+def _shown(progress: bool | None, warn: Warn) -> OnRun:
+    """Before each run its warnings, each once; then its progress."""
+    said: set[str] = set()
+
+    @contextmanager
+    def shown_run(prepared: Prepared) -> Iterator[OnRound | None]:
+        for text in warnings_before(prepared):
+            if text not in said:
+                warn(text)
+            said.add(text)
+        experiment = prepared.experiment
+        label = f"{experiment.method_name} seed {experiment.run.seed}"
+        with progress_bar(label, experiment.method.rounds, progress) as bar:
+            yield bar
+
+    return shown_run
+
+
+def _labelled(methods: Methods) -> dict[str, Method | str]:
+    """The methods by what they are called: their names, with the settings in which namesakes differ."""
+    if isinstance(methods, Mapping):
+        labelled = {str(name): method for name, method in methods.items()}
+    elif isinstance(methods, str | Method) or not isinstance(methods, Sequence):
+        raise ConfigError(f"a list of names or uldp.Method objects, not {shown(methods)}", location="methods")
+    else:
+        names = [method_name(method) for method in methods]
+        times = Counter(names)
+        alike = {name: [m for m, n in zip(methods, names, strict=True) if n == name] for name in times}
+        labels = [_told_apart(m, n, alike[n]) for m, n in zip(methods, names, strict=True)]
+        if twice := [label for label, times in Counter(labels).items() if times > 1]:
+            raise ConfigError(f"{twice[0]} is there twice; name each method once", location="methods")
+        labelled = dict(zip(labels, methods, strict=True))
+    if not labelled:
+        raise ConfigError("name at least one method", location="methods")
+    if len({runtime.folder_name(name) for name in labelled}) < len(labelled):
+        raise ConfigError("names must differ in more than ':' and '/'", location="methods")
+    return labelled
+
+
+def _told_apart(method: Method | str, name: str, alike: Sequence[Method | str]) -> str:
+    """``uldp-avg clip=0.1`` beside ``uldp-avg clip=0.5``."""
+    if isinstance(method, str) or len(alike) == 1:
+        return name
+    others = [other for other in alike if isinstance(other, Method)]
+    own = {key: getattr(method, key) for key in settings(type(method))}
+    differ = [key for key, value in own.items() if any(getattr(other, key) != value for other in others)]
+    return " ".join([name, *(f"{key}={own[key]:g}" if _is_number(own[key]) else f"{key}={own[key]}" for key in differ)])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(repr=False)
+class Comparison:
+    """Several methods side by side. Made by :func:`compare`; shown as a table in a notebook.
+
+    Args:
+        methods: The runs of each method.
+        total: What all runs cost together (of the whole folder, where there is one).
+        folder: Where the run directories are.
+        picture: The file of the figure, where there is one.
+
+    Example:
+        >>> comparison = compare("synthetic", {"all": "uldp-avg", "weighted": "uldp-avg-w"}, epsilon=3.0, rounds=2)
+        >>> comparison.results["weighted"][0].method, "accuracy" in comparison.frame.columns
+        ('uldp-avg-w', True)
+    """
+
+    methods: tuple[MethodRuns, ...]
+    total: Total
+    folder: str | None = None
+    picture: Path | None = None
+
+    @property
+    def results(self) -> dict[str, tuple[Result, ...]]:
+        """The results of each method, one per seed."""
+        return {series.method: series.results for series in self.methods}
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """The names of the metrics, the first one first."""
+        return metric_names(self.methods[0].metrics)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One row per method: metrics (mean over the seeds; with several also ``_std``), epsilon, server's epsilon."""
+        import pandas as pd
+
+        rows = []
+        for series in self.methods:
+            row: dict[str, Any] = {"method": series.method}
+            for name in self.metrics:
+                mean, deviation = series.metrics.get(name, (math.nan, None))
+                row |= {name: mean} | ({} if deviation is None else {f"{name}_std": deviation})
+            spent = {
+                "epsilon": series.epsilon,
+                "server_epsilon": series.server_epsilon,
+                "privacy_unit": series.privacy_unit,
+            }
+            rows.append(row | spent | {"seconds": series.seconds})
+        return pd.DataFrame(rows).set_index("method")
+
+    def plot(self, metric: str = "") -> Figure:
+        """Test metric (mean, and a band of one standard deviation) and epsilon over the rounds."""
+        return comparison_figure(self.methods, checked_metric(metric, self.methods[0].metrics))
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table for people, without its head."""
+        rows = []
+        for series in self.methods:
+            values = [_cell(series.metrics.get(name)) for name in self.metrics]
+            unit = f" ({series.privacy_unit})" if series.privacy_unit in ("record", "client") else ""
+            epsilon, server = show_epsilon(series.epsilon), show_epsilon(series.server_epsilon) + series.server_mark
+            rows.append((series.method, *values, epsilon + unit, server + unit, f"{series.seconds:.1f} s"))
+        return rows
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        return ("method", *self.metrics, "epsilon", "server", "time per run")
+
+    @property
+    def title(self) -> str:
+        first, repeats = self.methods[0].results[0], len(self.methods[0].results)
+        seeds = "1 seed" if repeats == 1 else f"{repeats} seeds, mean and standard deviation"
+        return f"{first.dataset}: {first.rounds} rounds, {seeds}"
+
+    def notes(self) -> list[str]:
+        """What must stand beside the table."""
+        found, units = [], {series.privacy_unit for series in self.methods}
+        if self.total.simulated and any(series.results[0].statement.holds for series in self.methods):
+            found.append(f"{NOT_SECRET}.")
+        by = {name for series in self.methods for name in series.results[0].statement.asserted_by}
+        if by := by | set(self.total.asserted_by):
+            found.append(f"Asserted by {', '.join(sorted(by))}, not proven by uldp.")
+        if units != {"client"}:
+            found.append(
+                "epsilon is towards anyone who sees the released models of one run; server is towards the server."
+            )
+        if "client" in units:
+            found.append(
+                "(client): a client's, whose values are perturbed before anybody sees them; epsilon is everybody's, "
+                "server is less only behind a shuffler."
+            )
+        if any(series.server_mark for series in self.methods):
+            found.append("* of the noised numbers: the server also sees record counts, and no epsilon covers those.")
+        return found
+
+    def together(self) -> str:
+        """What all runs cost together, in words."""
+        total = self.total
+        if not total.private_runs:
+            return "None of these runs protects a whole person: the total is infinite."
+        if total.private_runs == 1:
+            text = "Each further run on the same data adds to this epsilon, and choosing among the results does too."
+        else:
+            runs = f"{total.private_runs} private runs" + (f" in {self.folder}" if self.folder else "")
+            text = (
+                f"{f'On real data the {runs} would' if total.simulated else f'The {runs}'} together cost epsilon "
+                f"{show_epsilon(total.private_epsilon)} (towards anyone who sees all models, at the same delta), not "
+                "the epsilon of one: repeated training adds up, and choosing among the results does too."
+            )
+        if total.private_runs < total.runs:
+            text += " The other runs protect no whole person: with them the total is infinite."
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``uldp compare --json``."""
+        return {
+            "results": [series.to_json() for series in self.methods],
+            "total": self.total.to_json(),
+            "figure": None if self.picture is None else str(self.picture),
+            "folder": self.folder,
+        }
+
+    def __repr__(self) -> str:
+        shown = "; ".join(", ".join(filter(None, row)) for row in self.rows())
+        return f"<Comparison: {self.title}: {shown}>"
+
+    def __str__(self) -> str:
+        return "\n".join([self.title, self.frame.to_string(), *self.notes(), self.together()])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.head)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows())
+        lines = "".join(f"<p>{escape(line)}</p>" for line in [*self.notes(), self.together()])
+        return f"<b>{escape(self.title)}</b><table><tr>{head}</tr>{body}</table>{lines}"
+
+
+def _cell(value: tuple[float, float | None] | None) -> str:
+    if value is None:
+        return ""
+    mean, deviation = value
+    return f"{mean:.4f}" if deviation is None else f"{mean:.4f} ± {deviation:.4f}"

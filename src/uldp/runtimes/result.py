@@ -1,0 +1,331 @@
+"""What training gives: a report after every round, and at the end a model with its metrics and its statement."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.errors import ConfigError, RunError, shown
+from uldp.privacy.ledger import Entry
+from uldp.privacy.sentences import finite_or_none, show_epsilon
+from uldp.privacy.statement import Statement
+from uldp.reports import statement as rendering
+from uldp.runs import spending
+from uldp.runs.directory import RunDirectory
+from uldp.runs.people import save_people
+from uldp.runs.totals import SpentRun
+from uldp.vectors import Vector
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from torch import nn
+
+    from uldp.data.federation import FloatArray
+    from uldp.data.files import Table
+    from uldp.runs.trained import FittedModel
+
+METRIC_ORDER: Final = ("accuracy", "c_index", "roc_auc", "r2", "mae", "loss")
+
+
+def metric_names(metrics: Mapping[str, object]) -> list[str]:
+    """Metrics in the order in which people want them; the first one where there is room for one.
+
+    What silos measured on their hold-out people comes last: only the last round has it.
+
+    >>> metric_names({"loss": 0.3, "roc_auc": 0.9, "accuracy": 0.8})
+    ['accuracy', 'roc_auc', 'loss']
+    """
+
+    def position(name: str) -> tuple[bool, int, str]:
+        return name.startswith("holdout_"), METRIC_ORDER.index(name) if name in METRIC_ORDER else -1, name
+
+    return sorted(metrics, key=position)
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What is known after a round; handed to ``on_round``.
+
+    Args:
+        round: The round, from 1.
+        rounds: How many there will be.
+        metrics: Of the model on the test set, by name.
+        epsilon: Spent so far, against anyone who sees the released models.
+        seconds: Since the run began or was resumed.
+        missing: The silos that the round had to do without.
+        noise: ``simulated`` where whoever knows the seed can compute the noise; else ``secret``.
+        guarantee: What ``epsilon`` means, in words.
+
+    Example:
+        >>> RoundReport(1, 10, {"accuracy": 0.5}, 0.75, 0.1).shown_epsilon
+        '0.75 (simulated noise)'
+    """
+
+    round: int
+    rounds: int
+    metrics: Mapping[str, float]
+    epsilon: float
+    seconds: float
+    missing: tuple[str, ...] = ()
+    noise: str = "simulated"
+    guarantee: str = ""
+
+    @property
+    def shown_epsilon(self) -> str:
+        """Epsilon so far, for people."""
+        simulated = self.noise == "simulated" and math.isfinite(self.epsilon)
+        return show_epsilon(self.epsilon) + (" (simulated noise)" if simulated else "")
+
+    @property
+    def shown_metric(self) -> str:
+        """The metric that is shown where there is room for one; empty if there is none."""
+        return "".join(f"{name} {self.metrics[name]:.4g}" for name in metric_names(self.metrics)[:1])
+
+    def to_json(self) -> dict[str, Any]:
+        """What may be shown of it. The time is not: one user with many records is visible in it."""
+        privacy = {"epsilon": finite_or_none(self.epsilon), "noise": self.noise, "guarantee": self.guarantee}
+        line = {"round": self.round, "metrics": dict(self.metrics), "privacy": privacy}
+        return {**line, "missing": list(self.missing)} if self.missing else line
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any], rounds: int, seconds: float = 0.0) -> RoundReport:
+        try:
+            privacy = line["privacy"]
+            epsilon = math.inf if privacy["epsilon"] is None else float(privacy["epsilon"])
+            metrics = {str(name): float(value) for name, value in line["metrics"].items()}
+            missing = tuple(str(name) for name in line.get("missing", ()))
+            words = (str(privacy["noise"]), str(privacy["guarantee"]))
+            return cls(int(line["round"]), rounds, metrics, epsilon, seconds, missing, *words)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"cannot read the metrics {line!r}", location="metrics.jsonl") from error
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """A trained model with its test metrics and its privacy statement. Returned by :func:`uldp.train`.
+
+    Args:
+        dataset: The name of the data.
+        method: The name of the method.
+        model: The model's parameters, a flat vector.
+        reports: A report per round.
+        statement: Which epsilon holds against which adversary.
+        saturated: Coordinates that were cut off at the encoding's range, by methods without a guarantee.
+        left_out: Rows that were not finite and counted as zero.
+        seconds: Of the whole run.
+        run: The run directory, where there is one.
+        entries: The ledger: what was released.
+        spent: The same for adding up several runs, with whose records were used.
+        fitted: The model with its preprocessing, ready to predict.
+        complete: Whether all rounds were trained.
+        continuation: Trains the rounds that are missing, see :meth:`resume`.
+
+    Example:
+        >>> from uldp import train
+        >>> result = train("synthetic", method="uldp-avg", noise_multiplier=5.0, rounds=2)
+        >>> result.rounds, round(result.epsilon, 2), sorted(result.metrics)
+        (2, 1.06, ['accuracy', 'loss', 'roc_auc'])
+    """
+
+    dataset: str
+    method: str
+    model: Vector
+    reports: tuple[RoundReport, ...]
+    statement: Statement
+    saturated: int
+    left_out: int
+    seconds: float
+    run: str | None = None
+    entries: tuple[Entry, ...] = ()
+    spent: SpentRun | None = field(default=None, compare=False)
+    fitted: FittedModel | None = field(default=None, compare=False)
+    complete: bool = True
+    continuation: Callable[[], Result] | None = field(default=None, compare=False)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Test metrics of the final model."""
+        return self.reports[-1].metrics if self.reports else {}
+
+    @property
+    def epsilon(self) -> float:
+        """Against anyone who sees the released models of this run; what it means is in ``statement``."""
+        return self.statement.epsilon
+
+    @property
+    def total(self) -> float | None:
+        """Epsilon of all that this Python process has released about these people until now, at this run's delta.
+
+        None where nobody knows it: the silos are elsewhere. ``uldp.total`` explains it, and adds up run directories.
+        """
+        return None if self.spent is None else spending.together_with(self.spent).epsilon(self.statement.delta)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were trained."""
+        return self.reports[-1].round if self.reports else 0
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """Metrics and epsilon after every round, as a data frame."""
+        import pandas as pd
+
+        rows = [{"round": one.round, **one.metrics, "epsilon": one.epsilon} for one in self.reports]
+        return pd.DataFrame(rows, columns=None if rows else ["round", "epsilon"]).set_index("round")
+
+    def summary(self) -> dict[str, Any]:
+        """One row of a table of results: ``pandas.DataFrame([result.summary() for result in results])``."""
+        statement = self.statement
+        privacy = {
+            "epsilon": self.epsilon,
+            "delta": statement.delta,
+            "unit": statement.privacy_unit,
+            "noise": statement.noise,
+        }
+        return {"data": self.dataset, "method": self.method, "rounds": self.rounds, **self.metrics, **privacy}
+
+    def module(self) -> nn.Module:
+        """The trained ``nn.Module``, in evaluation mode. It wants features as the schema makes them."""
+        return self._fitted.module()
+
+    def predict(self, data: Table | FloatArray) -> npt.NDArray[Any]:
+        """The likeliest class, or the number, for each row of a data frame, a file, or an array of features."""
+        return self._fitted.predict(data)
+
+    def predict_proba(self, data: Table | FloatArray) -> npt.NDArray[np.float64]:
+        """(rows, classes): the probability of each class, in the order of the schema."""
+        return self._fitted.predict_proba(data)
+
+    @property
+    def _fitted(self) -> FittedModel:
+        if self.fitted is None:
+            why = "this run was read without its model; hand the module over: uldp.load(path, model=module)"
+            raise RunError(why, location="result")
+        return self.fitted
+
+    def resume(self) -> Result:
+        """Train the rounds that are missing after an interruption or a callback's stop.
+
+        Raises:
+            RunError: There is nothing to resume.
+        """
+        if self.continuation is None:
+            reason = "all rounds were trained" if self.complete else "the run is over"
+            raise RunError(f"{reason} ({self.rounds}); there is nothing to resume", location="result")
+        return self.continuation()
+
+    def plot(self, metric: str = "") -> Figure:
+        """Test metric and epsilon over the rounds, as a matplotlib figure (``.savefig(path)`` writes it).
+
+        Args:
+            metric: Which metric; the first one by default.
+
+        Raises:
+            ConfigError: There is no such metric.
+        """
+        from uldp.reports.figures import comparison_figure
+        from uldp.runtimes.compare import MethodRuns
+
+        return comparison_figure([MethodRuns(self.method, (self,))], checked_metric(metric, self.metrics))
+
+    def save(self, path: Path | str) -> Path:
+        """Write a run directory: ``uldp.load(path)`` and the command line read it.
+
+        Args:
+            path: A folder that does not exist yet, or is empty.
+
+        Returns:
+            The path.
+
+        Raises:
+            RunError: The folder is taken, or cannot be written.
+        """
+        if not isinstance(path, Path | str):
+            raise ConfigError(f"the path of a folder, not {shown(path)}", location="path")
+        if self.spent is None:
+            raise RunError("it belongs to a federation, whose server has written a run directory", location="result")
+        RunDirectory.check_free(path)
+        target = Path(path)
+        partial = RunDirectory.next_free(target.parent, f".{target.name}.partial")
+        try:
+            directory = RunDirectory.create(partial, self.spent.people.experiment)
+            for entry in self.entries:
+                directory.log.append_ledger(entry)
+            for report in self.reports:
+                directory.log.append_time(report.round, report.seconds)
+                directory.log.append_metrics(report.to_json())
+            save_people(directory, self.spent.people.people)
+            write_result(directory, self)
+            with suppress(OSError):
+                target.rmdir()  # an empty folder; another one is not free
+            partial.rename(target)
+        except OSError as error:
+            raise RunError(f"cannot be written: {error.strerror}", location=str(path)) from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return target
+
+    def __repr__(self) -> str:
+        metrics = "".join(f"{name} {value:.4g}, " for name, value in self.metrics.items())
+        return f"<Result: {self.method} on {self.dataset}, {self.rounds} rounds, {metrics}{self.statement.headline()}>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><td>{escape(name)}</td><td>{value:.4g}</td></tr>" for name, value in self.metrics.items())
+        lines = rendering.summary(self.statement)
+        if (total := self.total) is not None:
+            simulated = " (some of it simulated)" if self.statement.simulated else ""
+            lines.append(f"All runs of this process about these people: epsilon {show_epsilon(total)}{simulated}.")
+        title = f"{self.method} on {self.dataset}, {self.rounds} rounds"
+        return f"<b>{escape(title)}</b><table>{rows}</table>" + "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``uldp run --json``. Epsilon is in the statement only, beside what it means; there is no
+        time in it, for the document may be shown."""
+        return {
+            "run": self.run,
+            "dataset": self.dataset,
+            "method": self.method,
+            "rounds": self.rounds,
+            "metrics": dict(self.metrics),
+            "saturated": self.saturated,
+            "statement": self.statement.to_json(),
+        }
+
+
+def checked_metric(metric: str, metrics: Mapping[str, object]) -> str:
+    """The metric of this name, or the first one."""
+    if not metrics:
+        raise ConfigError("there are no metrics: no round was trained", location="metric")
+    known = metric_names(metrics)
+    if metric and metric not in known:
+        raise ConfigError(f"one of {', '.join(known)}, not {shown(metric)}", location="metric", value=metric)
+    return metric or known[0]
+
+
+def write_result(directory: RunDirectory, result: Result) -> None:
+    """Model, statement and result of a run that has come to its end."""
+    fitted, statement = result.fitted, result.statement
+    if fitted is not None:
+        directory.save_model(result.model, None if fitted.schema is None else fitted.schema.to_dict())
+    if directory.finished:
+        return
+    if fitted is not None:
+        directory.write_json("task.json", {"features": list(fitted.feature_shape), **asdict(fitted.task)})
+    directory.write_json("statement.json", statement.to_json())
+    directory.write_text("statement.txt", "\n".join(rendering.text(statement)) + "\n")
+    directory.write_text("statement.html", rendering.page(statement, f"Privacy of {result.method} on {result.dataset}"))
+    directory.write_json("result.json", result.to_json())
+
+
+OnRound = Callable[[RoundReport], object]
+"""Called after every round; training ends there if it returns True."""
