@@ -15,8 +15,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import uldp
 from uldp import Schema, UldpClassifier, UldpRegressor
-from uldp.library import estimators, spending
+from uldp.library import estimators
 from uldp.library.cells import PrivacyWarning
+from uldp.runs import spending
 
 # What the checks need and a real fit would not have: some ask for a good score on 200 rows or fewer, and others compare
 # two fits bit by bit, so noise is low and comes from the seed. A range must be given, for none is read from the data.

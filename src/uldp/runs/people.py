@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -118,6 +118,10 @@ class Population:
     experiment: Experiment
     digests: PeopleDigests | None = None
     people: People | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle may go anywhere: it holds nobody's id. Its people are unknown then, and added up with all others."""
+        return {**vars(self), "people": None}
 
     @classmethod
     def of(cls, directory: RunDirectory, experiment: Experiment) -> Population:
