@@ -15,8 +15,8 @@ import pytest
 
 import uldp
 from uldp import ConfigError, MlflowTracker, Schema, TensorBoardTracker
-from uldp.library import spending
 from uldp.reports.statement import text
+from uldp.runs import spending
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DRAW = np.random.default_rng(0)
