@@ -12,11 +12,11 @@ from uldp.data.federation import Records, SiloData, Task
 from uldp.errors import ConfigError, ModelError
 from uldp.learners.base import LocalTraining
 from uldp.learners.kernels import objectives
-from uldp.learners.kernels.jit import entry
 from uldp.learners.losses import CoxPartialLikelihood, choose_loss
 from uldp.learners.metrics import concordance
 from uldp.learners.models import build_model
 from uldp.learners.torch import TorchLearner
+from uldp.native.jit import entry
 from uldp.rng import Streams
 
 SURVIVAL = Task(0, survival=True)

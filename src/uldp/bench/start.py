@@ -35,7 +35,7 @@ def run_case(say: Say = silent) -> Case:
 
 def start(folder: str) -> dict[str, float]:
     """Seconds of one new process that keeps compiled kernels in ``folder``: in total, and by part."""
-    from uldp.learners.kernels.cache import FOLDER_VARIABLE
+    from uldp.native.cache import FOLDER_VARIABLE
 
     begin = time.perf_counter()
     printed = run_process([sys.executable, "-m", "uldp.bench.start_worker"], "start", {FOLDER_VARIABLE: folder})

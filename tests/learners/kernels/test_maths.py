@@ -7,8 +7,8 @@ import pytest
 from scipy import special
 
 from uldp.learners.kernels import maths
-from uldp.learners.kernels.jit import entry
-from uldp.learners.kernels.simd import load, store
+from uldp.native.jit import entry
+from uldp.native.simd import load, store
 
 REFERENCES = {
     "exp": (np.exp, (1.5e-7, 3e-16)),

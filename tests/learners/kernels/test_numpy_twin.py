@@ -7,6 +7,8 @@ operation; sums of some hundred terms, and norms that divide by small deviations
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -23,6 +25,13 @@ LIMITS = {np.float32: 2e-5, np.float64: 1e-11}
 KEY = 0x0123456789ABCDEF
 GENERATOR = np.random.default_rng(0)
 SIZES = range(1, 41)
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_whatever_ran_before(request):
+    """Of each test its own: float32 keeps the stated bound but for norms that divide by tiny deviations."""
+    seed = zlib.crc32(request.node.name.encode())
+    GENERATOR.bit_generator.state = np.random.default_rng(seed).bit_generator.state
 
 
 def close(found, expected, dtype):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from uldp.learners.kernels.jit import entry
 from uldp.learners.kernels.products import multiply, multiply_list, transpose
+from uldp.native.jit import entry
 
 SPARE = 16
 

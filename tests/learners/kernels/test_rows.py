@@ -22,7 +22,6 @@ from uldp.learners.blocks import Embedding, Residual
 from uldp.learners.groups import group_users
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.forms import NoKernelError, ceiling
-from uldp.learners.kernels.jit import CHECK_VARIABLE
 from uldp.learners.kernels.objectives import NUMBERS
 from uldp.learners.kernels.program import compile_program, validate
 from uldp.learners.kernels.runner import Groups, Runner, Table, compiled_interpreter
@@ -30,6 +29,7 @@ from uldp.learners.losses import choose_loss
 from uldp.learners.models import build_model
 from uldp.learners.randomness import Noise
 from uldp.learners.torch import TorchLearner
+from uldp.native.jit import CHECK_VARIABLE
 from uldp.rng import Streams
 
 STREAMS = Streams.from_seed(2)

@@ -13,4 +13,22 @@ except in the gaps at the end of a row: what is computed from a gap is stored in
 (``simd.store_tail``).
 """
 
-from uldp.learners.kernels import sources as sources
+from pathlib import Path
+from typing import Final
+
+from uldp.native.sources import Sources
+
+#: Files without compiled functions; all others count.
+ORDINARY: Final = (
+    "__init__.py",
+    "__main__.py",
+    "forms.py",
+    "layers.py",
+    "program.py",
+    "runner.py",
+    "support.py",
+    "workspace.py",
+)
+
+#: First of all: these are the files as this process imports them.
+SOURCES: Final = Sources("kernels", (path for path in Path(__file__).parent.glob("*.py") if path.name not in ORDINARY))

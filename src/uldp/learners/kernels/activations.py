@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from uldp.learners.kernels.jit import kernel, stay_apart
 from uldp.learners.kernels.maths import exp, logistic, normal, tanh
-from uldp.learners.kernels.simd import LANES, fma, load, load_back, spread_like, store, where_at_most, where_greater
+from uldp.native.jit import kernel, stay_apart
+from uldp.native.simd import LANES, fma, load, load_back, spread_like, store, where_at_most, where_greater
 
 RELU: Final = 0
 LEAKY_RELU: Final = 1

@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels.jit import inlined, kernel, stay_apart
 from uldp.learners.kernels.passes import backward, forward, gather, loss_gradient
 from uldp.learners.kernels.pooling import fill_zero
 from uldp.learners.kernels.products import multiply
-from uldp.learners.kernels.simd import LANES, fma, load, splat, spread_like, store, total, widen
+from uldp.native.jit import inlined, kernel, stay_apart
+from uldp.native.simd import LANES, fma, load, splat, spread_like, store, total, widen
 
 #: Larger sums of squares are left out: float32 ends at 3e38. In float64, what is lost to underflow in one factor of a
 #: product (1e-154) cannot be made large by the other then (1e38).

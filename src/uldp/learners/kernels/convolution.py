@@ -15,10 +15,10 @@ times a weight that is not finite would be NaN; but then the forward pass was no
 from __future__ import annotations
 
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels.jit import inlined, kernel, stay_apart
 from uldp.learners.kernels.pooling import fill_zero
 from uldp.learners.kernels.products import multiply, multiply_list, transpose
-from uldp.learners.kernels.simd import LANES, load, read, store_tail, whole, write
+from uldp.native.jit import inlined, kernel, stay_apart
+from uldp.native.simd import LANES, load, read, store_tail, whole, write
 
 
 @inlined

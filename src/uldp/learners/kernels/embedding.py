@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels.jit import inlined, kernel, stay_apart
 from uldp.learners.kernels.pooling import fill_zero
-from uldp.learners.kernels.simd import LANES, clear_lanes, load, spread_like, store, store_tail
+from uldp.native.jit import inlined, kernel, stay_apart
+from uldp.native.simd import LANES, clear_lanes, load, spread_like, store, store_tail
 
 _UNKNOWN: Final = -1
 _NOT_A_NUMBER: Final = -2

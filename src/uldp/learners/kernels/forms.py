@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from uldp.learners.kernels.simd import LANES
+from uldp.native.simd import LANES
 
 Shape = tuple[int, ...]
 IntArray = npt.NDArray[np.int64]

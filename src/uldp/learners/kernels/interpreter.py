@@ -9,12 +9,12 @@ from __future__ import annotations
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels import objectives, optimisers, pooling
 from uldp.learners.kernels.clipping import add_clipped
-from uldp.learners.kernels.jit import entry, kernel, stay_apart
 from uldp.learners.kernels.operations import prepare
 from uldp.learners.kernels.passes import backward, forward, gather, loss_gradient
 from uldp.learners.kernels.randomness import order_records
-from uldp.learners.kernels.simd import LANES, load, store, whole
 from uldp.learners.kernels.single import train_single
+from uldp.native.jit import entry, kernel, stay_apart
+from uldp.native.simd import LANES, load, store, whole
 
 
 @kernel

@@ -13,7 +13,7 @@ from uldp.learners.blocks import Embedding, Residual
 from uldp.learners.kernels import activations, norms
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.forms import Form, NoKernelError, Operation, ceiling
-from uldp.learners.kernels.simd import LANES
+from uldp.native.simd import LANES
 
 #: Whole numbers below this are exact in float32: a maximum's place is kept as one.
 _EXACT: Final = 2**24

@@ -16,7 +16,7 @@ from typing import Any, Final
 from llvmlite import ir
 from numba import types
 
-from uldp.learners.kernels.simd import LANES, Builder, Value, _elementwise, call_intrinsic, constant, llvm_vector
+from uldp.native.simd import LANES, Builder, Value, _elementwise, call_intrinsic, constant, llvm_vector
 
 
 class Lanes:

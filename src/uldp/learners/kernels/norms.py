@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from uldp.learners.kernels.jit import inlined, kernel, stay_apart
 from uldp.learners.kernels.products import row_totals
-from uldp.learners.kernels.simd import (
+from uldp.native.jit import inlined, kernel, stay_apart
+from uldp.native.simd import (
     LANES,
     clear_lanes,
     first,

@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from uldp.learners.kernels.jit import inlined, kernel, stay_apart
 from uldp.learners.kernels.maths import exp, log, logistic
 from uldp.learners.kernels.randomness import sort_stably
-from uldp.learners.kernels.simd import LANES, clear_lanes, first, load, splat, spread_like, store, total, whole
+from uldp.native.jit import inlined, kernel, stay_apart
+from uldp.native.simd import LANES, clear_lanes, first, load, splat, spread_like, store, total, whole
 
 CROSS_ENTROPY: Final = 0
 LOGISTIC: Final = 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from uldp.learners.kernels import convolution, norms, pooling
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels.jit import kernel, stay_apart
 from uldp.learners.kernels.products import multiply, transpose
 from uldp.learners.kernels.randomness import dropout_factors
-from uldp.learners.kernels.simd import LANES, load, store, whole
+from uldp.native.jit import kernel, stay_apart
+from uldp.native.simd import LANES, load, store, whole
 
 
 @kernel

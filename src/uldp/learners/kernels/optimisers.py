@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels.jit import kernel, stay_apart
-from uldp.learners.kernels.simd import LANES, fma, load, root, spread_like, store
+from uldp.native.jit import kernel, stay_apart
+from uldp.native.simd import LANES, fma, load, root, spread_like, store
 
 SGD: Final = 0
 ADAM: Final = 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from uldp.learners.kernels import activations, norms, objectives
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.embedding import embed, embedding_gradient
-from uldp.learners.kernels.jit import kernel, stay_apart
 from uldp.learners.kernels.operations import (
     convolve,
     convolve_backward,
@@ -18,7 +17,8 @@ from uldp.learners.kernels.operations import (
 )
 from uldp.learners.kernels.products import multiply
 from uldp.learners.kernels.shortcuts import connect, connect_backward
-from uldp.learners.kernels.simd import LANES, load, spread_like, store, whole, write
+from uldp.native.jit import kernel, stay_apart
+from uldp.native.simd import LANES, load, spread_like, store, whole, write
 
 
 @kernel

@@ -7,8 +7,8 @@ image are read. A mean divides by the pixels that are there, or with COUNT_BORDE
 from __future__ import annotations
 
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels.jit import inlined, kernel, stay_apart
-from uldp.learners.kernels.simd import LANES, load, spread_like, store, store_tail, where_equal, where_new_maximum
+from uldp.native.jit import inlined, kernel, stay_apart
+from uldp.native.simd import LANES, load, spread_like, store, store_tail, where_equal, where_new_maximum
 
 
 @kernel

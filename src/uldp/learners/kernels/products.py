@@ -13,8 +13,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from uldp.learners.kernels.jit import CHECKED, LONG_REGISTERS, inlined, kernel, stay_apart
-from uldp.learners.kernels.simd import (
+from uldp.native.jit import CHECKED, LONG_REGISTERS, inlined, kernel, stay_apart
+from uldp.native.simd import (
     LANES,
     VECTORS,
     Builder,

@@ -21,8 +21,8 @@ from uldp.learners.kernels import layout as at
 from uldp.learners.kernels import norms
 from uldp.learners.kernels.forms import Form, IntArray, NoKernelError, Shape, ceiling
 from uldp.learners.kernels.layers import Translation, layers
-from uldp.learners.kernels.simd import LANES
 from uldp.learners.kernels.workspace import lay_out
+from uldp.native.simd import LANES
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from uldp.learners.kernels.jit import inlined, kernel, stay_apart
-from uldp.learners.kernels.simd import LANES, Builder, Value, check, constant, first, spread, spread_like, store_vector
+from uldp.native.jit import inlined, kernel, stay_apart
+from uldp.native.simd import LANES, Builder, Value, check, constant, first, spread, spread_like, store_vector
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _STEP: Final = np.uint64(0xD1B54A32D192ED03)

@@ -19,12 +19,12 @@ import torch
 
 from uldp.errors import ModelError
 from uldp.learners.base import LocalTraining, Rows, Vector
+from uldp.learners.kernels import SOURCES, objectives, optimisers
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels import objectives, optimisers
 from uldp.learners.kernels.forms import IntArray
 from uldp.learners.kernels.program import Program
-from uldp.learners.kernels.simd import LANES
-from uldp.learners.threads import in_threads
+from uldp.native.simd import LANES
+from uldp.native.threads import in_threads
 
 Words = npt.NDArray[np.uint64]
 Settings = tuple[float, float, float]
@@ -46,10 +46,10 @@ _LITTLE_WORK: Final = 3 * 10**6
 @functools.cache
 def compiled_interpreter() -> Any:
     """The interpreter, with its compiled code on disk."""
-    from uldp.learners.kernels.cache import keep_on_disk
     from uldp.learners.kernels.interpreter import run
+    from uldp.native.cache import keep_on_disk
 
-    return keep_on_disk(run)
+    return keep_on_disk(run, SOURCES)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ made in place, FORK takes the gradient that ADD has kept.
 from __future__ import annotations
 
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels.jit import kernel, stay_apart
-from uldp.learners.kernels.simd import LANES, load, store, whole
+from uldp.native.jit import kernel, stay_apart
+from uldp.native.simd import LANES, load, store, whole
 
 
 @kernel

@@ -7,11 +7,11 @@ taken for users whose records fit into one tile.
 from __future__ import annotations
 
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels.jit import inlined, kernel, stay_apart
 from uldp.learners.kernels.maths import logistic
 from uldp.learners.kernels.objectives import LOGISTIC
 from uldp.learners.kernels.randomness import order_records
-from uldp.learners.kernels.simd import LANES, first, fma, load, splat, spread_like, store, total, whole
+from uldp.native.jit import inlined, kernel, stay_apart
+from uldp.native.simd import LANES, first, fma, load, splat, spread_like, store, total, whole
 
 
 @inlined

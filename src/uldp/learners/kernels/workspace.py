@@ -10,7 +10,7 @@ import numpy as np
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.forms import IntArray, NoKernelError, Operation, ceiling
 from uldp.learners.kernels.objectives import CROSS_ENTROPY, LOGISTIC, SQUARED
-from uldp.learners.kernels.simd import LANES
+from uldp.native.simd import LANES
 
 #: Records go through the layers together while their numbers stay in the processor's cache.
 _TILE_NUMBERS: Final = 2**17

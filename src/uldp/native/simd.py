@@ -21,7 +21,7 @@ from numba.core.datamodel import models
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, register_model
 
-from uldp.learners.kernels.jit import CHECKED, inlined
+from uldp.native.jit import CHECKED, inlined
 
 LANES: Final = 8
 

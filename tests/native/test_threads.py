@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from uldp.learners.threads import in_threads
+from uldp.native.threads import in_threads
 
 
 @pytest.mark.parametrize("threads", [2, 3, 4])

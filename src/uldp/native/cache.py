@@ -19,8 +19,8 @@ import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 from numba.core.registry import cpu_target
 
-from uldp.learners.kernels import sources
-from uldp.learners.kernels.jit import CHECKED
+from uldp.native.jit import CHECKED
+from uldp.native.sources import Sources
 
 FOLDER_VARIABLE: Final = "ULDP_CACHE_DIR"
 
@@ -29,21 +29,23 @@ def _say(text: str) -> None:
     print(f"uldp: {text}", file=sys.stderr, flush=True)
 
 
-def folder() -> Path:
+def folder(sources: Sources) -> Path:
     """Where the compiled code of these sources for this processor lies."""
     home = os.environ.get(FOLDER_VARIABLE) or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "uldp"
     )
-    known = repr((sources.IMPORTED, numba.__version__, llvmlite.__version__, CHECKED))
+    known = repr((sources.imported, numba.__version__, llvmlite.__version__, CHECKED))
     known += repr(cpu_target.target_context.codegen().magic_tuple())
-    return Path(home) / f"kernels-{hashlib.sha256(known.encode()).hexdigest()[:20]}"
+    return Path(home) / f"{sources.name}-{hashlib.sha256(known.encode()).hexdigest()[:20]}"
 
 
 class _Locator(_CacheLocator):  # type: ignore[misc]
     """The one folder; its name already says everything that numba would look at."""
 
+    sources: Sources
+
     def __init__(self, function: Any, file: str) -> None:
-        self._path = str(folder())
+        self._path = str(folder(self.sources))
 
     def get_cache_path(self) -> str:
         return self._path
@@ -59,12 +61,12 @@ class _Locator(_CacheLocator):  # type: ignore[misc]
         return cls(function, file)
 
 
-class _Impl(CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = [_Locator]  # noqa: RUF012
-
-
 class _Cache(FunctionCache):  # type: ignore[misc]
-    _impl_class = _Impl
+    def __init__(self, function: Any, sources: Sources) -> None:
+        self._sources = sources
+        locator = type("_Locator", (_Locator,), {"sources": sources})
+        self._impl_class = type("_Impl", (CompileResultCacheImpl,), {"_locator_classes": [locator]})
+        super().__init__(function)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         try:
@@ -82,9 +84,8 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         return found
 
     def save_overload(self, signature: Any, data: Any) -> None:
-        if (
-            sources.digest() != sources.IMPORTED
-        ):  # an upgrade in the middle of this process: nobody knows what was compiled
+        # After an upgrade in the middle of this process nobody knows what was compiled.
+        if self._sources.digest() != self._sources.imported:
             return
         try:
             super().save_overload(signature, data)
@@ -93,12 +94,13 @@ class _Cache(FunctionCache):  # type: ignore[misc]
             _say(f"compiled kernels cannot be kept in {self._cache_path} ({reason}); they stay in memory")
 
 
-def keep_on_disk(function: Any) -> Any:
+def keep_on_disk(function: Any, sources: Sources) -> Any:
     """Let numba keep what it compiles for ``function``; without a writable folder, say so and compile in memory."""
+    place = folder(sources)
     try:
-        folder().mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder()).close()
-        function._cache = _Cache(function.py_func)
+        place.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=place).close()
+        function._cache = _Cache(function.py_func, sources)
     except OSError as error:
-        _say(f"no folder for compiled kernels ({error.strerror}: {folder()}); they are compiled again in each process")
+        _say(f"no folder for compiled kernels ({error.strerror}: {place}); they are compiled again in each process")
     return function
