@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from uldp.aggregation.base import Aggregation
+from uldp.aggregation.lattice import LatticeWeighting
 from uldp.aggregation.masked import Masked
 from uldp.aggregation.paillier import PaillierWeighting
 from uldp.aggregation.plain import Plain
@@ -14,7 +15,7 @@ from uldp.errors import ConfigError, did_you_mean, shown
 from uldp.plugins import named_class
 
 AGGREGATIONS: Final[Mapping[str, type[Aggregation]]] = {
-    kind.name: kind for kind in (Plain, Masked, PaillierWeighting, Shuffled)
+    kind.name: kind for kind in (Plain, Masked, LatticeWeighting, PaillierWeighting, Shuffled)
 }
 
 

@@ -1,4 +1,4 @@
-"""The key exchange that ``masked`` and ``paillier`` begin with (Protocol 1, steps 1(a) to 1(c)).
+"""The key exchange that ``masked``, ``paillier`` and ``lattice`` begin with (Protocol 1, steps 1(a) to 1(c)).
 
 Every silo signs its public half of a key agreement with its long-term key; the server relays all of them. Whoever
 changes one on the way has no signature for it. The signature also covers the experiment's digest and the server's
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from uldp.aggregation.base import AggregationContext
-from uldp.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, AgreementKey, SharedKey, SigningKey, verify
+from uldp.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, TAG_BYTES, AgreementKey, SharedKey, SigningKey, verify
 from uldp.crypto.masks import add_masks
 from uldp.errors import ConfigError, MessageRefused
 from uldp.protocol.messages import Message
@@ -23,7 +23,7 @@ PURPOSE: Final = "uldp key agreement"
 
 
 class KeyRequest(Message, frozen=True):
-    """Server: your public key? ``modulus`` is the server's Paillier modulus n, where there is one."""
+    """Server: your public key? ``modulus`` is the server's own: Paillier's n, or a key for agreement (``lattice``)."""
 
     modulus: bytes
 
@@ -72,6 +72,13 @@ def relay(context: AggregationContext, responses: Mapping[str, Message]) -> Silo
     return SiloKeys([key.public for key in keys], [key.signature for key in keys])
 
 
+def check_seeds(context: AggregationContext, silo: str, body: SealedSeeds) -> None:
+    """Refuse anything but one sealed seed for each of the others from the first silo, and none from the others."""
+    expected = len(context.silos) - 1 if silo == context.silos[0] else 0
+    if len(body.sealed) != expected or any(len(part) != KEY_BYTES + TAG_BYTES for part in body.sealed):
+        raise MessageRefused(f"{len(body.sealed)} sealed seeds, {expected} are expected", location=f"silo {silo}")
+
+
 class PairwiseKeys:
     """A silo's part of the key exchange."""
 
@@ -84,6 +91,7 @@ class PairwiseKeys:
         self._context = context
         self._index = index
         self._identity = identity
+        self._secrets = secrets
         self._key = AgreementKey(secrets.child("pairing"))
         self._location = f"silo {context.silos[index]}"
 
@@ -108,14 +116,41 @@ class PairwiseKeys:
                 shared[index] = self._key.with_peer(public, f"silo {silos[index]}")
         return shared
 
+    def with_server(self, public: bytes) -> SharedKey:
+        """What this silo shares with the server, where the server has such a key too."""
+        return self._key.with_peer(public, "server")
+
+    def sealed_seeds(self, shared: Mapping[int, SharedKey], *further: str | int | bytes) -> list[bytes]:
+        """Step 1(c): the first silo draws the common seed and seals it for each of the others."""
+        if self._index != 0:
+            return []
+        return [key.seal(self._drawn_seed, *self._bound(other, "seed"), *further) for other, key in sorted(shared.items())]
+
+    def common_seed(self, shared: Mapping[int, SharedKey], sealed: bytes, *further: str | int | bytes) -> bytes:
+        """The seed that all silos hold and the server does not."""
+        if self._index == 0:
+            if sealed:
+                raise MessageRefused("the first silo draws the seed, and got one", location=self._location)
+            return self._drawn_seed
+        secret = shared[0].open(sealed, *self._bound(0, "seed"), *further, location=self._location)
+        if len(secret) != KEY_BYTES:
+            raise MessageRefused(f"a seed of {len(secret)} bytes", location=self._location)
+        return secret
+
+    @property
+    def _drawn_seed(self) -> bytes:
+        return self._secrets.child("common seed").key
+
+    def _bound(self, other: int, purpose: str) -> tuple[str | int, ...]:
+        return pair_purpose(self._context, self._index, other, purpose)
+
     def masked(
         self, residues: Residues, shared: Mapping[int, SharedKey], purpose: str, *further: str | int | bytes
     ) -> Residues:
         """``residues`` under the masks of these pairs, which cancel in the sum over their silos, modulo 2^64."""
         residues = residues.copy()
         for other, key in shared.items():
-            bound = (*pair_purpose(self._context, self._index, other, purpose), *further)
-            add_masks(residues, key.stream(*bound), negative=self._index > other)
+            add_masks(residues, key.stream(*self._bound(other, purpose), *further), negative=self._index > other)
         return residues
 
 

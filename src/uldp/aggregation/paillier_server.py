@@ -12,11 +12,10 @@ from gmpy2 import mpz
 
 from uldp.aggregation import offers
 from uldp.aggregation.base import AggregationContext, Sample, ServerSide, checked_total, out_of_range
-from uldp.aggregation.key_agreement import KeyRequest, SealedSeeds, SiloKey, SiloKeys, check_key, relay
+from uldp.aggregation.key_agreement import KeyRequest, SealedSeeds, SiloKey, SiloKeys, check_key, check_seeds, relay
 from uldp.aggregation.layout import Scheme
 from uldp.aggregation.paillier_messages import BlindedShares, EncryptedWeights, SealedSeed
 from uldp.crypto.integers import pack, unpack
-from uldp.crypto.keys import KEY_BYTES, TAG_BYTES
 from uldp.crypto.paillier import PrivateKey, signed
 from uldp.crypto.transfer import Sender, check_point
 from uldp.errors import MessageRefused
@@ -61,14 +60,12 @@ class PaillierServer(ServerSide):
         return self._fixed
 
     def check(self, silo: str, body: m.Message) -> None:
-        location, silos, users = f"silo {silo}", self._context.silos, self._context.facts.users
+        location, users = f"silo {silo}", self._context.facts.users
         match body:
             case SiloKey():
                 check_key(self._context, silo, body, self._modulus)
-            case SealedSeeds(sealed):
-                expected = len(silos) - 1 if silo == silos[0] else 0
-                if len(sealed) != expected or any(len(part) != KEY_BYTES + TAG_BYTES for part in sealed):
-                    raise MessageRefused(f"{len(sealed)} sealed seeds, {expected} are expected", location=location)
+            case SealedSeeds():
+                check_seeds(self._context, silo, body)
             case BlindedShares(shares):
                 public = self.key.public
                 if any(share >= public.n for share in unpack(shares, public.plain_width, users, location)):

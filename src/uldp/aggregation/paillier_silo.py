@@ -19,7 +19,7 @@ from uldp.aggregation.layout import Scheme
 from uldp.aggregation.paillier_messages import BlindedShares, EncryptedWeights, SealedSeed
 from uldp.crypto import randomisers
 from uldp.crypto.integers import pack, uniform_below, uniform_units, unpack
-from uldp.crypto.keys import KEY_BYTES, SharedKey, SigningKey
+from uldp.crypto.keys import SharedKey, SigningKey
 from uldp.crypto.multiexp import products
 from uldp.crypto.paillier import PublicKey
 from uldp.crypto.parallel import spread
@@ -90,7 +90,7 @@ class PaillierSilo(SiloSide):
             case SiloKeys(publics):
                 self._shared = self._pairwise.pair(body, self._modulus)
                 self._roll = hashlib.sha256(b"".join(publics)).digest()
-                return SealedSeeds(self._sealed_seeds() if self._index == 0 else [])
+                return SealedSeeds(self._pairwise.sealed_seeds(self._shared, self._modulus))
             case SealedSeed(sealed):
                 seed = self._opened(sealed)
                 blinded = self._blinded(seed)
@@ -109,20 +109,8 @@ class PaillierSilo(SiloSide):
     def _purpose(self, other: int, purpose: str, *further: str | int) -> tuple[str | int | bytes, ...]:
         return (*pair_purpose(self._context, self._index, other, purpose, *further), self._modulus)
 
-    def _sealed_seeds(self) -> list[bytes]:
-        """Step 1(c): the seed is drawn by the first silo."""
-        seed = self._secrets.child("common seed").key
-        return [shared.seal(seed, *self._purpose(other, "seed")) for other, shared in sorted(self._shared.items())]
-
     def _opened(self, sealed: bytes) -> SharedKey:
-        if self._index == 0:
-            if sealed:
-                raise MessageRefused("the first silo draws the seed, and got one", location=self._location)
-            secret = self._secrets.child("common seed").key
-        else:
-            secret = self._shared[0].open(sealed, *self._purpose(0, "seed"), location=self._location)
-            if len(secret) != KEY_BYTES:
-                raise MessageRefused(f"a seed of {len(secret)} bytes", location=self._location)
+        secret = self._pairwise.common_seed(self._shared, sealed, self._modulus)
         # Bound to all silos' keys, and they to their records: blinds and slots of one setup never serve another.
         return SharedKey(secret, b"common seed" + self._roll, self._secrets.simulated)
 

@@ -34,13 +34,17 @@ class Phase(StrEnum):
 class Exchange:
     """A request, the response to it, and the phase of a silo after it.
 
-    ``individual`` requests may differ from silo to silo; all others are the same for all silos.
+    ``individual`` requests may differ from silo to silo; all others are the same for all silos. Of a ``transient`` one
+    the server drops the responses when the next exchange is over, and a silo forgets a ``forgotten`` request when it
+    has responded: nobody needs them to go on, and what is not there is not found.
     """
 
     request: RequestType
     response: type[m.Message]
     phase: str
     individual: bool = False
+    transient: bool = False
+    forgotten: bool = False
 
 
 HANDSHAKE: Final = Exchange(m.Hello, m.Welcome, Phase.CONNECTED)

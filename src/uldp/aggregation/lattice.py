@@ -1,0 +1,203 @@
+"""``lattice``: weighting by records although nobody learns anybody's record counts, for models of millions of parameters.
+
+Protocol 1 of ULDP-FL (Kato et al., 2024) with ring-LWE in place of Paillier. Symbols: R = Z_q[x] / (x^N + 1), N = 4096,
+q = p1 p2 of 96 bits, s the server's secret, a and c1_u public (hashes of the setup), e errors of operator norm at most
+B_e = 2048, W(N) = floor(2^52 / N) - B_e the weight, n_su counts (capped), N_u = sum_s n_su, x_su the clipped row in units
+of 2^-24 clips, as polynomials of N coefficients each (*blocks*), z_s noise.
+
+Setup, once, under an id that is a hash of all parties' keys::
+
+    1  server -> silos: its key for agreement, then b = -a s + e; the first silo seals a common seed for the others
+    2  silo s -> server: m_su = n_su + masks [+ rho_u]      3  dealer -> keeper, sealed: T_u, a padded table of weights
+    4  server -> keeper, sealed: alpha_u = sum_s m_su; back: T_u[alpha_u]; the server has a_u = W(N_u) - mu_u
+    5  server -> silos: c0_u = -c1_u s + e_u + a_u; a silo adds mu_u, which all silos derive from the seed, so that
+       (c0_u + mu_u, c1_u) is an encryption of W(N_u)
+
+Every round, silo s::
+
+    (a) sum_u n_su x_su (c0_u + mu_u, c1_u), over all users, for every block
+    (b) + (b v + f0, a v + f1), an encryption of zero, fresh for each block
+    (c) c0 cut to the d coefficients that are parameters; + z_s = 2^k DG + dither on each of them
+    (d) + masks of pairs of silos modulo p1 and p2, on c0 and c1
+
+and the server adds up, decrypts c0 + c1 s, takes off the dithers' mean and divides by 2^52, rounding.
+
+The look-up is in :mod:`uldp.aggregation.lattice_lookup`, why it is private and what is assumed in ``docs/protocol.md``
+and ``docs/decisions/0017``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from uldp.aggregation.base import Aggregation, AggregationContext, largest_total
+from uldp.aggregation.key_agreement import AGREE_KEYS
+from uldp.aggregation.lattice_lookup import ENTRY_BYTES, WEIGHT_BITS, Roles, Weighting
+from uldp.aggregation.lattice_messages import LOOK_UP_WEIGHTS, RING_WEIGHTS
+from uldp.aggregation.lattice_ring import CIPHERTEXT_BYTES, DITHER_BITS, NONCE_BYTES, Scheme
+from uldp.aggregation.lattice_server import LatticeServer
+from uldp.aggregation.lattice_silo import LatticeSilo
+from uldp.caveats import Caveat
+from uldp.crypto.keys import TAG_BYTES, SigningKey
+from uldp.crypto.ring import LIMBS, MODULUS, N, RESIDUE_BYTES
+from uldp.crypto.ring_products import blocks_of
+from uldp.data.federation import IntArray
+from uldp.errors import ConfigError
+from uldp.limits import check_whole
+from uldp.mechanisms.discrete_gaussian import MAX_SCALE
+from uldp.privacy.releases import Release
+from uldp.protocol.turns import Route
+from uldp.rng import Secrets
+
+MAX_RECORDS: Final = 20_000
+MAX_USERS: Final = 2**14
+MAX_DIMENSION: Final = 2**23
+MIN_NOISE: Final = 0.01
+"""The smallest sigma. The model tells silos the sum with the errors in it; less noise than this would not cover them."""
+ZERO_ENCRYPTION: Final = 2**13
+"""More than a coefficient of e v + f0 + s f1, by far."""
+
+
+@dataclass(frozen=True)
+class LatticeWeighting(Aggregation):
+    """Neither the server nor any silo learns anybody's record counts, nor a silo who was sampled."""
+
+    max_records: int = 2000
+    """N_max: of a user at most floor(N_max / |S|) records in each silo count for the weights."""
+    workers: int = field(default=1, repr=False)  # two parties may differ in it: no part of what is agreed on
+
+    name: ClassVar[str] = "lattice"
+    summary: ClassVar[str] = (
+        "the server sees the noised total only; nobody sees anybody's record counts; for large models"
+    )
+    hides_counts: ClassVar[bool] = True
+    agrees_keys: ClassVar[bool] = True
+    hides_sample: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = True
+    rounding: ClassVar[float] = 2.0 ** (DITHER_BITS - WEIGHT_BITS)
+    """Of the dither: given its residue modulo 2^k, the sum is rounded at a known point to multiples of 2^k."""
+
+    def __post_init__(self) -> None:
+        check_whole(self.max_records, 1, MAX_RECORDS, "aggregation.max_records")
+
+    def route(self, release: Release) -> Route:
+        return Route(AGREE_KEYS + LOOK_UP_WEIGHTS + RING_WEIGHTS)
+
+    def item_bytes(self) -> int:
+        return 2 * LIMBS * RESIDUE_BYTES  # c0 and c1; what a last block has beyond d fits the overhead
+
+    def user_bytes(self, release: Release) -> int:
+        return max(CIPHERTEXT_BYTES, ENTRY_BYTES * self.weighting(release).entries) + NONCE_BYTES + TAG_BYTES
+
+    def weighting(self, release: Release) -> Weighting:
+        """The weights of ``release`` as they can be looked up."""
+        silos = release.facts.silos
+        if release.user_weighting not in ("uniform", "records"):
+            raise ConfigError(
+                "lattice weighs single users with weights that sum to at most 1 over silos, and this method's silos "
+                "send one vector for all of theirs, or weigh nobody; take name = 'masked'",
+                location="aggregation.name",
+                value="lattice",
+            )
+        if release.user_weighting == "uniform":
+            return Weighting(1, silos, uniform=True)
+        if self.max_records < silos:
+            raise ConfigError(
+                f"at least the number of silos ({silos}), so that each may count one, not {self.max_records}",
+                location="aggregation.max_records",
+                value=self.max_records,
+            )
+        return Weighting(self.max_records // silos, silos)
+
+    def check(self, release: Release, rounds: int) -> None:
+        facts = release.facts
+        self.weighting(release)
+        for value, least, most, location, what in (
+            (facts.silos, 2, None, "data.silos", "silos: the dealer and the keeper of a table are two"),
+            (facts.users, 1, MAX_USERS, "data.users", "users: every silo gets 49 KB for each"),
+            (facts.dimension, 1, MAX_DIMENSION, "model", "parameters"),
+        ):
+            if value < least or (most is not None and value > most):
+                wanted = f"from {least} to {most:,}" if most is not None else f"at least {least}"
+                raise ConfigError(
+                    f"lattice takes {wanted} {what}, not {value:,}; take aggregation.name = 'masked'",
+                    location=location,
+                    value=value,
+                )
+        self._check_noise(release)
+
+    def _check_noise(self, release: Release) -> None:
+        facts, scale, units = release.facts, release.silo_noise_std, release.encoding.integer_limit
+        sigma = scale * math.sqrt(facts.silos) / units
+        # No wrap-around: (U + deviations of the noise) 2^76 + dithers + encryptions of zero < q / 2.
+        largest = math.ceil(largest_total(release) + facts.silos + 1) << WEIGHT_BITS
+        room = largest + facts.silos * ((1 << DITHER_BITS) + ZERO_ENCRYPTION) < MODULUS // 2
+        if sigma < MIN_NOISE:
+            reason = f"at least {MIN_NOISE}: the noise also covers the errors of the ciphertexts; take 'masked' for less"
+        elif scale * 2 ** (WEIGHT_BITS - DITHER_BITS) > MAX_SCALE or not room:
+            reason = "this noise does not fit the modulus of lattice; use less, or take aggregation.name = 'masked'"
+        else:
+            return
+        raise ConfigError(f"{reason} (the noise multiplier is {sigma:.4g})", location="privacy.noise_multiplier", value=sigma)
+
+    def caveats(self, release: Release) -> tuple[Caveat, ...]:
+        return (ASSUMPTIONS,)
+
+    def costs(self, release: Release, rounds: int) -> Mapping[str, int]:
+        facts, weighting = release.facts, self.weighting(release)
+        blocks = blocks_of(facts.dimension)
+        tables = -(-facts.users // facts.silos) * weighting.entries * ENTRY_BYTES
+        weights = NONCE_BYTES + facts.users * CIPHERTEXT_BYTES
+        return {
+            "update_bytes": ENTRY_BYTES * (facts.dimension + blocks * N),
+            "request_bytes": 8 * facts.dimension,
+            "setup_bytes": weights + 2 * tables,
+            "ciphertexts": blocks,
+        }
+
+    def notes(self, release: Release, counts: IntArray) -> tuple[str, ...]:
+        """Whom the cap on record counts touches."""
+        weighting, facts = self.weighting(release), release.facts
+        touched = (counts > weighting.cap).any(axis=0)
+        if weighting.uniform or not touched.any():
+            return ()
+        note = (
+            f"lattice counts at most {weighting.cap} records of a person in a silo (aggregation.max_records = "
+            f"{self.max_records} over {facts.silos} silos): {int(touched.sum())} of the "
+            f"{int((counts > 0).any(axis=0).sum())} people with records have more"
+        )
+        if len(counts) < facts.silos:  # one silo's own: the weights are nobody's to know
+            return (f"{note} here.",)
+        exact = (counts[:, touched] / counts[:, touched].sum(axis=0)).max(axis=0).mean()
+        capped = weighting.in_the_clear(counts[:, touched]).max(axis=0).mean()
+        return (
+            f"{note}. The mean of their largest weights is {capped:.3f} instead of {exact:.3f}: records weigh less "
+            f"where they are many. A larger max_records (up to {MAX_RECORDS:,}) touches fewer people.",
+        )
+
+    def server(self, context: AggregationContext, secrets: Secrets) -> LatticeServer:
+        return LatticeServer(self._scheme(context), context, secrets)
+
+    def silo(
+        self, context: AggregationContext, index: int, counts: IntArray, secrets: Secrets, identity: SigningKey
+    ) -> LatticeSilo:
+        return LatticeSilo(self._scheme(context), context, index, counts, secrets, identity)
+
+    def _scheme(self, context: AggregationContext) -> Scheme:
+        facts = context.facts
+        roles = Roles(facts.users, facts.silos)
+        return Scheme(self.weighting(context.release), roles, facts.dimension, self.workers)
+
+
+ASSUMPTIONS: Final = Caveat(
+    "lattice-assumptions",
+    "Towards the server and the silos the guarantee is computational: hidden record counts (and, towards silos, the "
+    "hidden sample) rest on ring-LWE with N = 4096 and a modulus of 96 bits (128 bits of security against classical "
+    "computers; less than that against quantum computers), on Diffie-Hellman, and on parties that follow the protocol. "
+    "The server and any one silo together learn everybody's record totals and the sample, and subtract that silo's "
+    "noise; two neighbouring silos (the dealer and the keeper of a table) learn the totals and the sample of the users "
+    "whose table they share.",
+)

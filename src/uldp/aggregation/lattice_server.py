@@ -1,0 +1,175 @@
+"""The server's state machine of ``lattice``; the protocol is in :mod:`uldp.aggregation.lattice`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from uldp.aggregation.base import AggregationContext, ServerSide, checked_total
+from uldp.aggregation.key_agreement import KeyRequest, SealedSeeds, SiloKey, SiloKeys, check_key, check_seeds, relay
+from uldp.aggregation.lattice_lookup import (
+    ENTRY_BYTES,
+    pack_indices,
+    pack_numbers,
+    pads_at,
+    unpack_indices,
+    unpack_numbers,
+)
+from uldp.aggregation.lattice_messages import LookUp, MaskedCounts, RingKey, RingWeights, TableEntries
+from uldp.aggregation.lattice_ring import Body, Scheme, cut, decoded, public_components, public_element, setup_id
+from uldp.crypto import ring
+from uldp.crypto.keys import TAG_BYTES, AgreementKey, SharedKey
+from uldp.crypto.ring import N, Polynomials
+from uldp.crypto.ring_samples import bounded_errors, ternary
+from uldp.data.federation import IntArray
+from uldp.errors import MessageRefused
+from uldp.protocol import messages as m
+from uldp.protocol.turns import RequestType
+from uldp.rng import Secrets
+from uldp.vectors import Residues
+
+BLOCK_USERS: Final = 64
+"""Users whose weights are encrypted together."""
+
+
+class LatticeServer(ServerSide):
+    """Holds the secret s; sees masked counts, blinded weights, and the noised total under every silo's zero."""
+
+    def __init__(self, scheme: Scheme, context: AggregationContext, secrets: Secrets) -> None:
+        super().__init__(context, secrets)
+        self._scheme = scheme
+        self._agreement = AgreementKey(secrets.child("pairing"))
+        self._keys: SiloKeys | None = None
+        self._setup = ""
+        self._sealed: list[bytes] = []
+        self._tables: list[bytes] = []
+        self._indices: IntArray | None = None
+        self._blinded: Polynomials | None = None
+        self._fixed: RingWeights | None = None
+
+    @cached_property
+    def _secret(self) -> Polynomials:
+        """s, ternary, as evaluations."""
+        stream = self._secrets.child("ring key", self._setup).stream()
+        return ring.to_evaluations(ring.from_integers(ternary(stream, (N,))))
+
+    @cached_property
+    def _public(self) -> Polynomials:
+        """b = -a s + e (step 1)."""
+        stream = self._secrets.child("ring key error", self._setup).stream()
+        error = ring.to_evaluations(ring.from_integers(bounded_errors(stream, 1)[0]))
+        return ring.subtract(error, ring.multiply(public_element(self._setup), self._secret))
+
+    def _shared(self, silo: int) -> SharedKey:
+        """What the server shares with a silo."""
+        assert self._keys is not None
+        return self._agreement.with_peer(self._keys.publics[silo], f"silo {self._context.silos[silo]}")
+
+    def ask(self, request: RequestType, silo: str) -> m.Message:
+        index = self._context.silos.index(silo)
+        if request is KeyRequest:
+            return KeyRequest(self._agreement.public)
+        if request is SiloKeys:
+            assert self._keys is not None
+            return self._keys
+        if request is RingKey:
+            return RingKey(self._sealed[index - 1] if index else b"", ring.pack(self._public))
+        if request is LookUp:
+            return self._look_up(index)
+        if self._fixed is None:
+            assert self._blinded is not None
+            self._fixed = RingWeights(self._encrypted(self._blinded, 0))
+        return self._fixed
+
+    def check(self, silo: str, body: m.Message) -> None:
+        location, index, roles = f"silo {silo}", self._context.silos.index(silo), self._scheme.roles
+        entries = self._scheme.weighting.entries
+        match body:
+            case SiloKey():
+                check_key(self._context, silo, body, self._agreement.public)
+                self._agreement.with_peer(body.public, location)
+            case SealedSeeds():
+                check_seeds(self._context, silo, body)
+            case MaskedCounts(counts, tables):
+                unpack_indices(counts, roles.users, entries, location)
+                expected = len(roles.dealt_by(index)) * entries * ENTRY_BYTES + TAG_BYTES
+                if len(tables) != expected:
+                    reason = f"sealed tables of {len(tables)} bytes, {expected} are expected"
+                    raise MessageRefused(reason, location=location, value=len(tables))
+            case TableEntries(sealed):
+                self._entries(index, sealed)
+            case _:
+                pass
+
+    def collect(self, request: RequestType, responses: Mapping[str, m.Message]) -> None:
+        silos, roles = self._context.silos, self._scheme.roles
+        if request is KeyRequest:
+            self._keys = relay(self._context, responses)
+            self._setup = setup_id(self._context.digest, self._agreement.public, self._keys.publics)
+        elif request is SiloKeys:
+            first = responses[silos[0]]
+            self._sealed = list(first.sealed) if isinstance(first, SealedSeeds) else []
+        elif request is RingKey:
+            bodies = [body for name in silos if isinstance(body := responses[name], MaskedCounts)]
+            self._tables = [body.tables for body in bodies]
+            entries = self._scheme.weighting.entries
+            counts = [unpack_indices(body.counts, roles.users, entries, "server") for body in bodies]
+            self._indices = np.sum(counts, axis=0) % entries  # alpha_u: the masks cancel, rho_u stays (step 2)
+        elif request is LookUp:
+            blinded = np.zeros((roles.users, ring.LIMBS, 1), dtype=np.uint64)
+            for keeper, name in enumerate(silos):
+                if isinstance(body := responses[name], TableEntries):
+                    blinded[roles.dealt_by(roles.dealer(keeper))] = self._entries(keeper, body.entries)
+            self._blinded, self._tables = blinded, []
+
+    def _look_up(self, keeper: int) -> LookUp:
+        """Step 4: alpha_u goes to the keeper only, and nobody else can read it on the way."""
+        dealer = self._scheme.roles.dealer(keeper)
+        assert self._indices is not None
+        indices = pack_indices(self._indices[self._scheme.roles.dealt_by(dealer)])
+        return LookUp(self._tables[dealer], self._shared(keeper).seal(indices, "indices", self._setup, dealer))
+
+    def _entries(self, keeper: int, sealed: bytes) -> Polynomials:
+        """a_u = T_u[alpha_u] - k (step 4), of the users whose tables this keeper keeps."""
+        location, dealer = f"silo {self._context.silos[keeper]}", self._scheme.roles.dealer(keeper)
+        users = self._scheme.roles.dealt_by(dealer)
+        entries = self._shared(keeper).open(sealed, "entries", self._setup, dealer, location=location)
+        assert self._indices is not None
+        pads = pads_at(
+            self._shared(dealer).stream("pads", self._setup), self._scheme.weighting.entries, self._indices[users]
+        )
+        return ring.subtract(unpack_numbers(entries, len(users), location), pads)
+
+    def _encrypted(self, numbers: Polynomials, round_: int) -> bytes:
+        """Encryptions of numbers modulo q, one for each user: a nonce, then c0_u = -c1_u s + e_u + number (step 5).
+
+        Errors and nonce, and with it c1, are bound to what is encrypted: no c1 and no error serves two encryptions.
+        """
+        content = hashlib.sha256(pack_numbers(numbers)).hexdigest()
+        secrets = self._secrets.child("weights", self._setup, round_, content)
+        nonce, stream = secrets.child("nonce").key, secrets.child("errors").stream()
+        c1 = public_components(self._setup, round_, nonce, len(numbers))
+        parts = [nonce]
+        for start in range(0, len(numbers), BLOCK_USERS):
+            block = slice(start, start + BLOCK_USERS)
+            # Condition (a): the bound on the operator norm is checked, not expected.
+            errors = bounded_errors(stream, len(numbers[block]))
+            error = ring.add(ring.to_evaluations(ring.from_integers(errors)), numbers[block])
+            parts.append(ring.pack(ring.subtract(error, ring.multiply(c1[block], self._secret))))
+        return b"".join(parts)
+
+    def check_vector(self, silo: str, vector: bytes) -> None:
+        Body.unpack(vector, self._scheme, f"silo {silo}")
+
+    def total(self, vectors: Mapping[str, bytes]) -> Residues:
+        """The phase c0 + c1 s of the sum, decoded (step 4 of a round). Rounding it is post-processing."""
+        body = Body.zero(self._scheme)
+        for silo, vector in vectors.items():
+            body.add(Body.unpack(vector, self._scheme, f"silo {silo}"))
+        opened = ring.to_coefficients(ring.multiply(body.c1, self._secret))
+        phase = ring.add(body.c0, cut(opened, self._scheme.dimension))
+        return checked_total(decoded(phase, len(vectors)), self._context)
