@@ -12,7 +12,8 @@ import numpy as np
 from uldp._version import __version__
 from uldp.aggregation import lookup_aggregation
 from uldp.aggregation.key_agreement import KeyRequest, SealedSeeds, SiloKey, SiloKeys
-from uldp.aggregation.paillier_messages import BlindedShares, EncryptedWeights, SealedSeed
+from uldp.aggregation.lattice_messages import ANSWERS, LOOK_UP_WEIGHTS, RING_WEIGHTS, TRANSFER
+from uldp.aggregation.paillier_messages import BlindedShares, Choices, ChoicesRequest, EncryptedWeights, SealedSeed
 from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.methods.base import Method
 from uldp.methods.registry import lookup
@@ -27,7 +28,17 @@ from uldp.sessions.server import ServerSession, Stage
 from uldp.sessions.silo import SiloSession, signing_key
 from uldp.vectors import clip_rows, from_residues
 
-KINDS = (*m.CORE, KeyRequest, SiloKey, SiloKeys, SealedSeeds, SealedSeed, BlindedShares, EncryptedWeights)
+_LATTICE = (*LOOK_UP_WEIGHTS, *RING_WEIGHTS, *TRANSFER, *ANSWERS)
+KINDS = tuple(
+    dict.fromkeys(
+        [
+            *m.CORE,
+            *(KeyRequest, SiloKey, SiloKeys, SealedSeeds, SealedSeed, BlindedShares, EncryptedWeights),
+            *(ChoicesRequest, Choices),
+            *(kind for exchange in _LATTICE for kind in (exchange.request, exchange.response)),
+        ]
+    )
+)
 
 
 def decode(data: bytes, **about) -> m.Message:

@@ -21,7 +21,7 @@ from tests.support import (
 
 from uldp._version import __version__
 from uldp.aggregation.key_agreement import KeyRequest, SiloKeys
-from uldp.aggregation.paillier_messages import EncryptedWeights, SealedSeed
+from uldp.aggregation.paillier_messages import ChoicesRequest, EncryptedWeights, SealedSeed
 from uldp.aggregation.routes import ROUTES
 from uldp.errors import MessageRefused, RunError
 from uldp.methods.registry import METHODS, lookup
@@ -100,7 +100,7 @@ REQUESTS = [
     EncryptedWeights(b""),
     m.CountsRequest(),
     m.UserTotals(b""),
-    m.ChoicesRequest(1, b""),
+    ChoicesRequest(1, b""),
     m.UpdateRequest(1, b"", b""),
     m.MetricsRequest(1, b""),
     m.Close(),

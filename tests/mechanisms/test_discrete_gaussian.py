@@ -29,7 +29,7 @@ from uldp.mechanisms.discrete_gaussian import (
 from uldp.rng import Secrets, SecretStream
 
 SMALL_SCALES = [0.5, 0.999, 1, 2.5, Fraction(73, 10), 100]
-LARGE_SCALES = [1e4, 2.3e6, 2.0**30, 2**40]
+LARGE_SCALES = [1e4, 2.3e6, 2.0**30, 2**40, 2**46]
 DRAWS = 400_000
 PLAUSIBLE = 1e-4  # streams are fixed, so a test that passes once passes always
 IMPOSSIBLE = 1e-9  # what a planted error must reach
@@ -132,7 +132,7 @@ class WithoutFloats(DiscreteGaussian):
 
 
 def test_every_decision_made_by_integers_gives_the_same_samples() -> None:
-    scales: list[Fraction | float | int] = [0.5, 0.999, 2.5, Fraction(73, 10), 1e4 + 0.1, 2**40]
+    scales: list[Fraction | float | int] = [0.5, 0.999, 2.5, Fraction(73, 10), 1e4 + 0.1, 2**40, 2**46]
     fast = [sample_discrete_gaussian(scale, 1500, stream("fallback", str(scale))) for scale in scales]
     exact = [by_integers(WithoutFloats, scale).sample(1500, stream("fallback", str(scale))) for scale in scales]
     for left, right in zip(fast, exact, strict=True):
@@ -194,7 +194,7 @@ def test_a_biased_low_bit_is_caught() -> None:
 
 
 def test_uniform_integers_refuse_the_incomplete_last_round() -> None:
-    for bound in (1, 2, 3, 2**40, 2**40 + 1):
+    for bound in (1, 2, 3, 2**40, 2**40 + 1, 2**46 + 1):
         limit = 2**63 // bound * bound
         numbers = [number for number in (0, bound - 1, bound, limit - 1, limit, 2**63 - 1) if number < 2**63]
         values, usable = uniform_integers(np.array(numbers, dtype=np.uint64), bound)
@@ -257,7 +257,7 @@ def test_an_acceptance_that_64_bits_leave_open_draws_one_more_word() -> None:
         assert law.accept(magnitude, blocks, words, ScriptedStream()).tolist() == [decision]
 
 
-@pytest.mark.parametrize("scale", [0.5, 0.999999, 1, 1.7, 2.5, 100, 2.3e6, 2.0**40 - 0.5, 2**40])
+@pytest.mark.parametrize("scale", [0.5, 0.999999, 1, 1.7, 2.5, 100, 2.3e6, 2.0**40 - 0.5, 2**40, 2.0**46 - 0.5, 2**46])
 def test_the_float_probability_is_as_close_as_the_margin_assumes(scale: float | int) -> None:
     law = DiscreteGaussian.of(Fraction(scale))
     blocks = np.array([0] * 100 + [1] * 100 + [2] * 50 + list(range(45)), dtype=np.int64)
@@ -297,7 +297,7 @@ def test_the_same_stream_gives_the_same_samples_and_a_beginning_is_a_beginning()
 
 def test_two_calls_on_one_stream_share_no_words() -> None:
     shared = stream("twice")
-    first, second = (sample_discrete_gaussian(2**40, 2000, shared) for _ in range(2))
+    first, second = (sample_discrete_gaussian(2**46, 2000, shared) for _ in range(2))
     assert np.intersect1d(first, second).size == 0
 
 
@@ -318,8 +318,8 @@ def test_a_float_scale_is_the_rational_number_it_is() -> None:
         0.49,
         -1,
         -2.5,
-        2**40 + 1,
-        2.0**41,
+        2**46 + 1,
+        2.0**47,
         1e300,
         math.inf,
         -math.inf,

@@ -25,6 +25,7 @@ from tests.support import (
 from uldp.aggregation import offers, paillier_silo
 from uldp.aggregation.base import RoundRequest
 from uldp.aggregation.offers import offered
+from uldp.aggregation.paillier_messages import Choices, ChoicesRequest
 from uldp.aggregation.paillier_silo import PaillierSilo
 from uldp.crypto.integers import unpack
 from uldp.crypto.keys import unseal
@@ -168,7 +169,7 @@ def server_view(count):
     """Bits of the points that the server gets from ``count`` federations of eight users."""
     bits = []
     for trial in range(count):
-        server, silos = until(m.ChoicesRequest, 0.25, small_federation(users=8, records=2), key=bytes([trial + 1]))
+        server, silos = until(ChoicesRequest, 0.25, small_federation(users=8, records=2), key=bytes([trial + 1]))
         body = read(silos["silo-0"].reply(server.requests()["silo-0"]))
         points = np.frombuffer(body.points, dtype=np.uint8).reshape(-1, 32)
         bits.append(np.unpackbits(points, axis=1))
@@ -192,7 +193,13 @@ def test_the_points_tell_the_server_nothing_about_the_slots(monkeypatch):
     assert deviations.max() < 4.5  # 256 bits: 4.5 deviations happen to one of 500 such tests
 
     # a planted leak: b is forgotten, so that equal slots give equal points
-    monkeypatch.setattr(PaillierSilo, "choose", lambda self, round_, offer: _without_b(self, offer, index))
+    respond = PaillierSilo.respond
+
+    def leaking(side, body):
+        response = respond(side, body)
+        return Choices(1, _without_b(side, body.offer, index)) if isinstance(body, ChoicesRequest) else response
+
+    monkeypatch.setattr(PaillierSilo, "respond", leaking)
     assert len(np.unique(server_view(3), axis=0)) < 8
 
 
@@ -228,40 +235,42 @@ def test_a_silo_refuses_an_offer_with_fewer_slots_a_replayed_or_a_changed_one():
 
 @pytest.mark.parametrize("point", [b"", bytes(32), bytes(31), (1).to_bytes(32, "little"), b"\xff" * 32])
 def test_malformed_points_are_refused_by_both_sides(point):
-    server, silos = until(m.ChoicesRequest)
+    server, silos = until(ChoicesRequest)
     silo = silos["silo-0"]
     before = silo.save()
     with pytest.raises(MessageRefused, match="silo-0: a point"):
-        silo.reply(ask(m.ChoicesRequest(1, point)))
+        silo.reply(ask(ChoicesRequest(1, point)))
     assert silo.save() == before
     server.requests()
     with pytest.raises(MessageRefused, match="silo-0"):
-        server.receive("silo-0", ask(m.Choices(1, point * 6)))
+        server.receive("silo-0", ask(Choices(1, point * 6)))
     with pytest.raises(MessageRefused, match="round 2"):
-        server.receive("silo-0", ask(m.Choices(2, point * 6)))
+        server.receive("silo-0", ask(Choices(2, point * 6)))
     drive(server, silos)
     assert server.round == 3
 
 
 def test_silos_that_choose_otherwise_are_refused():
-    server, silos = until(m.ChoicesRequest)
+    server, silos = until(ChoicesRequest)
     requests = server.requests()
     server.receive("silo-0", silos["silo-0"].reply(requests["silo-0"]))
     good = read(silos["silo-1"].reply(requests["silo-1"]), "silo-1")
     points = good.points[32:] + good.points[:32]
+    server.receive("silo-1", ask(Choices(1, points), silo="silo-1"))
+    server.receive("silo-2", silos["silo-2"].reply(requests["silo-2"]))
     with pytest.raises(MessageRefused, match="silo-1: chose other slots than silo silo-0"):
-        server.receive("silo-1", ask(m.Choices(1, points), silo="silo-1"))
+        server.collect()
     drive(server, silos)
 
 
 def test_a_second_offer_in_a_round_is_out_of_turn_and_hides_the_slot_afresh():
-    server, silos = until(m.ChoicesRequest)
+    server, silos = until(ChoicesRequest)
     silo = silos["silo-0"]
     first = read(silo.reply(server.requests()["silo-0"]))
     with pytest.raises(MessageRefused, match="out of turn"):
-        silo.reply(ask(m.ChoicesRequest(1, server.side.offer(2))))
-    _, again = until(m.ChoicesRequest)
-    other = read(again["silo-0"].reply(ask(m.ChoicesRequest(1, server.side.offer(2)))))
+        silo.reply(ask(ChoicesRequest(1, server.side.offer(2))))
+    _, again = until(ChoicesRequest)
+    other = read(again["silo-0"].reply(ask(ChoicesRequest(1, server.side.offer(2)))))
     assert first.points != other.points
 
 

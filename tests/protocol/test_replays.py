@@ -9,7 +9,7 @@ from tests.protocol.test_exactness import layout_of
 from tests.support import decode, drive, hello, make_sessions, small_federation, step, step_until
 
 from uldp.aggregation.key_agreement import KeyRequest, SiloKeys
-from uldp.aggregation.paillier_messages import EncryptedWeights, SealedSeed
+from uldp.aggregation.paillier_messages import ChoicesRequest, EncryptedWeights, SealedSeed
 from uldp.crypto.integers import unpack
 from uldp.data.federation import SiloData
 from uldp.errors import MessageRefused, RunError
@@ -80,7 +80,7 @@ def test_keys_of_slots_never_seal_two_different_offers():
     federation = small_federation()
     seen = []
     for each in (federation, with_one_record_more(federation, 1)):
-        server, silos = run_until(m.ChoicesRequest, each, sample_rate=0.3, sampling="private")
+        server, silos = run_until(ChoicesRequest, each, sample_rate=0.3, sampling="private")
         request = server.requests()["silo-2"]
         asked = decode(request, experiment=DIGEST, silo="silo-2", limit=10**7)
         seen.append((asked.offer, body_of(silos["silo-2"], request).points))

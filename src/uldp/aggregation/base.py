@@ -62,8 +62,6 @@ class RoundRequest:
     round: int
     digest: str
     weights: bytes
-    offer: bytes = b""
-    """The server's point, where users are sampled in private."""
     present: Sample | None = None
     """Which silos take part, where a round is repeated without some; None for all."""
 
@@ -90,32 +88,30 @@ class ServerSide(ABC):
     def __init__(self, context: AggregationContext, secrets: Secrets) -> None:
         self._context = context
         self._secrets = secrets
+        self._round = 0
+        self._sample: Sample | None = None
 
     def ask(self, request: RequestType, silo: str) -> m.Message:
-        """The request of this type for ``silo``."""
+        """The request of this type for ``silo``: of the setup, or of a round before its updates."""
         raise self._no_part_in(request.__name__)
 
     def check(self, silo: str, body: m.Message) -> None:  # noqa: B027
-        """Refuse a response of the setup. Nothing is changed."""
+        """Refuse a response to what :meth:`ask` gave. Nothing is changed."""
 
     def collect(self, request: RequestType, responses: Mapping[str, m.Message]) -> None:  # noqa: B027
-        """Use the responses of all silos to a request of the setup."""
+        """Use the responses of all silos to what :meth:`ask` gave."""
 
-    def weights(self, round_: int, sample: Sample | None) -> bytes:
-        """What goes with a round's request where silos do not learn the sample."""
+    def kept(self, body: m.Message) -> m.Message:
+        """What is kept of a response of the setup, once the next exchange is over, to restore this machine."""
+        return body
+
+    def begin_round(self, round_: int, sample: Sample | None) -> None:
+        """Before the first request of a round; ``sample`` where the server draws one."""
+        self._round, self._sample = round_, sample
+
+    def weights(self) -> bytes:
+        """What goes with a round's request for updates where silos do not learn the sample."""
         return b""
-
-    def offer(self, round_: int) -> bytes:
-        """The server's point of a round in which silos choose slots."""
-        raise self._no_part_in("ChoicesRequest")
-
-    def check_choices(self, silo: str, points: bytes) -> None:
-        """Refuse malformed choices."""
-        raise self._no_part_in("Choices")
-
-    def weights_for(self, round_: int, points: bytes) -> bytes:
-        """What goes with a round's request after silos have chosen: one weight per user opens, nobody knows which."""
-        raise self._no_part_in("Choices")
 
     def _no_part_in(self, exchange: str) -> RunError:
         """For exchanges that are not on this aggregation's route: the turn table never comes to them."""
@@ -156,12 +152,8 @@ class SiloSide(ABC):
         return f"silo {self._context.silos[self._index]}"
 
     def respond(self, body: m.Message) -> m.Message:
-        """The response to a request of the setup. A refused request changes nothing."""
+        """The response to a request of the aggregation's own. A refused request changes nothing."""
         raise MessageRefused(f"{type(body).__name__} has no place in this aggregation", location=self._location)
-
-    def choose(self, round_: int, offer: bytes) -> bytes:
-        """One point per user: the server does not learn which slot it chooses."""
-        raise MessageRefused("there is nothing to choose in this aggregation", location=self._location)
 
     def check_request(self, request: RoundRequest) -> None:
         """Refuse a malformed request of a round."""
@@ -194,7 +186,7 @@ class Aggregation(ABC):
     """Whether silos do not learn which users were sampled."""
     agrees_keys: ClassVar[bool] = False
     """Whether silos agree on keys with one another, and so need each other's public signing keys."""
-    rounding: ClassVar[int] = 0
+    rounding: ClassVar[float] = 0
     """See :class:`uldp.privacy.releases.PublicFacts`."""
     shuffles: ClassVar[bool] = False
     """Whether a shuffler stands between the silos and the server."""

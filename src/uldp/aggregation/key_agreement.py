@@ -124,7 +124,9 @@ class PairwiseKeys:
         """Step 1(c): the first silo draws the common seed and seals it for each of the others."""
         if self._index != 0:
             return []
-        return [key.seal(self._drawn_seed, *self._bound(other, "seed"), *further) for other, key in sorted(shared.items())]
+        return [
+            key.seal(self._drawn_seed, *self._bound(other, "seed"), *further) for other, key in sorted(shared.items())
+        ]
 
     def common_seed(self, shared: Mapping[int, SharedKey], sealed: bytes, *further: str | int | bytes) -> bytes:
         """The seed that all silos hold and the server does not."""

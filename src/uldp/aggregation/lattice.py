@@ -1,9 +1,9 @@
-"""``lattice``: weighting by records although nobody learns anybody's record counts, for models of millions of parameters.
+"""``lattice``: weighting by records although nobody learns anybody's record counts, for models with many parameters.
 
 Protocol 1 of ULDP-FL (Kato et al., 2024) with ring-LWE in place of Paillier. Symbols: R = Z_q[x] / (x^N + 1), N = 4096,
 q = p1 p2 of 96 bits, s the server's secret, a and c1_u public (hashes of the setup), e errors of operator norm at most
-B_e = 2048, W(N) = floor(2^52 / N) - B_e the weight, n_su counts (capped), N_u = sum_s n_su, x_su the clipped row in units
-of 2^-24 clips, as polynomials of N coefficients each (*blocks*), z_s noise.
+B_e = 2048, W(N) = floor(2^52 / N) - B_e the weight, n_su counts (capped), N_u = sum_s n_su, x_su the clipped row in
+units of 2^-24 clips, as polynomials of N coefficients each (*blocks*), z_s noise.
 
 Setup, once, under an id that is a hash of all parties' keys::
 
@@ -35,28 +35,28 @@ from typing import ClassVar, Final
 
 from uldp.aggregation.base import Aggregation, AggregationContext, largest_total
 from uldp.aggregation.key_agreement import AGREE_KEYS
-from uldp.aggregation.lattice_lookup import ENTRY_BYTES, WEIGHT_BITS, Roles, Weighting
-from uldp.aggregation.lattice_messages import LOOK_UP_WEIGHTS, RING_WEIGHTS
+from uldp.aggregation.lattice_lookup import ENTRY_BYTES, WEIGHT_BITS, Roles, SlotRule, Weighting
+from uldp.aggregation.lattice_messages import ANSWERS, LOOK_UP_WEIGHTS, RING_WEIGHTS, TRANSFER
 from uldp.aggregation.lattice_ring import CIPHERTEXT_BYTES, DITHER_BITS, NONCE_BYTES, Scheme
 from uldp.aggregation.lattice_server import LatticeServer
 from uldp.aggregation.lattice_silo import LatticeSilo
 from uldp.caveats import Caveat
 from uldp.crypto.keys import TAG_BYTES, SigningKey
-from uldp.crypto.ring import LIMBS, MODULUS, N, RESIDUE_BYTES
+from uldp.crypto.ring import LIMBS, MODULUS, RESIDUE_BYTES, N
 from uldp.crypto.ring_products import blocks_of
 from uldp.data.federation import IntArray
 from uldp.errors import ConfigError
 from uldp.limits import check_whole
 from uldp.mechanisms.discrete_gaussian import MAX_SCALE
 from uldp.privacy.releases import Release
-from uldp.protocol.turns import Route
+from uldp.protocol.turns import UPDATE, Route
 from uldp.rng import Secrets
 
 MAX_RECORDS: Final = 20_000
 MAX_USERS: Final = 2**14
 MAX_DIMENSION: Final = 2**23
 MIN_NOISE: Final = 0.01
-"""The smallest sigma. The model tells silos the sum with the errors in it; less noise than this would not cover them."""
+"""The smallest sigma. The model tells silos the sum with the errors in it; less noise would not cover them."""
 ZERO_ENCRYPTION: Final = 2**13
 """More than a coefficient of e v + f0 + s f1, by far."""
 
@@ -84,7 +84,10 @@ class LatticeWeighting(Aggregation):
         check_whole(self.max_records, 1, MAX_RECORDS, "aggregation.max_records")
 
     def route(self, release: Release) -> Route:
-        return Route(AGREE_KEYS + LOOK_UP_WEIGHTS + RING_WEIGHTS)
+        setup, sampling = AGREE_KEYS + LOOK_UP_WEIGHTS, release.user_sampling
+        if sampling.everybody:
+            return Route(setup + RING_WEIGHTS, repeats=True)
+        return Route(setup, (*TRANSFER, *(ANSWERS if sampling.private else ()), UPDATE), repeats=True)
 
     def item_bytes(self) -> int:
         return 2 * LIMBS * RESIDUE_BYTES  # c0 and c1; what a last block has beyond d fits the overhead
@@ -136,12 +139,16 @@ class LatticeWeighting(Aggregation):
         largest = math.ceil(largest_total(release) + facts.silos + 1) << WEIGHT_BITS
         room = largest + facts.silos * ((1 << DITHER_BITS) + ZERO_ENCRYPTION) < MODULUS // 2
         if sigma < MIN_NOISE:
-            reason = f"at least {MIN_NOISE}: the noise also covers the errors of the ciphertexts; take 'masked' for less"
+            reason = (
+                f"at least {MIN_NOISE}: the noise also covers the errors of the ciphertexts; take 'masked' for less"
+            )
         elif scale * 2 ** (WEIGHT_BITS - DITHER_BITS) > MAX_SCALE or not room:
             reason = "this noise does not fit the modulus of lattice; use less, or take aggregation.name = 'masked'"
         else:
             return
-        raise ConfigError(f"{reason} (the noise multiplier is {sigma:.4g})", location="privacy.noise_multiplier", value=sigma)
+        raise ConfigError(
+            f"{reason} (the noise multiplier is {sigma:.4g})", location="privacy.noise_multiplier", value=sigma
+        )
 
     def caveats(self, release: Release) -> tuple[Caveat, ...]:
         return (ASSUMPTIONS,)
@@ -189,7 +196,9 @@ class LatticeWeighting(Aggregation):
     def _scheme(self, context: AggregationContext) -> Scheme:
         facts = context.facts
         roles = Roles(facts.users, facts.silos)
-        return Scheme(self.weighting(context.release), roles, facts.dimension, self.workers)
+        sampling = context.release.user_sampling
+        rule = None if sampling.everybody else SlotRule.of(sampling)
+        return Scheme(self.weighting(context.release), roles, rule, facts.dimension, self.workers)
 
 
 ASSUMPTIONS: Final = Caveat(

@@ -8,8 +8,8 @@ K = u + 1 mod |S|. With M = N_max + 1, all numbers modulo M or modulo q::
     alpha_u                                               server to keeper, sealed; back comes T_u[alpha_u]
     a_u = T_u[alpha_u] - k_(u, alpha_u) = W(N_u) - mu_u   at the server
 
-rho_u, which only the dealer knows, hides N_u in alpha_u; mu_u, which all silos know, hides W(N_u) in a_u. The keeper sees
-a uniform index and a uniformly padded table. What must never happen: that the server reads T_u (differences of
+rho_u, which only the dealer knows, hides N_u in alpha_u; mu_u, which all silos know, hides W(N_u) in a_u. The keeper
+sees a uniform index and a uniformly padded table. What must never happen: that the server reads T_u (differences of
 neighbouring entries are rho_u), that the dealer reads alpha_u, or that any of these secrets serves a second setup.
 """
 
@@ -21,12 +21,15 @@ from typing import Final
 
 import numpy as np
 
+from uldp.aggregation.base import Sample
 from uldp.crypto import ring
 from uldp.crypto.integers import uniform_below
+from uldp.crypto.keys import SharedKey
 from uldp.crypto.ring import LIMBS, Polynomials
 from uldp.crypto.ring_samples import MAX_OPERATOR_NORM, uniform_residues
 from uldp.data.federation import IntArray
 from uldp.errors import MessageRefused
+from uldp.privacy.releases.sampling import UserSampling
 from uldp.rng import SecretStream
 from uldp.vectors import Vector
 
@@ -66,7 +69,7 @@ class Weighting:
     @property
     def residual(self) -> float:
         """eta: what the errors alone make of one user's rows, in clips, also of a user whose weight is 0."""
-        return ERROR_BOUND * (self.entries - 1) / 2**WEIGHT_BITS
+        return ERROR_BOUND * (self.entries - 1) / 2.0**WEIGHT_BITS
 
     def in_the_clear(self, counts: IntArray) -> Vector:
         """w_su of all silos and users without errors, for those who hold all counts (silos, users)."""
@@ -92,6 +95,28 @@ class Roles:
     def dealer(self, keeper: int) -> int:
         """Whose tables this keeper keeps."""
         return (keeper - 1) % self.silos
+
+
+@dataclass(frozen=True)
+class SlotRule:
+    """How many entries a table of a round has, and which of them sample a user."""
+
+    chosen: int
+    count: int
+    private: bool
+
+    @classmethod
+    def of(cls, sampling: UserSampling) -> SlotRule:
+        """Two entries where the server draws the sample: entry 1 samples."""
+        return cls(*sampling.slots, private=True) if sampling.private else cls(1, 2, private=False)
+
+    def sampled(self, first: IntArray, second: IntArray) -> Sample:
+        """b(i, j)."""
+        return np.asarray((first + second) % self.count < self.chosen)
+
+    def rotations(self, key: SharedKey, way: tuple[str | int, ...], users: int) -> IntArray:
+        """By how much the tables of one way are rotated; the keeper does not know it."""
+        return uniform_indices(key.stream("rotations", *way), self.count, users)
 
 
 def tables(values: Iterable[Polynomials], rotations: IntArray, pads: SecretStream) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from uldp.protocol.messages import Accepted, Message
+from uldp.protocol.messages import Accepted, Message, RoundMessage
 from uldp.protocol.turns import Exchange, Phase
 
 
@@ -42,61 +42,54 @@ class RingWeights(Message, frozen=True):
 
 
 LOOK_UP_WEIGHTS: Final = (
-    Exchange(RingKey, MaskedCounts, "masked", individual=True, transient=True),
-    Exchange(LookUp, TableEntries, "looked up", individual=True, forgotten=True),
+    Exchange(RingKey, MaskedCounts, "dealt", individual=True),
+    Exchange(LookUp, TableEntries, "weighed", individual=True, forgotten=True),
 )
 RING_WEIGHTS: Final = (Exchange(RingWeights, Accepted, Phase.READY),)
 
 
-class TransferRequest(Message, frozen=True):
+class TransferRequest(RoundMessage, frozen=True):
     """Server: users of this round are sampled; offer the tables of those whom you deal."""
 
-    round: int
 
-
-class Transfer(Message, frozen=True):
+class Transfer(RoundMessage, frozen=True):
     """Silo, as dealer: a table of blinds for each of my users, sealed for the keeper.
 
     ``choices``, also sealed for the keeper: which entry I take of the server's tables, where nobody knows the sample.
     """
 
-    round: int
     tables: bytes
     choices: bytes
 
 
-class SlotRequest(Message, frozen=True):
+class SlotRequest(RoundMessage, frozen=True):
     """Server: the dealer's tables, and, sealed for you, which entry of each I take.
 
     ``offers`` are tables of mine, sealed for you, and ``choices`` which entry of each the dealer takes, sealed by it.
     """
 
-    round: int
     tables: bytes
     indices: bytes
     offers: bytes
     choices: bytes
 
 
-class SlotEntries(Message, frozen=True):
+class SlotEntries(RoundMessage, frozen=True):
     """Silo, as keeper: the server's entries, sealed for it, and the dealer's, sealed for the dealer."""
 
-    round: int
     entries: bytes
     answers: bytes
 
 
-class AnswerRequest(Message, frozen=True):
+class AnswerRequest(RoundMessage, frozen=True):
     """Server: what the keeper sealed for you, the dealer."""
 
-    round: int
     answers: bytes
 
 
-class WeightShares(Message, frozen=True):
+class WeightShares(RoundMessage, frozen=True):
     """Silo, as dealer: the silos' shares of my users' weights, sealed for all silos."""
 
-    round: int
     shares: bytes
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from uldp.aggregation.lattice_lookup import WEIGHT_BITS, Roles, Weighting
+from uldp.aggregation.lattice_lookup import WEIGHT_BITS, Roles, SlotRule, Weighting
 from uldp.crypto import ring
 from uldp.crypto.keys import KEY_BYTES
 from uldp.crypto.ring import LIMBS, N, Polynomials
@@ -33,6 +33,8 @@ class Scheme:
 
     weighting: Weighting
     roles: Roles
+    rule: SlotRule | None
+    """Where users are sampled."""
     dimension: int
     threads: int
 
@@ -67,7 +69,7 @@ def public_components(setup: str, round_: int, nonce: bytes, users: int) -> Poly
 class Body:
     """A silo's sum: c0 cut to the parameters (2, d), coefficients; c1 of whole blocks (blocks, 2, N), evaluations.
 
-    c0 has no coefficient without a parameter: the errors spread rows over all N of them, and beyond d there is no noise.
+    c0 has no coefficient without a parameter: errors spread rows over all N of them, and beyond d there is no noise.
     """
 
     c0: Polynomials

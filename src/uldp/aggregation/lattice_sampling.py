@@ -1,8 +1,8 @@
 """Sub-sampling of users under ``lattice``: fresh blinded weights in every round, 0 for those outside the sample.
 
-After the setup the server holds a_u = W_u - mu_u. In round t all silos derive a fresh blind nu_u from their common seed.
-Dealer D and keeper K of a user are those of the look-up, and a table goes the same way: D to K, rotated and padded under
-keys of D and the server, of which K opens the entry that it is asked for.
+After the setup the server holds a_u = W_u - mu_u. In a round all silos derive a fresh blind nu_u from their common
+seed. Dealer D and keeper K of a user are those of the look-up, and a table goes the same way: D to K, rotated and
+padded under keys of D and the server; K opens the entry that it is asked for.
 
 *The server draws the sample* b_u. D offers (-nu, mu - nu); the server takes entry b, and encrypts that entry + b a. A
 silo adds nu: b mu + b a = b W.
@@ -14,9 +14,9 @@ b(i, j) = [(i + j) mod P < m].
     the server to D, entry j of      y(.) = b(i, .) a - r,  r fresh
     D to all silos                   y = y(j)
 
-The server encrypts its entry + r, a silo adds nu + y: b mu + r + b a - r = b W. What is asked for, y and the keeper's
-answer to D are sealed from the server, i from D: each of them alone would show the sample. D and K together learn it, and
-so do the server and any silo. Which entry is asked for is hidden from K by the rotation.
+The server encrypts its entry + r, a silo adds nu + y: b mu + r + b a - r = b W. Where j is, y and the keeper's answer
+to D are sealed from the server, where i is from D: each of them alone would show the sample. Which entry is asked for
+is hidden from K by the rotation. D and K together learn the sample, and so do the server and any silo.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from uldp.aggregation.lattice_lookup import (
     ENTRY_BYTES,
     INDEX_BYTES,
     Roles,
+    SlotRule,
     entries_of,
     pack_indices,
     pack_numbers,
@@ -49,34 +50,11 @@ from uldp.crypto.ring import LIMBS, Polynomials
 from uldp.crypto.ring_samples import uniform_residues
 from uldp.data.federation import IntArray
 from uldp.errors import MessageRefused
-from uldp.privacy.releases.sampling import UserSampling
 from uldp.rng import Secrets
 
 DEALT: Final = "dealt"
 OFFERED: Final = "offered"
 """The two ways of a table: from the dealer to the server, and from the server to the dealer."""
-
-
-@dataclass(frozen=True)
-class SlotRule:
-    """How many entries a table of a round has, and which of them sample a user."""
-
-    chosen: int
-    count: int
-    private: bool
-
-    @classmethod
-    def of(cls, sampling: UserSampling) -> SlotRule:
-        """Two entries where the server draws the sample: entry 1 samples."""
-        return cls(*sampling.slots, private=True) if sampling.private else cls(1, 2, private=False)
-
-    def sampled(self, first: IntArray, second: IntArray) -> Sample:
-        """b(i, j)."""
-        return np.asarray((first + second) % self.count < self.chosen)
-
-    def rotations(self, key: SharedKey, way: tuple[str | int, ...], users: int) -> IntArray:
-        """By how much the tables of one way are rotated; the keeper does not know it."""
-        return uniform_indices(key.stream("rotations", *way), self.count, users)
 
 
 def where(sample: Sample, numbers: Polynomials) -> Polynomials:
@@ -118,8 +96,7 @@ class ServerTransfer:
         """What the keeper gets: the dealer's tables and choices as they came, and the server's own."""
         dealer, sealing = self.roles.dealer(keeper), self.keys[keeper]
         way = (self.setup, self.round, dealer)
-        indices = (self._indices(dealer)).astype(np.int64)
-        sealed = sealing.seal(pack_indices(indices), "slots", *way)
+        sealed = sealing.seal(pack_indices(self._indices(dealer)), "slots", *way)
         offers = sealing.seal(self._offers(dealer), "offers", *way) if self.rule.private else b""
         return SlotRequest(self.round, transfer.tables, sealed, offers, transfer.choices)
 
@@ -152,9 +129,7 @@ class ServerTransfer:
         dealer = self.roles.dealer(keeper)
         indices = self._indices(dealer)
         sealed = self.keys[keeper].open(body.entries, "entries", self.setup, self.round, dealer, location=location)
-        pads = pads_at(
-            self.keys[dealer].stream("pads", self.setup, self.round, DEALT), self.rule.count, indices
-        )
+        pads = pads_at(self.keys[dealer].stream("pads", self.setup, self.round, DEALT), self.rule.count, indices)
         return ring.subtract(unpack_numbers(sealed, len(indices), location), pads)
 
     def check(self, silo: int, body: Transfer | SlotEntries | WeightShares, location: str) -> None:
@@ -162,19 +137,24 @@ class ServerTransfer:
         if body.round != self.round:
             raise MessageRefused(f"answered for round {body.round}, not {self.round}", location=location)
         dealt, kept = (len(self.roles.dealt_by(one)) for one in (silo, self.roles.dealer(silo)))
-        private = self.rule.private
+        hidden = self.rule.private
         match body:
             case Transfer(_, offered, choices):
-                expected = (dealt * self.rule.count * ENTRY_BYTES, dealt * INDEX_BYTES if private else None)
-                given = (len(offered), len(choices))
+                _check_sealed(offered, dealt * self.rule.count * ENTRY_BYTES, location)
+                _check_sealed(choices, dealt * INDEX_BYTES if hidden else None, location)
             case SlotEntries(_, _, answers):
                 self.entries(silo, body, location)
-                expected, given = (kept * ENTRY_BYTES if private else None, None), (len(answers), 0)
+                _check_sealed(answers, kept * ENTRY_BYTES if hidden else None, location)
             case WeightShares(_, shares):
-                expected, given = (dealt * ENTRY_BYTES, None), (len(shares), 0)
-        sizes = tuple(0 if size is None else size + TAG_BYTES for size in expected)
-        if given != sizes:
-            raise MessageRefused(f"sealed parts of {given} bytes, {sizes} are expected", location=location)
+                _check_sealed(shares, dealt * ENTRY_BYTES, location)
+
+
+def _check_sealed(sealed: bytes, size: int | None, location: str) -> None:
+    """Refuse a sealed part that cannot hold ``size`` bytes; None for no part at all."""
+    expected = 0 if size is None else size + TAG_BYTES
+    if len(sealed) != expected:
+        reason = f"a sealed part of {len(sealed)} bytes, {expected} are expected"
+        raise MessageRefused(reason, location=location, value=len(sealed))
 
 
 @dataclass(frozen=True)

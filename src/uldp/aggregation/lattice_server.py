@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from uldp.aggregation.base import AggregationContext, ServerSide, checked_total
+from uldp.aggregation.base import AggregationContext, Sample, ServerSide, checked_total
 from uldp.aggregation.key_agreement import KeyRequest, SealedSeeds, SiloKey, SiloKeys, check_key, check_seeds, relay
 from uldp.aggregation.lattice_lookup import (
     ENTRY_BYTES,
@@ -19,8 +19,21 @@ from uldp.aggregation.lattice_lookup import (
     unpack_indices,
     unpack_numbers,
 )
-from uldp.aggregation.lattice_messages import LookUp, MaskedCounts, RingKey, RingWeights, TableEntries
+from uldp.aggregation.lattice_messages import (
+    AnswerRequest,
+    LookUp,
+    MaskedCounts,
+    RingKey,
+    RingWeights,
+    SlotEntries,
+    SlotRequest,
+    TableEntries,
+    Transfer,
+    TransferRequest,
+    WeightShares,
+)
 from uldp.aggregation.lattice_ring import Body, Scheme, cut, decoded, public_components, public_element, setup_id
+from uldp.aggregation.lattice_sampling import ServerTransfer
 from uldp.crypto import ring
 from uldp.crypto.keys import TAG_BYTES, AgreementKey, SharedKey
 from uldp.crypto.ring import N, Polynomials
@@ -50,6 +63,10 @@ class LatticeServer(ServerSide):
         self._indices: IntArray | None = None
         self._blinded: Polynomials | None = None
         self._fixed: RingWeights | None = None
+        self._transfer: ServerTransfer | None = None
+        self._transfers: dict[int, Transfer] = {}
+        self._entries_of_round: dict[int, SlotEntries] = {}
+        self._shares: list[bytes] = []
 
     @cached_property
     def _secret(self) -> Polynomials:
@@ -80,6 +97,12 @@ class LatticeServer(ServerSide):
             return RingKey(self._sealed[index - 1] if index else b"", ring.pack(self._public))
         if request is LookUp:
             return self._look_up(index)
+        if request is TransferRequest:
+            return TransferRequest(self._round)
+        if request is SlotRequest:
+            return self.transfer.slot_request(index, self._transfers[self._scheme.roles.dealer(index)])
+        if request is AnswerRequest:
+            return AnswerRequest(self._round, self._entries_of_round[self._scheme.roles.keeper(index)].answers)
         if self._fixed is None:
             assert self._blinded is not None
             self._fixed = RingWeights(self._encrypted(self._blinded, 0))
@@ -102,6 +125,8 @@ class LatticeServer(ServerSide):
                     raise MessageRefused(reason, location=location, value=len(tables))
             case TableEntries(sealed):
                 self._entries(index, sealed)
+            case Transfer() | SlotEntries() | WeightShares():
+                self.transfer.check(index, body, location)
             case _:
                 pass
 
@@ -125,6 +150,43 @@ class LatticeServer(ServerSide):
                 if isinstance(body := responses[name], TableEntries):
                     blinded[roles.dealt_by(roles.dealer(keeper))] = self._entries(keeper, body.entries)
             self._blinded, self._tables = blinded, []
+        else:
+            self._collect_transfer([responses[name] for name in silos])
+
+    def _collect_transfer(self, responses: list[m.Message]) -> None:
+        """The same for the exchanges of a round; responses are in the order of the silos."""
+        for index, body in enumerate(responses):
+            match body:
+                case Transfer():
+                    self._transfers[index] = body
+                case SlotEntries():
+                    self._entries_of_round[index] = body
+                case WeightShares(_, shares):
+                    self._shares.append(shares)
+
+    def begin_round(self, round_: int, sample: Sample | None) -> None:
+        super().begin_round(round_, sample)
+        self._transfers, self._entries_of_round, self._shares = {}, {}, []
+        if (rule := self._scheme.rule) is not None:
+            assert self._blinded is not None
+            keys = tuple(self._shared(index) for index in range(len(self._context.silos)))
+            roles, secrets = self._scheme.roles, self._secrets
+            self._transfer = ServerTransfer(roles, rule, keys, self._blinded, secrets, self._setup, round_, sample)
+
+    @property
+    def transfer(self) -> ServerTransfer:
+        """The round's, where users are sampled."""
+        assert self._transfer is not None
+        return self._transfer
+
+    def weights(self) -> bytes:
+        if self._scheme.rule is None:
+            return b""
+        numbers = self.transfer.numbers(self._entries_of_round, self._context.silos)
+        return self._encrypted(numbers, self._round) + b"".join(self._shares)
+
+    def kept(self, body: m.Message) -> m.Message:
+        return MaskedCounts(body.counts, b"") if isinstance(body, MaskedCounts) else body
 
     def _look_up(self, keeper: int) -> LookUp:
         """Step 4: alpha_u goes to the keeper only, and nobody else can read it on the way."""

@@ -16,7 +16,16 @@ from uldp.aggregation.lattice_lookup import (
     uniform_indices,
     unpack_indices,
 )
-from uldp.aggregation.lattice_messages import LookUp, MaskedCounts, RingKey, RingWeights, TableEntries
+from uldp.aggregation.lattice_messages import (
+    AnswerRequest,
+    LookUp,
+    MaskedCounts,
+    RingKey,
+    RingWeights,
+    SlotRequest,
+    TableEntries,
+    TransferRequest,
+)
 from uldp.aggregation.lattice_ring import (
     CIPHERTEXT_BYTES,
     NONCE_BYTES,
@@ -28,6 +37,7 @@ from uldp.aggregation.lattice_ring import (
     public_element,
     setup_id,
 )
+from uldp.aggregation.lattice_sampling import SiloTransfer
 from uldp.crypto import ring
 from uldp.crypto.keys import KEY_BYTES, SharedKey, SigningKey
 from uldp.crypto.ring import LIMBS, N, Polynomials
@@ -70,6 +80,7 @@ class LatticeSilo(SiloSide):
         self._seed: SharedKey | None = None
         self._public: Polynomials | None = None
         self._fixed: Polynomials | None = None
+        self._sampled: tuple[str, Polynomials] | None = None
 
     def respond(self, body: m.Message) -> m.Message:
         match body:
@@ -88,6 +99,12 @@ class LatticeSilo(SiloSide):
             case RingWeights(weights):
                 self._fixed = self._ciphertexts(weights, 0, self._blinds("blinds"))
                 return m.Accepted()
+            case TransferRequest(round_):
+                return self._transfer(round_).transfer()
+            case SlotRequest(round_):
+                return self._transfer(round_).slot_entries(body)
+            case AnswerRequest(round_):
+                return self._transfer(round_).shares(body)
             case _:
                 return super().respond(body)
 
@@ -124,9 +141,7 @@ class LatticeSilo(SiloSide):
         dealing = b"".join(tables(values, rotations, pads))
         keeper = self._scheme.roles.keeper(self._index)
         purpose = self._purpose(keeper, "tables", self._index)
-        return MaskedCounts(
-            pack_indices(masked % weighting.entries), self._shared[keeper].seal(dealing, *purpose)
-        )
+        return MaskedCounts(pack_indices(masked % weighting.entries), self._shared[keeper].seal(dealing, *purpose))
 
     def _masked_counts(self) -> IntArray:
         """n_su under masks modulo M that cancel over the silos."""
@@ -165,6 +180,25 @@ class LatticeSilo(SiloSide):
             raise MessageRefused("the common seed has not come", location=self._location)
         return uniform_residues(self._seed.stream(purpose, self._setup, *further), (self._scheme.roles.users, LIMBS, 1))
 
+    def _transfer(self, round_: int) -> SiloTransfer:
+        """This silo's part of the transfers of a round in which users are sampled."""
+        rule = self._scheme.rule
+        if rule is None or self._seed is None:
+            raise MessageRefused("nothing is transferred: all users take part", location=self._location)
+        return SiloTransfer(
+            roles=self._scheme.roles,
+            rule=rule,
+            index=self._index,
+            shared=self._shared,
+            server=self._with_server,
+            seed=self._seed,
+            blinds=self._blinds("blinds"),
+            secrets=self._secrets,
+            setup=self._setup,
+            round=round_,
+            location=self._location,
+        )
+
     def _ciphertexts(self, data: bytes, round_: int, blinds: Polynomials) -> Polynomials:
         """(c0_u + mu_u, c1_u) of all users (users, 2, 2, N), evaluations (step 5)."""
         users = self._scheme.roles.users
@@ -183,10 +217,20 @@ class LatticeSilo(SiloSide):
             raise MessageRefused(
                 "encrypted weights come once at setup, or with every sampled round", location=self._location
             )
+        self._round_weights(request)
+
+    def _round_weights(self, request: RoundRequest) -> Polynomials:
+        """A round's weights; read once, before anything is charged for the round, for they may be malformed."""
+        if self._fixed is not None:
+            return self._fixed
+        if self._sampled is None or self._sampled[0] != request.digest:
+            split = NONCE_BYTES + self._scheme.roles.users * CIPHERTEXT_BYTES
+            added = self._transfer(request.round).added(request.weights[split:])
+            self._sampled = (request.digest, self._ciphertexts(request.weights[:split], request.round, added))
+        return self._sampled[1]
 
     def accumulator(self, weights: Vector | None, request: RoundRequest) -> _Accumulator:
-        assert self._fixed is not None
-        return _Accumulator(self, self._fixed, request)
+        return _Accumulator(self, self._round_weights(request), request)
 
     @property
     def context(self) -> AggregationContext:
@@ -217,9 +261,7 @@ class LatticeSilo(SiloSide):
         v = ring.to_evaluations(ring.from_integers(ternary(zero.child("v").stream(), (blocks, N))))
         f0, f1 = (ring.from_integers(errors(zero.child(name).stream(), (blocks, N))) for name in ("f0", "f1"))
         c0 = ring.add(ring.to_coefficients(ring.add(total[:, 0], ring.multiply(v, self._public))), f0)
-        c1 = ring.add(
-            ring.add(total[:, 1], ring.multiply(v, public_element(self._setup))), ring.to_evaluations(f1)
-        )
+        c1 = ring.add(ring.add(total[:, 1], ring.multiply(v, public_element(self._setup))), ring.to_evaluations(f1))
         dimension = self._scheme.dimension
         z = noise(scale, dimension, secret("noise").stream(), secret("dither").stream())
         return Body(ring.add(cut(c0, dimension), z), c1)

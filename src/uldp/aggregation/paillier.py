@@ -46,7 +46,7 @@ from uldp.aggregation.base import Aggregation, AggregationContext, largest_total
 from uldp.aggregation.key_agreement import AGREE_KEYS
 from uldp.aggregation.layout import Layout, Scheme
 from uldp.aggregation.masked import ONE_SILO
-from uldp.aggregation.paillier_messages import BLIND_COUNTS, FIXED_WEIGHTS
+from uldp.aggregation.paillier_messages import BLIND_COUNTS, CHOICES, FIXED_WEIGHTS
 from uldp.aggregation.paillier_server import PaillierServer
 from uldp.aggregation.paillier_silo import PaillierSilo
 from uldp.aggregation.ratios import (
@@ -64,7 +64,7 @@ from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray
 from uldp.errors import ConfigError
 from uldp.privacy.releases import Release
-from uldp.protocol.turns import CHOICES, UPDATE, Route
+from uldp.protocol.turns import UPDATE, Route
 from uldp.rng import Secrets
 
 SECURE_BITS: Final = 3072
@@ -93,7 +93,7 @@ class PaillierWeighting(Aggregation):
     hides_counts: ClassVar[bool] = True
     agrees_keys: ClassVar[bool] = True
     hides_sample: ClassVar[bool] = True
-    rounding: ClassVar[int] = 1
+    rounding: ClassVar[float] = 1
 
     def __post_init__(self) -> None:
         if not MIN_BITS <= self.key_bits <= MAX_BITS or self.key_bits % 16:
@@ -122,7 +122,7 @@ class PaillierWeighting(Aggregation):
     def route(self, release: Release) -> Route:
         setup = AGREE_KEYS + BLIND_COUNTS
         if release.user_sampling.private:
-            return Route(setup, (CHOICES, UPDATE))
+            return Route(setup, (*CHOICES, UPDATE))
         return Route(setup + (FIXED_WEIGHTS if release.user_sampling.everybody else ()))
 
     def item_bytes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from uldp.protocol.messages import Accepted, Message
+from uldp.protocol.messages import Accepted, Message, RoundMessage
 from uldp.protocol.turns import Exchange, Phase
 
 
@@ -26,5 +26,18 @@ class EncryptedWeights(Message, frozen=True):
     weights: bytes
 
 
+class ChoicesRequest(RoundMessage, frozen=True):
+    """Server: choose a slot for every user, without telling me which. ``offer`` is my point for it."""
+
+    offer: bytes
+
+
+class Choices(RoundMessage, frozen=True):
+    """Silo: the choices that all silos make alike, one point per user."""
+
+    points: bytes
+
+
 BLIND_COUNTS: Final = (Exchange(SealedSeed, BlindedShares, "blinded", individual=True),)
 FIXED_WEIGHTS: Final = (Exchange(EncryptedWeights, Accepted, Phase.READY),)
+CHOICES: Final = (Exchange(ChoicesRequest, Choices, "chosen"),)

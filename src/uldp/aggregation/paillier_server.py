@@ -14,7 +14,7 @@ from uldp.aggregation import offers
 from uldp.aggregation.base import AggregationContext, Sample, ServerSide, checked_total, out_of_range
 from uldp.aggregation.key_agreement import KeyRequest, SealedSeeds, SiloKey, SiloKeys, check_key, check_seeds, relay
 from uldp.aggregation.layout import Scheme
-from uldp.aggregation.paillier_messages import BlindedShares, EncryptedWeights, SealedSeed
+from uldp.aggregation.paillier_messages import BlindedShares, Choices, ChoicesRequest, EncryptedWeights, SealedSeed
 from uldp.crypto.integers import pack, unpack
 from uldp.crypto.paillier import PrivateKey, signed
 from uldp.crypto.transfer import Sender, check_point
@@ -36,6 +36,7 @@ class PaillierServer(ServerSide):
         self._sealed: list[bytes] = []
         self._inverses: list[mpz] = []
         self._fixed: EncryptedWeights | None = None
+        self._points = b""
 
     @cached_property
     def key(self) -> PrivateKey:
@@ -52,11 +53,13 @@ class PaillierServer(ServerSide):
         if request is SiloKeys:
             assert self._keys is not None
             return self._keys
+        if request is ChoicesRequest:
+            return ChoicesRequest(self._round, self.offer(self._round))
         if request is SealedSeed:
             index = self._context.silos.index(silo)
             return SealedSeed(self._sealed[index - 1] if index else b"")
         if self._fixed is None:
-            self._fixed = EncryptedWeights(self.weights(0, np.ones(self._context.facts.users, dtype=np.bool_)))
+            self._fixed = EncryptedWeights(self._encrypted(0, np.ones(self._context.facts.users, dtype=np.bool_)))
         return self._fixed
 
     def check(self, silo: str, body: m.Message) -> None:
@@ -70,6 +73,9 @@ class PaillierServer(ServerSide):
                 public = self.key.public
                 if any(share >= public.n for share in unpack(shares, public.plain_width, users, location)):
                     raise MessageRefused("a blinded count is not a residue modulo n", location=location)
+            case Choices(_, points):
+                for point in offers.cut_points(points, users, location):
+                    check_point(point, location)
             case _:
                 pass
 
@@ -81,6 +87,18 @@ class PaillierServer(ServerSide):
             self._sealed = list(first.sealed) if isinstance(first, SealedSeeds) else []
         elif request is SealedSeed:
             self._inverses = self._inverted(responses)
+        elif request is ChoicesRequest:
+            self._points = self._common_choice(responses)
+
+    @staticmethod
+    def _common_choice(responses: Mapping[str, m.Message]) -> bytes:
+        """The points that all silos sent alike."""
+        chosen = {name: body.points for name, body in responses.items() if isinstance(body, Choices)}
+        first = next(iter(chosen))
+        for name, points in chosen.items():
+            if points != chosen[first]:
+                raise MessageRefused(f"chose other slots than silo {first}", location=f"silo {name}")
+        return chosen[first]
 
     def _inverted(self, responses: Mapping[str, m.Message]) -> list[mpz]:
         """1 / (r_u D_u) modulo n for every user (step 1(f))."""
@@ -97,10 +115,13 @@ class PaillierServer(ServerSide):
                 "a blinded count has no inverse; one of the silos left the protocol", location="server"
             ) from error
 
-    def weights(self, round_: int, sample: Sample | None) -> bytes:
+    def weights(self) -> bytes:
+        if self._context.release.user_sampling.private:
+            return self._offered(self._round, self._points)
+        return b"" if self._sample is None else self._encrypted(self._round, self._sample)
+
+    def _encrypted(self, round_: int, sample: Sample) -> bytes:
         """Enc(1 / (r_u D_u)), or Enc(0) for users who are not in the sample (step 2(a))."""
-        if sample is None:
-            return b""
         chosen = [inverse if taken else mpz(0) for inverse, taken in zip(self._inverses, sample, strict=True)]
         # Bound to what is encrypted: the same randomness on other numbers would show their difference.
         content = hashlib.sha256(pack(chosen, self.key.public.plain_width)).hexdigest()
@@ -108,6 +129,7 @@ class PaillierServer(ServerSide):
         return pack(self.key.encrypt_all(chosen, stream, self._scheme.workers), self.key.public.width)
 
     def offer(self, round_: int) -> bytes:
+        """The server's point of a round in which silos choose slots."""
         return self._sender(round_).offer
 
     def _sender(self, round_: int) -> Sender:
@@ -116,11 +138,7 @@ class PaillierServer(ServerSide):
         content = hashlib.sha256(pack(self._inverses, self.key.public.plain_width)).hexdigest()
         return Sender.draw(self._secrets.child("offer", "round", round_, content).stream(), slots)
 
-    def check_choices(self, silo: str, points: bytes) -> None:
-        for point in offers.cut_points(points, self._context.facts.users, f"silo {silo}"):
-            check_point(point, f"silo {silo}")
-
-    def weights_for(self, round_: int, points: bytes) -> bytes:
+    def _offered(self, round_: int, points: bytes) -> bytes:
         """For every user m slots of P that open Enc(1 / (r_u D_u)), and P - m that open Enc(0)."""
         users, public = self._context.facts.users, self.key.public
         chosen, _ = self._context.release.user_sampling.slots

@@ -16,7 +16,7 @@ from uldp.aggregation import offers
 from uldp.aggregation.base import Accumulator, AggregationContext, BoundSecrets, RoundRequest, SiloSide, SiloUpdate
 from uldp.aggregation.key_agreement import KeyRequest, PairwiseKeys, SealedSeeds, SiloKeys, pair_purpose
 from uldp.aggregation.layout import Scheme
-from uldp.aggregation.paillier_messages import BlindedShares, EncryptedWeights, SealedSeed
+from uldp.aggregation.paillier_messages import BlindedShares, Choices, ChoicesRequest, EncryptedWeights, SealedSeed
 from uldp.crypto import randomisers
 from uldp.crypto.integers import pack, uniform_below, uniform_units, unpack
 from uldp.crypto.keys import SharedKey, SigningKey
@@ -59,6 +59,7 @@ class PaillierSilo(SiloSide):
         self._public: PublicKey | None = None
         self._shared: dict[int, SharedKey] = {}
         self._roll = b""
+        self._offer = b""
         self._chosen: tuple[tuple[int, bytes], list[tuple[bytes, bytes, int]]] | None = None
         self._seed: SharedKey | None = None
         self._fixed: Weights | None = None
@@ -103,6 +104,10 @@ class PaillierSilo(SiloSide):
                 fixed.raised(np.flatnonzero(self._counts))
                 self._fixed = fixed
                 return m.Accepted()
+            case ChoicesRequest(round_, offer):
+                points = b"".join(point for point, _, _ in self._choices(round_, offer))
+                self._offer = offer
+                return Choices(round_, points)
             case _:
                 return super().respond(body)
 
@@ -141,9 +146,6 @@ class PaillierSilo(SiloSide):
         ]
         return Weights(public, ciphertexts, exponents, self._scheme.workers)
 
-    def choose(self, round_: int, offer: bytes) -> bytes:
-        return b"".join(point for point, _, _ in self._choices(round_, offer))
-
     def _choices(self, round_: int, offer: bytes) -> list[tuple[bytes, bytes, int]]:
         """What was chosen; computed once, for it is needed when the weights come."""
         if self._chosen is None or self._chosen[0] != (round_, offer):
@@ -170,7 +172,7 @@ class PaillierSilo(SiloSide):
         size, users = offers.user_bytes(slots, self.public.width), self._context.facts.users
         each = zip(
             offers.cut(request.weights, size, users, self._location),
-            self._choices(request.round, request.offer),
+            self._choices(request.round, self._offer),
             strict=True,
         )
         return b"".join(offers.opened(offer, slots, index, key, self._location) for offer, (_, key, index) in each)
@@ -187,7 +189,7 @@ class PaillierSilo(SiloSide):
         if self._fixed is not None:
             return self._fixed
         if self._sampled is None or self._sampled[0] != request.digest:
-            sent = self.opened_weights(request) if request.offer else request.weights
+            sent = self.opened_weights(request) if self._offer else request.weights
             self._sampled = (request.digest, self._weights(sent))
         return self._sampled[1]
 

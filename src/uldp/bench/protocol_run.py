@@ -17,7 +17,7 @@ from gmpy2 import mpz
 from uldp.aggregation.base import RoundRequest
 from uldp.aggregation.key_agreement import KeyRequest, SiloKeys
 from uldp.aggregation.paillier import SECURE_BITS, PaillierWeighting
-from uldp.aggregation.paillier_messages import EncryptedWeights, SealedSeed
+from uldp.aggregation.paillier_messages import ChoicesRequest, EncryptedWeights, SealedSeed
 from uldp.aggregation.paillier_server import PaillierServer
 from uldp.aggregation.paillier_silo import PaillierSilo
 from uldp.aggregation.ratios import PSEUDO_COUNT
@@ -226,12 +226,14 @@ class Run:
         start = time.perf_counter()
         offer = server.offer(number)
         offered = time.perf_counter()
-        points = silo.choose(number, offer)
+        choices = silo.respond(ChoicesRequest(number, offer))
         chosen = time.perf_counter()
         for name in self.plan.silos:
-            server.check_choices(name, points)
+            server.check(name, choices)
         checked = time.perf_counter()
-        request = RoundRequest(number, "", server.weights_for(number, points), offer)
+        server.begin_round(number, None)
+        server.collect(ChoicesRequest, dict.fromkeys(self.plan.silos, choices))
+        request = RoundRequest(number, "", server.weights())
         sealed = time.perf_counter()
         silo.opened_weights(request)
         opened = time.perf_counter()

@@ -34,7 +34,7 @@ from uldp.errors import ConfigError, require
 from uldp.rng import SecretStream
 
 MIN_SCALE: Final = Fraction(1, 2)
-MAX_SCALE: Final = Fraction(2**40)
+MAX_SCALE: Final = Fraction(2**46)
 
 _LOCATION: Final = "noise scale"
 _WORD_BITS: Final = 64
@@ -44,7 +44,7 @@ _PROPOSALS_AT_ONCE: Final = 1 << 14  # their words and arrays stay in the proces
 # How far the float value of exp(-x), minus the leading 53 bits of R, must be from zero to decide alone.
 # Let u = 2^-53, A = y^2 / (2 sigma^2), d = sigma^2 / (2 t^2) < 1/2, x = A + d - V, p = exp(-x); x' is the
 # float for x. Always sigma < t <= 2 sigma, because sigma >= 1/2.
-#  - V <= 44, but for a probability below 2^-64. Then y < 45 t < 2^46 is exact in float64, and y < 90 sigma
+#  - V <= 44, but for a probability below 2^-64. Then y < 45 t < 2^52 is exact in float64, and y < 90 sigma
 #    gives A < 4050. The square is taken in float64, so no integer overflows.
 #  - fl(y y), fl(1 / (2 sigma^2)) and their product each err by a factor within 1 +- u: 3.01 u A in all. fl(d)
 #    errs by u d, the sum A + d by u (A + d), the difference with V (an exact float) by u x <= u (A + d); with
@@ -56,7 +56,7 @@ _PROPOSALS_AT_ONCE: Final = 1 << 14  # their words and arrays stay in the proces
 #    1). Underflow costs 2^-1022. Leading 53 bits instead of R: 2^-53. The subtraction: 2^-53.
 # The sum is below 2^-39, and the margin is 128 times that; one proposal in 2^31 is decided by integers.
 # The rare V > 44, which integers find, have x >= V^2 / 2 - V > 900: exp(-x) and its float are below 2^-1000.
-# An int64 holds y for V < 2^22; more blocks than that have probability exp(-4,000,000).
+# An int64 holds y for V < 2^16; more blocks than that have probability exp(-65,536).
 MARGIN: Final = 2.0**-32
 """See :class:`DiscreteGaussian`."""
 
@@ -64,7 +64,7 @@ MARGIN: Final = 2.0**-32
 def sample_discrete_gaussian(scale: Fraction | float | int, count: int, stream: SecretStream) -> npt.NDArray[np.int64]:
     """``count`` independent integers with P(k) proportional to exp(-k^2 / (2 scale^2)), exactly.
 
-    ``scale`` lies between 1/2 and 2^40; a float is taken as the exact rational number it is. The samples are
+    ``scale`` lies between 1/2 and 2^46; a float is taken as the exact rational number it is. The samples are
     a function of the stream's state, the scale and the count. From the same state a smaller count gives the
     beginning of a larger one, unless 64 bits leave a comparison open (a chance of 2^-56 per draw). Words of
     surplus proposals are thrown away, never used again.
@@ -84,7 +84,7 @@ def _exact_scale(scale: Fraction | float | int) -> Fraction:
     number = not isinstance(scale, bool) and isinstance(scale, Fraction | float | int)
     require(number, _LOCATION, scale, "a noise scale is a number")
     if not MIN_SCALE <= scale <= MAX_SCALE:  # NaN is not within either
-        raise ConfigError(f"a noise scale lies between 0.5 and 2^40, not {scale}", location=_LOCATION, value=scale)
+        raise ConfigError(f"a noise scale lies between 0.5 and 2^46, not {scale}", location=_LOCATION, value=scale)
     return Fraction(scale)
 
 

@@ -75,18 +75,10 @@ class Accepted(Message, frozen=True):
     """Silo: that agrees with what I sent."""
 
 
-class ChoicesRequest(Message, frozen=True):
-    """Server: choose a slot for every user, without telling me which. ``offer`` is my point for it."""
+class RoundMessage(Message, frozen=True):
+    """Base class of what an aggregation exchanges within a round, before the updates."""
 
     round: int
-    offer: bytes
-
-
-class Choices(Message, frozen=True):
-    """Silo: the choices that all silos make alike, one point per user."""
-
-    round: int
-    points: bytes
 
 
 class UpdateRequest(Message, frozen=True):
@@ -142,7 +134,7 @@ class Closed(Message, frozen=True):
 
 
 CORE: Final[tuple[type[Message], ...]] = (
-    Hello, Welcome, CountsRequest, Counts, UserTotals, Accepted, ChoicesRequest, Choices, UpdateRequest, Update,
+    Hello, Welcome, CountsRequest, Counts, UserTotals, Accepted, UpdateRequest, Update,
     MetricsRequest, Metrics, Close, Closed,
 )  # fmt: skip
 """The messages of every experiment. An aggregation adds those of its own setup (``Plan.kinds``)."""

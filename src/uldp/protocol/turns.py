@@ -24,7 +24,6 @@ class Phase(StrEnum):
     NEW = "new"
     CONNECTED = "connected"
     COUNTED = "counted"
-    CHOSEN = "chosen"
     READY = "ready"
     MEASURED = "measured"
     CLOSED = "closed"
@@ -34,16 +33,14 @@ class Phase(StrEnum):
 class Exchange:
     """A request, the response to it, and the phase of a silo after it.
 
-    ``individual`` requests may differ from silo to silo; all others are the same for all silos. Of a ``transient`` one
-    the server drops the responses when the next exchange is over, and a silo forgets a ``forgotten`` request when it
-    has responded: nobody needs them to go on, and what is not there is not found.
+    ``individual`` requests may differ from silo to silo; all others are the same for all silos. A silo forgets a
+    ``forgotten`` request when it has responded: it does not need it to go on.
     """
 
     request: RequestType
     response: type[m.Message]
     phase: str
     individual: bool = False
-    transient: bool = False
     forgotten: bool = False
 
 
@@ -52,7 +49,6 @@ SHOW_COUNTS: Final = (
     Exchange(m.CountsRequest, m.Counts, Phase.COUNTED),
     Exchange(m.UserTotals, m.Accepted, Phase.READY, individual=True),
 )
-CHOICES: Final = Exchange(m.ChoicesRequest, m.Choices, Phase.CHOSEN)
 UPDATE: Final = Exchange(m.UpdateRequest, m.Update, Phase.READY)
 METRICS: Final = Exchange(m.MetricsRequest, m.Metrics, Phase.MEASURED)
 CLOSE: Final = Exchange(m.Close, m.Closed, Phase.CLOSED)
@@ -64,12 +60,14 @@ Turns = dict[tuple[str, RequestType], Exchange]
 class Route:
     """The exchanges of an experiment after the handshake: once before the first round, in every round, and at the end.
 
-    Whoever was measured takes no round any more. What comes at the end may be missing.
+    Whoever was measured takes no round any more. What comes at the end may be missing. ``repeats``: a round's update
+    may be asked for again, from fewer silos, and who was left out takes the next round.
     """
 
     setup: tuple[Exchange, ...] = ()
     round: tuple[Exchange, ...] = (UPDATE,)
     end: tuple[Exchange, ...] = ()
+    repeats: bool = False
 
 
 def turns(route: Route) -> Turns:
@@ -80,6 +78,10 @@ def turns(route: Route) -> Turns:
     for exchange in [*path[:-1], replace(path[-1], phase=Phase.READY), *route.round]:
         table[phase, exchange.request] = exchange
         phase = exchange.phase
+    if route.repeats and len(route.round) > 1:
+        first, before, update = route.round[0], route.round[-2], route.round[-1]
+        table[before.phase, first.request] = first
+        table[Phase.READY, update.request] = update
     for exchange in route.end:
         table[phase, exchange.request] = exchange
         phase = exchange.phase

@@ -118,7 +118,7 @@ class ServedRun(RecordedRun):
     def stage(self) -> tuple[str, int]:
         """What the present exchange is for, and how many rounds are done."""
         stage = self._server.stage
-        return (Stage.ROUND if stage is Stage.CHOICES else stage).value, self._server.round
+        return (Stage.ROUND if stage is Stage.PREPARATION else stage).value, self._server.round
 
     def go(self) -> Result:
         with stopping_clearly("server"):  # collecting, saving, advancing: the last checkpoint stays

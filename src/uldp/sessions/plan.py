@@ -87,6 +87,13 @@ class Plan(AggregationContext):
         return tuple(exchange.request for exchange in self.aggregation.route(self.release).setup)
 
     @cached_property
+    def round_requests(self) -> dict[str, RequestType]:
+        """The requests of a round, by the phase in which each is made, in their order."""
+        exchanges = self.aggregation.route(self.release).round
+        phases = [Phase.READY, *(exchange.phase for exchange in exchanges[:-1])]
+        return {phase: exchange.request for phase, exchange in zip(phases, exchanges, strict=True)}
+
+    @cached_property
     def turns(self) -> Turns:
         """Which request may come in which phase, and what follows."""
         return turns(replace(self.aggregation.route(self.release), end=(METRICS,) if self.measures else ()))

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from uldp.aggregation.base import Sample
 from uldp.data.federation import IntArray
 from uldp.encoding import encode
 from uldp.errors import BudgetExhausted, MessageRefused, ModelError, RunError, foreign_exceptions
@@ -47,7 +48,7 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     saturated: int
     collected: bytes | None
     setup: list[dict[str, bytes]]
-    chosen: bytes
+    prepared: list[dict[str, bytes]]
     absent: list[str]
     heard: list[int]
     metrics: dict[str, float] = {}
@@ -69,8 +70,8 @@ class Stage(Enum):
     """What a server's session is doing."""
 
     SETUP = "setup"
-    CHOICES = "choices"
-    """Silos choose slots, where users are sampled in private."""
+    PREPARATION = "preparation"
+    """The aggregation prepares a round: silos choose slots, or transfer blinds."""
     ROUND = "round"
     """Updates of a round are awaited."""
     COLLECTED = "collected"
@@ -83,7 +84,6 @@ class Stage(Enum):
 
 
 _STAGES: Final = {
-    m.ChoicesRequest: Stage.CHOICES,
     m.UpdateRequest: Stage.ROUND,
     m.MetricsRequest: Stage.METRICS,
     m.Close: Stage.CLOSING,
@@ -110,7 +110,8 @@ class ServerSession:
         self.side = plan.aggregation.server(plan, own.child("aggregation", plan.digest))
         """The aggregation's state machine. What it learns is what the server may learn."""
         self._setup: list[dict[str, bytes]] = []
-        self._chosen = b""
+        self._prepared: list[dict[str, bytes]] = []
+        self._begun = 0
         self._phase: str = Phase.NEW
         self._round = 0
         self._user_totals: IntArray | None = None
@@ -173,7 +174,8 @@ class ServerSession:
             return Stage.COLLECTED
         if self._turn is None:
             return Stage.CLOSED if self._phase == Phase.CLOSED else Stage.SETUP
-        return _STAGES.get(type(self._turn.request), Stage.SETUP)
+        other = Stage.PREPARATION if isinstance(self._turn.request, m.RoundMessage) else Stage.SETUP
+        return _STAGES.get(type(self._turn.request), other)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -267,10 +269,14 @@ class ServerSession:
             self._heard.append(len(updates))
         elif request is m.MetricsRequest:
             self._metrics = self._means(responses)
-        elif request is m.ChoicesRequest:
-            self._chosen = next(body.points for body in responses.values() if isinstance(body, m.Choices))
+        elif issubclass(request, m.RoundMessage):
+            self.side.collect(request, responses)
+            self._prepared.append({name: m.encode_body(body) for name, body in responses.items()})
         elif request in self.plan.setup and request is not m.UserTotals:
             self.side.collect(request, responses)
+            if self._setup:  # the responses before these have served
+                last = ((name, m.decode_body(body, self.plan.kinds)) for name, body in self._setup[-1].items())
+                self._setup[-1] = {name: m.encode_body(self.side.kept(body)) for name, body in last}
             self._setup.append({name: m.encode_body(body) for name, body in responses.items()})
 
     def _means(self, responses: Mapping[str, m.Message]) -> dict[str, float]:
@@ -312,6 +318,7 @@ class ServerSession:
                 location="method",
             )
         self._state, self._round, self._sum, self._charged = state, self._round + 1, None, False
+        self._prepared = []
         self._absent.clear()
 
     def _next_request(self) -> m.Message | None:
@@ -321,16 +328,15 @@ class ServerSession:
             return None
         if self._phase == Phase.MEASURED:
             return m.Close()
-        if self._phase == Phase.CHOSEN:
-            return self._round_request(self._round + 1) if self._affords_next() else None
-        if self._phase != Phase.READY:
+        if self._phase in self.plan.round_requests:
+            if self._affords_next() and self._round < self.plan.rounds:
+                return self._round_request(self.plan.round_requests[self._phase])
+            if self._phase != Phase.READY:
+                return None
+        else:
             # The setup is a path: the table has one request for each of its phases.
             request = next(request for phase, request in self.plan.turns if phase == self._phase)
             return self._setup_request(request, self.plan.silos[0])
-        if self._round < self.plan.rounds and self._affords_next():
-            if self.plan.release.user_sampling.private:
-                return m.ChoicesRequest(self._round + 1, self.side.offer(self._round + 1))
-            return self._round_request(self._round + 1)
         if self.plan.measures and self._round:
             return m.MetricsRequest(self._round, m.pack(self._state.x))
         return m.Close()
@@ -347,16 +353,27 @@ class ServerSession:
         """The request as this silo gets it: in the setup some differ from silo to silo."""
         assert self._turn is not None
         request = type(self._turn.request)
-        return self._setup_request(request, name) if request in self.plan.setup else self._turn.request
+        own = request in self.plan.setup or issubclass(request, m.RoundMessage)
+        return self._setup_request(request, name) if own else self._turn.request
 
-    def _round_request(self, round_: int) -> m.UpdateRequest:
-        if self.plan.release.user_sampling.private:
-            return m.UpdateRequest(round_, m.pack(self._state.x), b"", self.side.weights_for(round_, self._chosen))
-        silos, users = self.sampler.silos(round_), self.sampler.users(round_)
-        known = users if self.plan.silos_know_sample else None
+    def _round_request(self, request: type[m.Message]) -> m.Message:
+        """A round's request of this type: of the aggregation's own, or for updates."""
+        round_ = self._round + 1
+        self._begin_round(round_)
+        if request is not m.UpdateRequest:
+            return self.side.ask(request, self.plan.silos[0])
+        silos, known = self.sampler.silos(round_), self._users(round_) if self.plan.silos_know_sample else None
         sample = b"".join(m.pack_bits(bits) for bits in (silos, known) if bits is not None)
-        weights = self.side.weights(round_, None if self.plan.silos_know_sample else users)
-        return m.UpdateRequest(round_, m.pack(self._state.x), sample, weights, self._present())
+        return m.UpdateRequest(round_, m.pack(self._state.x), sample, self.side.weights(), self._present())
+
+    def _users(self, round_: int) -> Sample | None:
+        """The sample that the server draws; None for everybody, and where nobody knows it."""
+        return None if self.plan.release.user_sampling.private else self.sampler.users(round_)
+
+    def _begin_round(self, round_: int) -> None:
+        if self._begun != round_:
+            self.side.begin_round(round_, None if self.plan.silos_know_sample else self._users(round_))
+            self._begun = round_
 
     def _present(self) -> bytes:
         """One bit per silo where some are left out of the round."""
@@ -387,17 +404,11 @@ class ServerSession:
                         )
             case m.Counts(counts):
                 m.unpack_counts(counts, facts.users, MAX_COUNT, f"silo {name}")
-            case m.Choices(round_, points):
-                if round_ != self._round + 1:
-                    raise MessageRefused(f"chose for round {round_}, not {self._round + 1}", location=f"silo {name}")
-                for other, said in self._responses.items():
-                    if isinstance(said, m.Choices) and said.points != points:
-                        raise MessageRefused(f"chose other slots than silo {other}", location=f"silo {name}")
-                if not self._responses:
-                    self.side.check_choices(name, points)
+            case m.RoundMessage(round_):
+                self._check_answered_round(name, round_)
+                self.side.check(name, body)
             case m.Update(round_, vector, saturated):
-                if round_ != self._round + 1:
-                    raise MessageRefused(f"answered for round {round_}, not {self._round + 1}", location=f"silo {name}")
+                self._check_answered_round(name, round_)
                 if body.present != self._present():
                     raise MessageRefused("answered for an attempt with other silos", location=f"silo {name}")
                 self.side.check_vector(name, vector)
@@ -415,6 +426,10 @@ class ServerSession:
                 pass
             case _:
                 self.side.check(name, body)
+
+    def _check_answered_round(self, name: str, round_: int) -> None:
+        if round_ != self._round + 1:
+            raise MessageRefused(f"answered for round {round_}, not {self._round + 1}", location=f"silo {name}")
 
     def _check_complete(self) -> None:
         missing = [name for name in self._audience if name not in self._responses]
@@ -440,7 +455,7 @@ class ServerSession:
             self.saturated,
             collected,
             self._setup,
-            self._chosen,
+            self._prepared,
             sorted(self._absent),
             self._heard,
             self._metrics,
@@ -457,6 +472,7 @@ class ServerSession:
             memory = {name: np.frombuffer(data, dtype="<f8").astype(np.float64) for name, data in saved.memory.items()}
             if phase != Phase.CLOSED:
                 self._restore_setup(saved.setup)
+                self._restore_round(saved)
         except (ValueError, MessageRefused) as error:
             raise RunError(f"the server's saved state is unreadable: {error}", location="checkpoint") from error
         self._state = State(x, memory)
@@ -466,12 +482,23 @@ class ServerSession:
         if saved.collected is not None:
             self._sum = m.unpack_residues(saved.collected, facts.dimension, "checkpoint")
         self._phase, self._round, self.saturated = phase, saved.round, saved.saturated
-        self._chosen, self._absent, self._heard = saved.chosen, set(saved.absent), saved.heard
+        self._absent, self._heard = set(saved.absent), saved.heard
         self._metrics = saved.metrics
 
     def _restore_setup(self, responses: list[dict[str, bytes]]) -> None:
         """Give the aggregation's state machine again what it got."""
         requests = [request for request in self.plan.setup if request not in (m.CountsRequest, m.UserTotals)]
         for request, each in zip(requests, responses, strict=False):
-            self.side.collect(request, {name: m.decode_body(body, self.plan.kinds) for name, body in each.items()})
+            self._collect_again(request, each)
         self._setup = responses
+
+    def _restore_round(self, saved: _Saved) -> None:
+        """The same for a round that was being prepared."""
+        if saved.prepared:
+            self._begin_round(saved.round + 1)
+            for request, each in zip(self.plan.round_requests.values(), saved.prepared, strict=False):
+                self._collect_again(request, each)
+        self._prepared = saved.prepared
+
+    def _collect_again(self, request: type[m.Message], responses: dict[str, bytes]) -> None:
+        self.side.collect(request, {name: m.decode_body(body, self.plan.kinds) for name, body in responses.items()})

@@ -44,7 +44,8 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     request: str
     response: bytes
     setup: list[bytes]
-    offer: bytes
+    prepared: list[bytes]
+    prepared_round: int
     released: _Released | None = None
 
 
@@ -66,6 +67,14 @@ def _peeked(state: bytes) -> dict[str, Any]:
 
 def _joined(*digests: str) -> str:
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+def _digest_of(begun: hashlib._Hash, parts: Sequence[bytes]) -> str:
+    """The digest of what went into ``begun`` and of these parts."""
+    whole = begun.copy()
+    for part in parts:
+        whole.update(part)
+    return whole.hexdigest()
 
 
 def checked_counts(data: SiloData, users: int) -> IntArray:
@@ -145,7 +154,9 @@ class SiloSession:
         )
         """The aggregation's state machine, with this silo's keys and secrets."""
         self._setup: list[bytes] = []
-        self._offer = b""
+        self._setup_hash, self._common_hash = hashlib.sha256(), hashlib.sha256()
+        self._prepared: list[bytes] = []
+        self._prepared_round = 0
         self._user_totals: IntArray | None = None
         self._selected: SiloData | None = None
         self._selected_digest = ""
@@ -223,11 +234,12 @@ class SiloSession:
                 return m.Counts(m.pack(self._counts)), None, 0
             case m.UserTotals(values):
                 return m.Accepted(), self._checked(values), 0
-            case m.ChoicesRequest(round_, offer):
+            case m.RoundMessage(round_):
                 self._check_round(round_)
-                points = self.side.choose(round_, offer)
-                self._offer = offer
-                return m.Choices(round_, points), self._user_totals, self._round
+                response = self.side.respond(body)
+                earlier = self._prepared if round_ == self._prepared_round else []
+                self._prepared, self._prepared_round = [*earlier, *self._kept(body)], round_
+                return response, self._user_totals, self._round
             case m.UpdateRequest(round_):
                 repeated = self._released is not None and round_ == self._round
                 return self._repeated_update(body) if repeated else self._update(body), self._user_totals, round_
@@ -238,8 +250,30 @@ class SiloSession:
                 return m.Closed(), self._user_totals, self._round
             case _:  # the turn table lets nothing else through than the aggregation's own setup
                 response = self.side.respond(body)
-                self._setup.append(m.encode_body(body))
+                self._remember_setup(self._kept(body))
                 return response, self._user_totals, 0
+
+    def _kept(self, body: m.Message) -> list[bytes]:
+        """What is kept of a request of the aggregation's own, to be replayed when the session is restored."""
+        forgotten = any(one.forgotten for one in self.plan.turns.values() if one.request is type(body))
+        return [] if forgotten else [m.encode_body(body)]
+
+    def _remember_setup(self, requests: Sequence[bytes]) -> None:
+        """Keep requests of the setup. Noise is bound to all of them, masks to those that all silos get alike."""
+        for request in requests:
+            self._setup.append(request)
+            self._setup_hash.update(request)
+            if not isinstance(m.decode_body(request, self.plan.kinds), self._individual):
+                self._common_hash.update(request)
+
+    @property
+    def _individual(self) -> tuple[type[m.Message], ...]:
+        """The requests that differ from silo to silo."""
+        return tuple(found.request for found in self.plan.turns.values() if found.individual)
+
+    def _common_preparation(self) -> list[bytes]:
+        """What all silos were sent alike in this round, before its updates."""
+        return [one for one in self._prepared if not isinstance(m.decode_body(one, self.plan.kinds), self._individual)]
 
     def _checked(self, data: bytes) -> IntArray:
         facts, exchange = self.plan.facts, self.plan.release.exchange
@@ -254,7 +288,9 @@ class SiloSession:
         self._check_round(round_)
         if (sample == b"") == any(plan.sample_sizes):
             raise MessageRefused("the sample does not fit method.sample_rate", location=self.name)
-        asked = RoundRequest(round_, self._common_digest(body), body.weights, self._offer, self._present(body))
+        if len(plan.round_requests) > 1 and self._prepared_round != round_:
+            raise MessageRefused(f"round {round_} was not prepared", location=self.name, value=round_)
+        asked = RoundRequest(round_, self._common_digest(body), body.weights, self._present(body))
         self.side.check_request(asked)
         x = m.unpack_floats(model, plan.facts.dimension, self.name)
         if self._selected is None:
@@ -279,7 +315,7 @@ class SiloSession:
             with foreign_exceptions(plan.method, release, location="method.silo"):
                 for owners, rows in release.rows(plan.method, x, data, self._learner, streams, secrets):
                     accumulator.add(owners, rows)
-        setup = hashlib.sha256(b"".join([*self._setup, self._offer])).hexdigest()
+        setup = _digest_of(self._setup_hash, self._prepared)
 
         def bound_secrets(purpose: str, further: Sequence[str]) -> Secrets:
             return self._round_secrets(purpose, round_, (request, setup, self._data_digest, *further))
@@ -308,7 +344,7 @@ class SiloSession:
         now = np.ones(len(self.plan.silos), dtype=np.bool_) if present is None else present
         if earlier is not None and (now & ~earlier).any():
             raise MessageRefused("a silo that was left out of a round does not come back within it", location=self.name)
-        asked = RoundRequest(body.round, self._common_digest(body), body.weights, self._offer, present)
+        asked = RoundRequest(body.round, self._common_digest(body), body.weights, present)
         vector = self.side.repeat_update(before.noised, asked)
         self._released = msgspec.structs.replace(before, present=body.present)
         return m.Update(body.round, vector, before.saturated, body.present)
@@ -374,14 +410,12 @@ class SiloSession:
 
         Masks are bound to it. A server that starts again from other keys or weights meets other masks.
         """
-        individual = tuple(found.request for found in self.plan.turns.values() if found.individual)
-        setup = (m.decode_body(request, self.plan.kinds) for request in self._setup)
-        common = [m.encode_body(request) for request in setup if not isinstance(request, individual)]
+        common = []
         if self._user_totals is not None and self.plan.release.user_weighting == "records":
             common.append(
                 m.pack(self._user_totals)
             )  # other totals for each silo would give weights that sum to more than 1
-        return hashlib.sha256(b"".join([*common, self._offer, m.encode_body(body)])).hexdigest()
+        return _digest_of(self._common_hash, [*common, *self._common_preparation(), m.encode_body(body)])
 
     def _check_round(self, round_: int) -> None:
         rounds = self.plan.rounds
@@ -412,7 +446,7 @@ class SiloSession:
         again repeats its response instead of computing it again, which another machine might do a bit differently.
         """
         totals = None if self._user_totals is None else m.pack(self._user_totals)
-        last = (self._request, self._response, self._setup, self._offer, self._released)
+        last = (self._request, self._response, self._setup, self._prepared, self._prepared_round, self._released)
         saved = _Saved(self._all_digest, self._phase, self._round, totals, *last)
         return encode(saved)
 
@@ -424,13 +458,14 @@ class SiloSession:
             if saved.data != self._all_digest:
                 raise RunError("its records are not those it began with; start a new run", location=f"silo {self.name}")
             if phase != Phase.CLOSED:  # a closed session gets no request any more, and its secrets may be gone
-                for request in saved.setup:
+                for request in (*saved.setup, *saved.prepared):
                     self.side.respond(m.decode_body(request, self.plan.kinds))
             totals = None if saved.user_totals is None else self._checked(saved.user_totals)
         except (ValueError, MessageRefused) as error:
             raise RunError(
                 f"the saved state of silo {self.name} is unreadable: {error}", location="checkpoint"
             ) from error
-        self._setup, self._user_totals, self._offer = saved.setup, totals, saved.offer
+        self._remember_setup(saved.setup)
+        self._user_totals, self._prepared, self._prepared_round = totals, saved.prepared, saved.prepared_round
         self._phase, self._round, self._released = phase, saved.round, saved.released
         self._request, self._response = saved.request, saved.response

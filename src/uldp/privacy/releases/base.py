@@ -49,7 +49,7 @@ class PublicFacts:
     users: int
     silos: int
     dimension: int
-    rounding: int = 0
+    rounding: float = 0
     people: int = 0
     task: str = "classification"
     feature_norm: float = math.inf
