@@ -140,7 +140,7 @@ def test_plan_says_what_is_sent_and_what_would_let_parameters_share_a_ciphertext
             ["--set", "aggregation.name=paillier", "--set", "aggregation.max_records=2000"],
             "aggregation.pseudo_count = 1",
         ),
-        (["--set", "aggregation.max_records=20"], "max_records goes with name = 'paillier', not with 'masked'"),
+        (["--set", "aggregation.max_records=20"], "goes with name = 'lattice' or 'paillier', not with 'masked'"),
         (["--set", "method.max_records=20"], "method.max_records: is called aggregation.max_records now"),
         (["--set", "method.ghost=1"], "method.ghost: is called aggregation.pseudo_count now"),
         (["--set", 'aggregation.identities={a="xyz"}'], "64 hexadecimal digits"),

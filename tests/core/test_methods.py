@@ -240,7 +240,7 @@ def test_an_overflowing_noise_is_refused():
     with pytest.raises(ConfigError, match="63 are there"):
         build("uldp-avg", noise_multiplier=1e12).release(FACTS).check()
     with pytest.raises(ConfigError, match="can be drawn"):
-        build("uldp-avg", noise_multiplier=3e5).release(FACTS).check()
+        build("uldp-avg", noise_multiplier=3e7).release(FACTS).check()
 
 
 @pytest.mark.parametrize(

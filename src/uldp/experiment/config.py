@@ -165,7 +165,8 @@ class AggregationConfig:
         for key, value in self.settings.items():
             owners = [name for name, other in AGGREGATIONS.items() if key in _own_settings(other)]
             if key not in _own_settings(kind) and owners:
-                reason = f"{key} goes with name = {owners[0]!r}, not with {self.name!r}; leave it out"
+                named = " or ".join(map(repr, owners))
+                reason = f"{key} goes with name = {named}, not with {self.name!r}; leave it out"
                 raise ConfigError(reason, location=f"aggregation.{key}", value=value)
         with own_code(ConfigError, f"{self.name!r} failed", "aggregation"):
             built = read_section(kind, self.settings, "aggregation", known=(*_COMMON, *_own_settings(kind)))

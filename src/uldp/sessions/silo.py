@@ -465,6 +465,7 @@ class SiloSession:
             raise RunError(
                 f"the saved state of silo {self.name} is unreadable: {error}", location="checkpoint"
             ) from error
+        self._setup, self._setup_hash, self._common_hash = [], hashlib.sha256(), hashlib.sha256()
         self._remember_setup(saved.setup)
         self._user_totals, self._prepared, self._prepared_round = totals, saved.prepared, saved.prepared_round
         self._phase, self._round, self._released = phase, saved.round, saved.released
