@@ -95,7 +95,7 @@ $(PFL)/.installed: constraints-pfl.txt
 
 .PHONY: fuzz
 fuzz: $(STAMP) ## Send a million mutated messages to server and silos, in every phase
-	$(BIN)/uldp bench fuzz --messages 1000000 --seed 0
+	$(BIN)/python -m tests.fuzz.fuzzer --messages 1000000 --seed 0
 
 .PHONY: nasty
 nasty: $(FLOWER) ## Put hundreds of nasty inputs to every command; each must be refused in one sentence

@@ -60,36 +60,6 @@ def transport(
     _print(run_cases(exchanges, say=say), as_json, _print_transports)
 
 
-@bench.command()
-@reporting
-def fuzz(
-    messages: Annotated[int, typer.Option(help="Number of mutated messages, spread over all phases.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="Seed of the mutations.")] = 0,
-    case: opt.Case = [],  # noqa: B006
-    as_json: opt.Json = False,
-) -> None:
-    """Send mutated messages to server and silos in every phase: each must be refused, and change nothing."""
-    from uldp.bench.fuzz import run_fuzz
-
-    found = run_fuzz(messages, seed, case, say)
-    findings = [f"{item['name']}: {finding}" for item in found["cases"] for finding in item["findings"]]
-    if as_json:
-        print_json(found)
-    else:
-        counts = ("refused", "taken", "failed")
-        rows = [
-            (item["name"], *(f"{item[key]:,}" for key in counts), str(len(item["findings"]))) for item in found["cases"]
-        ]
-        print_table(("case", *counts, "findings"), rows)
-        typer.echo(
-            f"{found['messages']:,} messages at {found['places']} places, seed {found['seed']}, in "
-            f"{found['seconds']:.0f} s; memory grew by {found['growth_mb']:.0f} MB to {found['peak_mb']:.0f} MB"
-        )
-    if findings:
-        say("\n".join(findings))
-        raise typer.Exit(1)
-
-
 def _print(cases: Cases, as_json: bool, *tables: Callable[[Cases], None]) -> None:
     """Print JSON, or the tables and what was measured in each case."""
     if as_json:

@@ -1,4 +1,4 @@
-"""The experiments that ``uldp bench fuzz`` runs once, and every place of theirs that it comes back to."""
+"""The experiments that the fuzzer runs once, and every place of theirs that it comes back to."""
 
 from __future__ import annotations
 

@@ -1,15 +1,18 @@
-"""``uldp bench fuzz``: messages that nobody would send, against both sessions in every phase.
+"""Messages that nobody would send, against both sessions in every phase: ``make fuzz``.
 
 An experiment of each kind is run once and written down: before every exchange the state of all parties, the requests
 and the responses. Then a session is brought to each of these places, again and again, and gets mutated messages
-(:mod:`uldp.bench.mutations`). Each of them must be refused, with an error that we declare and nothing changed; or be
+(:mod:`tests.fuzz.mutations`). Each of them must be refused, with an error that we declare and nothing changed; or be
 taken, and then whatever follows of it (adding up, charging, stepping, saving) must end well or in a declared error.
 After each series the genuine exchange must come out as if nothing had happened, byte for byte.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
+import sys
 import time
 import warnings
 import zlib
@@ -19,9 +22,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from uldp.bench.fuzz_cases import CASES, Case, Place
+from tests.fuzz.fuzz_cases import CASES, Case, Place
+from tests.fuzz.mutations import mutated
+
 from uldp.bench.machine import PeakMemory, Say, check_names, silent
-from uldp.bench.mutations import mutated
 from uldp.errors import ConfigError, MessageRefused, UldpError, first_line, located
 from uldp.protocol import messages as m
 from uldp.rng import Streams
@@ -274,3 +278,19 @@ def _unchanged(target: Target, message: bytes, before: tuple[object, ...], outco
     except Exception as error:
         outcomes.find(f"taken, then {located(error)}", message)
     return False
+
+
+def main(words: Sequence[str]) -> int:
+    """Print what became of the messages as JSON; 1 if there are findings."""
+    parser = argparse.ArgumentParser(description="Send mutated messages to server and silos in every phase.")
+    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--case", action="append", default=[], help="one of the cases; all by default")
+    given = parser.parse_args(words)
+    found = run_fuzz(given.messages, given.seed, given.case, lambda text: print(text, file=sys.stderr, flush=True))
+    print(json.dumps(found, indent=2))
+    return int(any(case["findings"] for case in found["cases"]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
