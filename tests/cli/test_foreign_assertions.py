@@ -241,3 +241,64 @@ def test_an_event_that_no_accountant_knows_is_refused_before_anything_is_trained
 def test_a_name_that_cannot_be_one_gets_one_sentence(setting, name):
     result = runner.invoke(app, ["run", toml("e.toml"), "--set", f"{setting}={name}", "--out", "r"])
     assert result.exit_code == 2 and result.output.count("error:") == 1
+
+
+MODELS = """
+from torch import nn
+
+
+class Own(nn.Module):
+    def __init__(self, inputs):
+        super().__init__()
+        self.layer = nn.Linear(inputs, 2)
+
+    def forward(self, x):
+        return self.layer(x).tanh()
+
+
+def run_on_records(feature_shape, task):
+    return Own(*feature_shape)
+
+
+def read_by_kernels(feature_shape, task):
+    return nn.Sequential(nn.Linear(*feature_shape, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def torch_alone(feature_shape, task):
+    return nn.Sequential(nn.Linear(*feature_shape, 4), nn.Softsign(), nn.Linear(4, 2))
+
+
+def hooked(feature_shape, task):
+    model = torch_alone(feature_shape, task)
+    model[0].register_forward_hook(lambda *_: None)
+    return model
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "named"),
+    [
+        ("run_on_records", "foreign_nets:Own"),
+        ("hooked", "torch.nn.modules.linear:Linear"),
+        ("read_by_kernels", ""),
+        ("torch_alone", ""),
+    ],
+)
+def test_a_model_is_named_where_its_own_code_is_run_on_records(foreign, factory, named):
+    """Such code could carry something of one user's records into another's row; kernels read a model and run none."""
+    (foreign / "foreign_nets.py").write_text(MODELS)
+    file = toml("model.toml", model={"name": f"foreign_nets:{factory}"})
+    found = document("plan", file)["statement"]
+    assert found["asserted_by"] == ([named] if named else [])
+    assert found["guarantee"].startswith(f"ASSERTED BY {named}, NOT PROVEN BY uldp:") == bool(named)
+    assert ("foreign-model" in {caveat["code"] for caveat in found["caveats"]}) == bool(named)
+
+
+def test_an_epsilon_that_a_release_s_own_noise_does_not_reach_says_so(foreign):
+    text = "from uldp import GaussianSum, UldpAvg\n\n\nclass Fixed(UldpAvg):\n    def release(self, facts):\n"
+    text += "        return GaussianSum(facts=facts, clip=1.0, noise_multiplier=1.0)\n"
+    (foreign / "fixed_noise.py").write_text(text)
+    file = toml("fixed.toml", method={"name": "fixed_noise:Fixed"}, privacy={"epsilon": 0.5})
+    done = runner.invoke(app, ["plan", file, "--set", "privacy.noise_multiplier=none"])
+    assert done.exit_code == 2 and "2 rounds cost epsilon " in done.stderr
+    assert "whatever the noise multiplier: fixed_noise:Fixed brings noise of its own" in done.stderr

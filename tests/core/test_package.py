@@ -1,5 +1,6 @@
 """The public surface, the doctests, and what importing costs."""
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -7,6 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +89,26 @@ def inherits(thing, key):
     """Whether a field is described by a base class."""
     bases = thing.__mro__[1:] if inspect.isclass(thing) else ()
     return any(key in getattr(base, "__annotations__", {}) for base in bases)
+
+
+def sources():
+    for file in sorted(Path(uldp.__path__[0]).rglob("*.py")):
+        yield file, ast.parse(file.read_text())
+
+
+def test_classes_and_functions_stay_small():
+    """At most 15 public methods a class; 8 parameters, but for numba kernels and commands, whose options they are."""
+    large = []
+    for file, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                public = [one for one in node.body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
+                large += [f"{file.name}: {node.name} has {len(public)} methods"] if len(public) > 15 else []
+            if isinstance(node, ast.FunctionDef) and not {"kernels", "cli"} & set(file.parts):
+                given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                count = len([one for one in given if one.arg not in ("self", "cls")])
+                large += [f"{file.name}: {node.name} has {count} parameters"] if count > 8 else []
+    assert large == []
 
 
 def modules():

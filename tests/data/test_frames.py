@@ -104,7 +104,7 @@ def test_a_schema_is_built_column_by_column():
         SCHEMA.category("sex", "fm")
     with pytest.raises(ConfigError, match="no feature column"):
         load({"a": frame()}, schema=Schema.classes("ill", ["no", "yes"]))
-    assert Schema.numbers("age", 0, 10).task.kind == "regression"
+    assert Schema.numbers("age", 0, 10).label.task.kind == "regression"
 
 
 def test_a_draft_says_which_values_it_read_from_the_data():

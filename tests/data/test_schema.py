@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from uldp.caveats import Severity
-from uldp.data.schema import Schema
+from uldp.data.schema import Schema, clipped_values
 from uldp.errors import ConfigError, DataError
 
 TOML = """
@@ -69,12 +69,12 @@ def test_features_by_hand():
 
 def test_class_labels():
     assert schema().labels(table(), "a.csv").tolist() == [1, 0]
-    assert schema().task.classes == 2
+    assert schema().label.task.classes == 2
 
 
 def test_number_labels_and_their_units():
     labels = number_label().labels(table(out=["10", "25"]), "a.csv")
-    task = number_label().task
+    task = number_label().label.task
     assert labels.dtype == np.float32
     assert labels.tolist() == [-1, 0.5]
     assert (task.label_offset + task.label_scale * labels).tolist() == [10, 25]
@@ -171,7 +171,7 @@ def test_clip_counts_what_it_changes():
     features = clip.features(frame, "a.csv")
     assert features[:, 0].tolist() == [-1, 1]
     assert features[0, 2:5].tolist() == [0, 0, 0]
-    assert clip.notes(frame, "a.csv") == (
+    assert clipped_values(clip, frame, "a.csv") == (
         "a.csv: clipped 2 outside the agreed range [0, 100] in column 'age' (first: row 1)",
         "a.csv: clipped 1 not among the agreed categories in column 'ward' (first: row 1)",
     )

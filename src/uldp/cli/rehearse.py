@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,7 +61,8 @@ def _show(found: dict[str, RehearsalResult]) -> None:
         rounds = max(len(one.simulated.reports), 1)
         model = "identical" if one.identical else "DIFFERENT"
         setup = f"{one.setup.seconds:.1f} s ({one.setup.exchanges})"
-        a_round, flower = f"{one.rounds.seconds / rounds:.1f} s", f"{100 * one.rounds.flower_share:.0f} %"
+        a_round, share = f"{one.rounds.seconds / rounds:.1f} s", one.rounds.flower_share
+        flower = "unknown" if math.isnan(share) else f"{100 * share:.0f} %"
         sizes = f"{one.rounds.sent // rounds:,} / {one.rounds.received // rounds:,}"
         simulated = f"{one.simulated_round:.3f} s"
         rows.append((name, model, setup, a_round, flower, simulated, sizes, f"{one.seconds:.0f} s"))

@@ -29,6 +29,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -48,7 +49,7 @@ from uldp.data.columns import (
     column_from_dict,
     label_from_dict,
 )
-from uldp.data.federation import FloatArray, LabelArray, Task
+from uldp.data.federation import FloatArray, LabelArray
 from uldp.data.files import column_names
 from uldp.data.values import Value
 from uldp.elementary import mean
@@ -149,7 +150,7 @@ class Schema:
             return
         if self.standardise != "silo":  # else statistics could slip in without the caveat
             raise ConfigError('statistics need standardise = "silo"', location="data.schema.statistics")
-        if not len(self.statistics.mean) == len(self.statistics.deviation) == len(self.number_positions()):
+        if not len(self.statistics.mean) == len(self.statistics.deviation) == len(number_positions(self.columns)):
             raise ConfigError("one mean and deviation for each number column", location="data.schema.statistics")
 
     @classmethod
@@ -284,15 +285,6 @@ class Schema:
         return tree if self.statistics is None else tree | {"statistics": self.statistics.to_dict()}
 
     @property
-    def task(self) -> Task:
-        return self.label.task
-
-    @property
-    def feature_norm(self) -> float:
-        """What no record's features exceed in L2 norm: numbers are scaled to [-1, 1], of categories one is 1."""
-        return math.sqrt(len(self.columns)) if self.standardise == "none" else math.inf
-
-    @property
     def caveats(self) -> tuple[Caveat, ...]:
         """What a privacy statement about data under this schema must say."""
         return (SOURCE_CAVEAT,) if self.source == "data" else ()
@@ -318,7 +310,7 @@ class Schema:
         self._judge([finding for _, findings in encoded for finding in findings], location)
         matrix = np.concatenate([part for part, _ in encoded], axis=1)
         if self.statistics is not None:
-            matrix = self.statistics.apply(matrix, self.number_positions())
+            matrix = self.statistics.apply(matrix, number_positions(self.columns))
         return matrix.astype(np.float32)
 
     def labels(self, frame: pd.DataFrame, location: str) -> LabelArray:
@@ -327,24 +319,6 @@ class Schema:
         labels, findings = self.label.encode(frame[self.label.name])
         self._judge(findings, location)
         return labels
-
-    def notes(self, frame: pd.DataFrame, location: str) -> tuple[str, ...]:
-        """What ``outside = "clip"`` changed in a table that :meth:`features` and :meth:`labels` accept."""
-        if self.outside != "clip":
-            return ()
-        findings = [finding for column in self.columns for finding in column.encode(frame[column.name])[1]]
-        if self.label.name in frame.columns:
-            findings += self.label.encode(frame[self.label.name])[1]
-        return tuple(f"{location}: clipped {finding.text}" for finding in findings if finding.kind == OUTSIDE)
-
-    def number_positions(self) -> tuple[int, ...]:
-        """Where the numeric columns lie among the features; these are what is standardised."""
-        positions, start = [], 0
-        for column in self.columns:
-            if isinstance(column, NumberColumn):
-                positions.append(start)
-            start += len(column.feature_names())
-        return tuple(positions)
 
     def _judge(self, findings: list[CellProblem], location: str) -> None:
         """Raise for the gravest kind of finding, naming every column that has it."""
@@ -362,6 +336,26 @@ class Schema:
                     remedy = "every row needs its label, so leave these rows out"
                 texts = ", ".join(finding.text for finding in found)
                 raise DataError(f"{texts}; {remedy}", location=location, value=sum(f.count for f in found))
+
+
+def feature_norm(schema: Schema) -> float:
+    """What no record's features exceed in L2 norm: numbers are scaled to [-1, 1], of categories one is 1."""
+    return math.sqrt(len(schema.columns)) if schema.standardise == "none" else math.inf
+
+
+def clipped_values(schema: Schema, frame: pd.DataFrame, location: str) -> tuple[str, ...]:
+    """What ``outside = "clip"`` changed in a table that :meth:`Schema.features` and :meth:`Schema.labels` accept."""
+    if schema.outside != "clip":
+        return ()
+    there = [column for column in (*schema.columns, schema.label) if column.name in frame.columns]
+    findings = [finding for column in there for finding in column.encode(frame[column.name])[1]]
+    return tuple(f"{location}: clipped {finding.text}" for finding in findings if finding.kind == OUTSIDE)
+
+
+def number_positions(columns: Sequence[Column]) -> tuple[int, ...]:
+    """Where the numeric columns lie among the features; these are what is standardised."""
+    starts = accumulate((len(column.feature_names()) for column in columns), initial=0)
+    return tuple(start for column, start in zip(columns, starts, strict=False) if isinstance(column, NumberColumn))
 
 
 def _listed(values: Sequence[Value]) -> Any:

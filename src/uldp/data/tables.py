@@ -20,7 +20,7 @@ from uldp.data.federation import Federation, FloatArray, People, Records, SiloDa
 from uldp.data.files import Table, read_table, table_name, table_stem
 from uldp.data.ids import normalised_ids
 from uldp.data.roster import HashedIds, UserIndex, check_room, held_out
-from uldp.data.schema import Schema, Statistics
+from uldp.data.schema import Schema, Statistics, clipped_values, number_positions
 from uldp.errors import ConfigError, DataError, require
 from uldp.rng import Streams
 
@@ -72,18 +72,18 @@ def load_tables(
     _check_users(ids, index)
     respelled = _several_spellings([silo.spellings for silo in silos])
     if schema.standardise == "silo":
-        where = schema.number_positions()
+        where = number_positions(schema.columns)
         # Of all silos' training records: test records and new data belong to no silo in particular.
         pooled = Statistics.of(np.concatenate([silo.data.features for silo in silos]), where)
         schema = replace(schema, statistics=pooled)
         silos = [replace(silo, data=_standardised(silo.data, where)) for silo in silos]
     notes = [note for silo in silos for note in silo.notes]
-    notes += [note for part in test_parts for note in schema.notes(*part)]
+    notes += [note for part in test_parts for note in clipped_values(schema, *part)]
     return Federation(
         name,
         tuple(silo.data for silo in silos),
         index.users,
-        schema.task,
+        schema.label.task,
         _test_records(schema, test_parts or [(silo.held_out, silo.location) for silo in silos], test_fraction == 0),
         caveats=schema.caveats,
         no_guarantee=schema.no_guarantee,
@@ -125,7 +125,7 @@ def load_silo(
         spellings=ids.spellings,
         held_out=frame[test],
         location=location,
-        notes=schema.notes(frame, location),
+        notes=clipped_values(schema, frame, location),
         table=table_digest(schema.feature_names(), features),
     )
 

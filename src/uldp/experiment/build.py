@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, get_args
 
@@ -13,6 +14,7 @@ import numpy as np
 from uldp.aggregation import AGGREGATIONS
 from uldp.caveats import Caveat, Severity
 from uldp.data.federation import Federation, IntArray, Records, SiloData, Task
+from uldp.data.schema import feature_norm
 from uldp.errors import ConfigError, shown
 from uldp.experiment.config import GIVEN, Experiment
 from uldp.experiment.foreign import authors, code_digests, qualified_name
@@ -109,7 +111,7 @@ class Prepared:
             corrections=plan.method.corrections() if is_own(plan.method) else (),
             no_guarantee=federation.no_guarantee,
             hashed_ids=federation.hashed_ids,
-            asserted_by=asserted_by(self.experiment, plan),
+            asserted_by=asserted_by(self.experiment, plan, self.learner.training(federation.feature_shape).layers),
         )
 
     def planned_statement(self) -> Statement:
@@ -121,18 +123,19 @@ class Prepared:
         return compose(plan.release, plan.disclosure, ledger, self.background, simulated=simulated)
 
 
-def asserted_by(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
+def asserted_by(experiment: Experiment, plan: Plan, layers: Sequence[type] = ()) -> tuple[str, ...]:
     """Code that is not ours and on which an epsilon rests: a release type, a method that makes the rows, an aggregation
-    that adds the noise, a data set that says whose a record is.
+    that adds the noise, a data set that says whose a record is, layers that are run on records.
 
     A method on one of our releases cannot state more noise than it adds, but that row u depends on user u's records
-    alone is its author's assertion. A method may turn into another one (``for_model``): the one that the experiment
-    names counts too, under that name.
+    alone is its author's assertion; in the same way a layer could carry something of one user's records into another's
+    row. A model that kernels train is read, not run, and is not named. A method may turn into another one
+    (``for_model``): the one that the experiment names counts too, under that name.
     """
     foreign: list[type] = [] if type(plan.release) in OWN_RELEASES else [type(plan.release)]
     foreign += [] if is_own(plan.method) else [type(plan.method)]
     foreign += [] if type(plan.aggregation) in AGGREGATIONS.values() else [type(plan.aggregation)]
-    names = [qualified_name(kind) for kind in foreign]
+    names = [qualified_name(kind) for kind in (*foreign, *layers)]
     return tuple(dict.fromkeys([*names, *authors([experiment])]))
 
 
@@ -180,11 +183,10 @@ def prepared_for(
     learner = build_learner(experiment, federation.feature_shape, federation.task, module)
     slow = training_notes(learner, federation.feature_shape)
     rounding: tuple[Caveat, ...] = (Caveat("rounding", learner.caveat, Severity.WEAKENS),) if learner.caveat else ()
-    name = experiment.model.name if module is None else qualified_name(type(module))
-    if ":" in name and learner.training(federation.feature_shape).path == "loop":
+    if foreign := learner.training(federation.feature_shape).layers:
         text = (
-            f"The model is code of {name}. That it keeps nothing of one user's records for another's was tried "
-            "(uldp.learners.checks), not proven."
+            f"The model runs code of {', '.join(map(qualified_name, foreign))}. That it keeps nothing of one user's "
+            "records for another's was tried (uldp.learners.checks), not proven."
         )
         rounding += (Caveat("foreign-model", text, Severity.LIMITS),)
     rounding += () if module is None else (INITIAL_PARAMETERS,)
@@ -232,7 +234,7 @@ def agreed_plan(experiment: Experiment, learner: TorchLearner, federation: Feder
         rounding=aggregation.rounding,
         people=experiment.data.people or federation.users,
         task=federation.task.kind,
-        feature_norm=math.inf if federation.schema is None else federation.schema.feature_norm,
+        feature_norm=math.inf if federation.schema is None else feature_norm(federation.schema),
     )
     method = noised_method(experiment, totals, facts).for_model(learner.layer_sizes).for_facts(facts)
     release = sealed(method.release(facts))

@@ -140,13 +140,13 @@ def _known_tables(experiment: Experiment) -> Federation:
     data, schema = experiment.data, schema_of(experiment)
     assert isinstance(data.silos, tuple)
     features = np.zeros((0, len(schema.feature_names())), dtype=np.float32)
-    labels: LabelArray = np.zeros(0, dtype=np.int64) if schema.task.classes else np.zeros(0, dtype=np.float32)
+    labels: LabelArray = np.zeros(0, dtype=np.int64) if schema.label.task.classes else np.zeros(0, dtype=np.float32)
     nobody = np.zeros(0, dtype=np.int64)
     return Federation(
         name=experiment.name or "tables",
         silos=tuple(SiloData(name, features, labels, nobody) for name in silo_files(data.silos)),
         users=_number_of_users(experiment),
-        task=schema.task,
+        task=schema.label.task,
         test=Records(features, labels),
         caveats=(*schema.caveats, *_key_caveats(experiment)),
         no_guarantee=schema.no_guarantee,

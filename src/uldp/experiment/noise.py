@@ -42,7 +42,18 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: PublicFacts) 
     if privacy.noise_multiplier is not None:
         return noised(privacy.noise_multiplier)
     assert privacy.epsilon is not None
-    sigma = calibrate(lambda noise: planned_events(noised(noise), facts), privacy.epsilon, privacy.delta)
+    try:
+        sigma = calibrate(lambda noise: planned_events(noised(noise), facts), privacy.epsilon, privacy.delta)
+    except ConfigError:
+        fixed = planned_events(noised(1.0), facts)
+        if fixed != planned_events(noised(2.0), facts):
+            raise
+        cost = account(fixed, privacy.delta).value
+        reason = (
+            f"{method.rounds} rounds cost epsilon {cost:.4g} whatever the noise multiplier: {experiment.method_name} "
+            "brings noise of its own; change its settings, take fewer rounds, or set privacy.noise_multiplier instead"
+        )
+        raise ConfigError(reason, location="privacy.epsilon", value=privacy.epsilon) from None
     try:
         noised(sigma).release(facts).check()
     except ConfigError as error:

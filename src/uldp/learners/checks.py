@@ -41,6 +41,12 @@ def check_parameters(module: nn.Module) -> None:
     _require(count <= MAX_PARAMETERS, f"at most {MAX_PARAMETERS:,} parameters, not {count:,}", count)
 
 
+def runs_foreign_code(layer: nn.Module) -> bool:
+    """Whether a layer's forward pass is neither torch's nor ours, or something else hangs on it."""
+    own = type(layer).__module__.partition(".")[0] in ("torch", "uldp")
+    return not own or bool(layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
+
+
 def _check_layer(name: str, layer: nn.Module) -> None:
     kind = type(layer).__name__
     label = f"layer {name!r} ({kind})" if name else f"the model ({kind})"

@@ -24,7 +24,7 @@ from uldp.data.federation import IntArray, Records, SiloData, Task
 from uldp.errors import ConfigError, ModelError, UldpError, require
 from uldp.learners import evaluation, metrics
 from uldp.learners.base import ClippedSums, LocalTraining, Rows, Vector
-from uldp.learners.checks import Shape, check_model, probe
+from uldp.learners.checks import Shape, check_model, probe, runs_foreign_code
 from uldp.learners.groups import group_users, record_names
 from uldp.learners.kernels.support import why_not
 from uldp.learners.loop import Loop
@@ -78,6 +78,8 @@ class TrainingPath:
     runner: Runner | None
     trainer: Runner | None
     slow: str = ""
+    layers: tuple[type, ...] = ()
+    """Classes of layers that are neither torch's nor ours, whose code the loop runs on records. Kernels run none."""
 
     @property
     def path(self) -> str:
@@ -349,12 +351,14 @@ class TorchLearner:
             outputs = int(copy.deepcopy(self._module).eval()(sample).shape[1])
         loss = choose_loss(self._task, outputs)
         slow = ""
+        layers = tuple(dict.fromkeys(type(layer) for layer in self._module.modules() if runs_foreign_code(layer)))
         if self._path != "loop":
             runner, reason = self._runner(feature_shape, loss)
             if runner is not None:
                 program, flops = runner.program, 6 * runner.program.products
                 large = flops >= _LARGE and self._path == "auto"
-                return TrainingPath(loss, outputs, program.units, flops, runner, None if large else runner)
+                trainer, run = (None, layers) if large else (runner, ())
+                return TrainingPath(loss, outputs, program.units, flops, runner, trainer, layers=run)
             if self._path == "kernels":
                 raise ModelError(f"{reason}; use path 'auto'", location="model")
             slow = (
@@ -364,7 +368,7 @@ class TorchLearner:
             warnings.warn(slow, SlowTrainingWarning, stacklevel=2)
         # We do not see the activations: as many as parameters is a cautious guess.
         units = max(2 * self.dimension, sample.numel())
-        return TrainingPath(loss, outputs, units, 6 * self.dimension, None, None, slow)
+        return TrainingPath(loss, outputs, units, 6 * self.dimension, None, None, slow, layers)
 
     def _runner(self, feature_shape: Shape, loss: Loss) -> tuple[Runner | None, str]:
         """What runs the model's program, or why there is none."""

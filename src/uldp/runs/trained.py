@@ -111,7 +111,7 @@ class TrainedModel:
         experiment, schema = self.load(self.directory), self.schema
         shape: tuple[int, ...]
         if schema is not None:
-            shape, task = (len(schema.feature_names()),), schema.task
+            shape, task = (len(schema.feature_names()),), schema.label.task
         elif self.directory.has("task.json"):
             shape, task = self._task()
         else:  # of an earlier version

@@ -48,7 +48,7 @@ def _read(found: Located, streams: Streams, options: Options) -> Pool:
     diagnoses = np.array(["malignant", "benign"])[rows[:, -1].astype(np.int64)]
     frame = pd.DataFrame(rows[:, :-1], columns=list(RANGES)).assign(diagnosis=diagnoses)
     records = Records(SCHEMA.features(frame, "breast-cancer"), SCHEMA.labels(frame, "breast-cancer"))
-    return Pool(*split(records, options["test_fraction"], streams, stratify=True), SCHEMA.task, SCHEMA)
+    return Pool(*split(records, options["test_fraction"], streams, stratify=True), SCHEMA.label.task, SCHEMA)
 
 
 DATASET: Final = PooledDataset(
