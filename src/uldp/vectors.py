@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uldp.elementary import row_sums
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, require
 
 Vector = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.float64] | npt.NDArray[np.float32]
@@ -95,13 +95,12 @@ class FixedPoint:
     saturate: bool = False
 
     def __post_init__(self) -> None:
-        if not MIN_LIMIT <= self.limit <= MAX_LIMIT:
-            raise ConfigError(
-                f"between {MIN_LIMIT:g} and {MAX_LIMIT:g}, so that squares neither vanish nor overflow, "
-                f"not {self.limit!r}",
-                location="method.clip",
-                value=self.limit,
-            )
+        require(
+            MIN_LIMIT <= self.limit <= MAX_LIMIT,
+            "method.clip",
+            self.limit,
+            f"between {MIN_LIMIT:g} and {MAX_LIMIT:g}, so that squares neither vanish nor overflow",
+        )
 
     @property
     def integer_limit(self) -> int:

@@ -62,7 +62,7 @@ from uldp.caveats import Caveat, Severity
 from uldp.crypto import randomisers
 from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, require
 from uldp.privacy.releases import Release
 from uldp.protocol.turns import UPDATE, Route
 from uldp.rng import Secrets
@@ -104,16 +104,13 @@ class PaillierWeighting(Aggregation):
             )
         if self.slots is not None and self.slots < 1:
             raise ConfigError(f"at least 1, not {self.slots}", location="aggregation.slots", value=self.slots)
-        if self.max_records < 1:
-            raise ConfigError(
-                f"at least 1, not {self.max_records}", location="aggregation.max_records", value=self.max_records
-            )
-        if not 1 <= self.pseudo_count <= MAX_PSEUDO_COUNT:
-            raise ConfigError(
-                f"from 1 to {MAX_PSEUDO_COUNT}, not {self.pseudo_count}",
-                location="aggregation.pseudo_count",
-                value=self.pseudo_count,
-            )
+        require(self.max_records >= 1, "aggregation.max_records", self.max_records, "at least 1")
+        require(
+            1 <= self.pseudo_count <= MAX_PSEUDO_COUNT,
+            "aggregation.pseudo_count",
+            self.pseudo_count,
+            f"from 1 to {MAX_PSEUDO_COUNT}",
+        )
 
     @property
     def secure(self) -> bool:
@@ -148,12 +145,12 @@ class PaillierWeighting(Aggregation):
             )
         if release.user_weighting == "uniform":
             return UniformRatios(facts.silos)
-        if self.max_records < facts.silos:
-            raise ConfigError(
-                f"at least the number of silos ({facts.silos}), so that each may count one, not {self.max_records}",
-                location="aggregation.max_records",
-                value=self.max_records,
-            )
+        require(
+            self.max_records >= facts.silos,
+            "aggregation.max_records",
+            self.max_records,
+            f"at least the number of silos ({facts.silos}), so that each may count one",
+        )
         return RecordRatios(self.max_records // facts.silos, facts.silos, self.pseudo_count)
 
     def layout(self, release: Release, rounds: int) -> Layout:

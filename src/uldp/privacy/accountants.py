@@ -27,7 +27,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from uldp.errors import ConfigError, did_you_mean, own_code, shown
+from uldp.errors import ConfigError, did_you_mean, own_code, require, shown
 from uldp.plugins import named_object
 from uldp.privacy.events import Composition, Event, LocalReports, NoisedSum, NonPrivate, Single, flattened
 from uldp.privacy.gaussian import AnalyticGaussian, gaussian_delta, gaussian_epsilon, unsampled_mu
@@ -91,8 +91,7 @@ ACCOUNTANTS: tuple[Accountant, ...] = (
 
 def check_delta(delta: float) -> float:
     """``delta`` if it is a probability strictly between 0 and 1."""
-    if not 0 < delta < 1:
-        raise ConfigError(f"a number between 0 and 1, not {delta}", location="privacy.delta", value=delta)
+    require(0 < delta < 1, "privacy.delta", delta, "a number between 0 and 1")
     return delta
 
 

@@ -7,7 +7,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, require
 from uldp.privacy.accountants import Composition, account, check_delta
 from uldp.privacy.events import Event
 from uldp.privacy.pld import quick_epsilon
@@ -92,8 +92,7 @@ def _quick_multiplier(holds: Callable[[float], bool]) -> float:
 
 def _check_target(epsilon: float, delta: float) -> None:
     check_delta(delta)
-    if not 0 < epsilon < math.inf:
-        raise ConfigError(f"a positive number, not {epsilon}", location="privacy.epsilon", value=epsilon)
+    require(0 < epsilon < math.inf, "privacy.epsilon", epsilon, "a positive number")
 
 
 def _out_of_reach(closest: float, epsilon: float) -> ConfigError:

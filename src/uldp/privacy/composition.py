@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, require
 from uldp.privacy.mixture import Array
 
 MIN_GAIN = 1e-3
@@ -36,10 +36,8 @@ def advanced_composition(epsilon: float, times: int, slack: float) -> float:
     >>> round(advanced_composition(0.1, 1000, 1e-5), 2)
     17.79
     """
-    if not 0 < epsilon < math.inf:
-        raise ConfigError(f"a positive number, not {epsilon}", location="epsilon", value=epsilon)
-    if not 0 < slack < 1:
-        raise ConfigError(f"a number between 0 and 1, not {slack}", location="privacy.delta", value=slack)
+    require(0 < epsilon < math.inf, "epsilon", epsilon, "a positive number")
+    require(0 < slack < 1, "privacy.delta", slack, "a number between 0 and 1")
     if isinstance(times, bool) or not isinstance(times, int) or times < 1:
         raise ConfigError(f"a whole number of at least 1, not {times!r}", location="times", value=times)
     if times > MAX_RELEASES:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, require
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,7 @@ class Gaussian:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.noise_multiplier < math.inf:
-            raise ConfigError(
-                f"a positive number, not {self.noise_multiplier}",
-                location="noise_multiplier",
-                value=self.noise_multiplier,
-            )
+        require(0 < self.noise_multiplier < math.inf, "noise_multiplier", self.noise_multiplier, "a positive number")
 
 
 @dataclass(frozen=True)
@@ -34,12 +29,7 @@ class PoissonSampled:
     event: Gaussian
 
     def __post_init__(self) -> None:
-        if not 0 < self.sample_rate <= 1:
-            raise ConfigError(
-                f"a probability above 0 and at most 1, not {self.sample_rate}",
-                location="sample_rate",
-                value=self.sample_rate,
-            )
+        require(0 < self.sample_rate <= 1, "sample_rate", self.sample_rate, "a probability above 0 and at most 1")
 
 
 @dataclass(frozen=True)
@@ -86,8 +76,7 @@ class LocalReports:
 
     def __post_init__(self) -> None:
         _check_count(self.count, "count")
-        if not 0 < self.epsilon < math.inf:
-            raise ConfigError(f"a positive number, not {self.epsilon}", location="epsilon", value=self.epsilon)
+        require(0 < self.epsilon < math.inf, "epsilon", self.epsilon, "a positive number")
 
 
 @dataclass(frozen=True)

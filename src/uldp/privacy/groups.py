@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from uldp.errors import ConfigError
+from uldp.errors import require
 from uldp.privacy.events import Composition, Event, NoisedSum, NonPrivate, flattened, parameters, sampled_gaussian
 from uldp.privacy.mixture import Array
 from uldp.privacy.rdp import composed_rdp, converted, smallest_over_orders
@@ -97,6 +97,5 @@ def published_epsilon(composition: Composition, delta: float) -> float:
         return math.inf
     single, size = of_single_records(composition)
     doublings = round(math.log2(size))
-    if 2**doublings != size:
-        raise ConfigError(f"published figures exist for powers of two, not {size}", location="group size", value=size)
+    require(2**doublings == size, "group size", size, "published figures exist for powers of two")
     return _lemma6(single, delta, doublings, lowest=1 + 1e-3 if size == 1 else min(size + 10.0, 2.0 * size))

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, require
 from uldp.privacy.accountants import check_delta
 from uldp.privacy.composition import MAX_RELEASES, MIN_GAIN, ROUNDING, TAIL, advanced_composition, likely, smallest
 from uldp.privacy.local_reports import composed
@@ -195,8 +195,7 @@ def _composed(epsilon: float, clients: int, times: int, delta: float, extremal: 
 
 
 def _check(epsilon: float, delta: float | None, **counts: int) -> None:
-    if not 0 < epsilon < math.inf:
-        raise ConfigError(f"a positive number, not {epsilon}", location="epsilon", value=epsilon)
+    require(0 < epsilon < math.inf, "epsilon", epsilon, "a positive number")
     if delta is not None:
         check_delta(delta)
     for location, count in counts.items():

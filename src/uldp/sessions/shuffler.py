@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from uldp.errors import ConfigError, MessageRefused
+from uldp.errors import MessageRefused, require
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, SecretStream
 from uldp.vectors import Residues
@@ -45,8 +45,7 @@ class Shuffler:
     def __init__(
         self, digest: str, silos: Sequence[str], dimension: int, secrets: Secrets, spread: float = 1.0
     ) -> None:
-        if not spread > 0:
-            raise ConfigError(f"a positive time, not {spread}", location="shuffler.spread", value=spread)
+        require(spread > 0, "shuffler.spread", spread, "a positive time")
         self._digest = digest
         self._silos = tuple(silos)
         self._dimension = dimension

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from uldp.crypto.keys import SigningKey
-from uldp.errors import ConfigError, RunError, shown
+from uldp.errors import ConfigError, RunError, require, shown
 from uldp.rng import Secrets
 from uldp.runs.files import private_folder, replace_file, reported, stored_key
 
@@ -166,8 +166,7 @@ def node_line_of(pem: bytes) -> str:
 
 def make_certificates(folder: Path, hosts: Sequence[str], days: int) -> None:
     """A private authority (``ca.crt``) and a certificate of the server for ``hosts``, valid for ``days``."""
-    if not 1 <= days <= MAX_DAYS:
-        raise ConfigError(f"1 to {MAX_DAYS} days, not {days}", location="--days", value=days)
+    require(1 <= days <= MAX_DAYS, "--days", days, f"1 to {MAX_DAYS} days")
     names = [_general_name(host) for host in hosts]
     _refuse_existing(folder, (CA, CA_KEY, SERVER, SERVER_KEY))
     private_folder(folder)

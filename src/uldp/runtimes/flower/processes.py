@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from uldp.errors import ConfigError, RunError
+from uldp.errors import ConfigError, RunError, require
 from uldp.runs.files import private_folder, replace_file, reported
 from uldp.runtimes.flower import credentials, internals
 from uldp.runtimes.flower.child import Child, wait_until
@@ -60,8 +60,7 @@ class Address:
             good = bool(colon and host) and port.isdecimal() and 0 < int(port) < 1 << 16
         except UnicodeError:
             good = False
-        if not good:
-            raise ConfigError(f"HOST:PORT, for instance 127.0.0.1:8000, not {text!r}", location=location, value=text)
+        require(good, location, text, "HOST:PORT, for instance 127.0.0.1:8000")
         return cls(host.strip("[]"), int(port))
 
     @property
