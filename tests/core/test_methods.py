@@ -215,7 +215,7 @@ def test_a_release_that_does_not_say_what_others_see_makes_no_claim():
 
 def test_discrete_noise_is_never_accounted_as_more_than_its_continuous_twin():
     """delta of the sum of discrete shares, computed exactly in one dimension, against the accounted Gaussian."""
-    from uldp.privacy.accountants import gaussian_delta
+    from uldp.privacy.gaussian import gaussian_delta
 
     for scale, shares, units in [(64.0, 1, 128), (64.0, 3, 256), (100.5, 2, 300)]:
         grid = np.arange(-4000, 4001)

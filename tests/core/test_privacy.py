@@ -5,10 +5,12 @@ import math
 import pytest
 
 from uldp.errors import BudgetExhausted, ConfigError, RunError
-from uldp.privacy.accountants import AnalyticGaussian, Pld, account, gaussian_delta
+from uldp.privacy.accountants import account
 from uldp.privacy.calibrate import calibrate
 from uldp.privacy.events import Gaussian, NonPrivate, PoissonSampled, event_from_json, event_to_json
+from uldp.privacy.gaussian import AnalyticGaussian, gaussian_delta
 from uldp.privacy.ledger import Entry, Ledger
+from uldp.privacy.pld import Pld
 
 
 @pytest.mark.parametrize(("rounds", "expected"), [(10, 2.594), (50, 6.573), (100, 9.997), (200, 15.456)])

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from tests.privacy_accounting.brute_force import replaced_one_step
 
-from uldp.privacy.accountants import AnalyticGaussian, account, account_replaced
+from uldp.privacy.accountants import account, account_replaced
 from uldp.privacy.events import Gaussian, Group, NonPrivate, PoissonSampled, Repeated
+from uldp.privacy.gaussian import AnalyticGaussian
 from uldp.privacy.mixture import Mixture, mixture_of
 
 DELTA = 1e-5

@@ -8,8 +8,9 @@ from fractions import Fraction
 import pytest
 
 from uldp.errors import ConfigError
-from uldp.privacy.accountants import account, gaussian_epsilon
+from uldp.privacy.accountants import account
 from uldp.privacy.events import LocalReports
+from uldp.privacy.gaussian import gaussian_epsilon
 from uldp.privacy.shuffle import advanced_composition, erlingsson, feldman, local_run, shuffled_run
 
 DELTA = 1e-5

@@ -6,8 +6,9 @@ from uldp.data.federation import IntArray
 from uldp.errors import ConfigError
 from uldp.experiment.config import Experiment
 from uldp.methods.base import Method
-from uldp.privacy.accountants import Composition, account
+from uldp.privacy.accountants import account
 from uldp.privacy.calibrate import calibrate
+from uldp.privacy.events import Composition
 from uldp.privacy.releases import PublicFacts
 
 

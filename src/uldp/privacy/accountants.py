@@ -30,31 +30,11 @@ import numpy as np
 from uldp.errors import ConfigError, did_you_mean, own_code, require, shown
 from uldp.plugins import named_object
 from uldp.privacy.events import Composition, Event, LocalReports, NoisedSum, NonPrivate, Single, flattened
-from uldp.privacy.gaussian import AnalyticGaussian, gaussian_delta, gaussian_epsilon, unsampled_mu
+from uldp.privacy.gaussian import AnalyticGaussian, gaussian_epsilon, unsampled_mu
 from uldp.privacy.groups import Lemma5, Lemma6
 from uldp.privacy.local_reports import LocalAccountant
 from uldp.privacy.pld import ORDERS, MixturePld, Pld, renyi_curves
 from uldp.privacy.rdp import Rdp, converted
-
-__all__ = [
-    "ACCOUNTANTS",
-    "Accountant",
-    "AnalyticGaussian",
-    "Composition",
-    "Epsilon",
-    "Lemma5",
-    "Lemma6",
-    "LocalAccountant",
-    "MixturePld",
-    "Pld",
-    "Rdp",
-    "account",
-    "account_replaced",
-    "check_delta",
-    "compose",
-    "gaussian_delta",
-    "gaussian_epsilon",
-]
 
 
 @dataclass(frozen=True)

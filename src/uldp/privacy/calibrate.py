@@ -8,8 +8,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from uldp.errors import ConfigError, require
-from uldp.privacy.accountants import Composition, account, check_delta
-from uldp.privacy.events import Event
+from uldp.privacy.accountants import account, check_delta
+from uldp.privacy.events import Composition, Event
 from uldp.privacy.pld import quick_epsilon
 
 MAX_MULTIPLIER = 1e6

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from uldp.errors import ConfigError, require
+from uldp.errors import require
+from uldp.limits import check_whole
 from uldp.privacy.mixture import Array
 
 MIN_GAIN = 1e-3
@@ -38,12 +39,7 @@ def advanced_composition(epsilon: float, times: int, slack: float) -> float:
     """
     require(0 < epsilon < math.inf, "epsilon", epsilon, "a positive number")
     require(0 < slack < 1, "privacy.delta", slack, "a number between 0 and 1")
-    if isinstance(times, bool) or not isinstance(times, int) or times < 1:
-        raise ConfigError(f"a whole number of at least 1, not {times!r}", location="times", value=times)
-    if times > MAX_RELEASES:
-        raise ConfigError(
-            f"at most {MAX_RELEASES:,} releases are composed, not {times:,}", location="times", value=times
-        )
+    check_whole(times, 1, MAX_RELEASES, "times")
     hits, weights = likely(times, 1 / (1 + math.exp(-epsilon)), TAIL * slack)
     losses = (2 * hits - times) * epsilon
 

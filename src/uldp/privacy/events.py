@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from uldp.errors import ConfigError, require
+from uldp.limits import check_whole
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,9 @@ class Group:
     at_most: int | None = None
 
     def __post_init__(self) -> None:
-        _check_count(self.size, "group size")
+        check_whole(self.size, 1, None, "group size")
         if self.at_most is not None:
-            _check_count(self.at_most, "largest group")
+            check_whole(self.at_most, 1, None, "largest group")
         if not isinstance(self.event, Gaussian | PoissonSampled):
             raise ConfigError(f"a group is of single releases, not of {self.event}", location="event")
 
@@ -64,7 +65,7 @@ class Repeated:
     event: Event
 
     def __post_init__(self) -> None:
-        _check_count(self.times, "times")
+        check_whole(self.times, 1, None, "times")
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class LocalReports:
     count: int
 
     def __post_init__(self) -> None:
-        _check_count(self.count, "count")
+        check_whole(self.count, 1, None, "count")
         require(0 < self.epsilon < math.inf, "epsilon", self.epsilon, "a positive number")
 
 
@@ -94,11 +95,6 @@ Event = Single | Repeated
 
 Composition = Mapping[Event, int]
 """Events and how often each happened; equal events are merged before anything is computed."""
-
-
-def _check_count(value: int, location: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"a whole number of at least 1, not {value!r}", location=location, value=value)
 
 
 def sampled_gaussian(noise_multiplier: float, sample_rate: float = 1.0) -> Gaussian | PoissonSampled | NonPrivate:
@@ -200,13 +196,9 @@ def event_from_json(tree: dict[str, Any]) -> Event:
             event = event_from_json(inner)
             if isinstance(event, Gaussian):
                 return PoissonSampled(sample_rate, event)
-        case {"event": "group", "size": int(size), "of": dict(inner), **rest} if not rest:
-            event = event_from_json(inner)
-            if isinstance(event, Gaussian | PoissonSampled):
-                return Group(size, event)
-        case {"event": "group", "size": int(size), "at_most": int(at_most), "of": dict(inner), **rest} if not rest:
-            event = event_from_json(inner)
-            if isinstance(event, Gaussian | PoissonSampled):
+        case {"event": "group", "size": int(size), "of": dict(inner), **rest} if rest.keys() <= {"at_most"}:
+            event, at_most = event_from_json(inner), rest.get("at_most")
+            if isinstance(event, Gaussian | PoissonSampled) and (not rest or isinstance(at_most, int)):
                 return Group(size, event, at_most)
         case {"event": "repeated", "times": int(times), "of": dict(inner), **rest} if not rest:
             return Repeated(times, event_from_json(inner))

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from uldp.errors import BudgetExhausted, RunError
-from uldp.privacy.accountants import Composition, Epsilon, account, check_delta
+from uldp.privacy.accountants import Epsilon, account, check_delta
 from uldp.privacy.events import (
+    Composition,
     Event,
     Gaussian,
     Group,

@@ -27,17 +27,14 @@ from uldp.privacy.convolution import (
 from uldp.privacy.events import (
     Composition,
     Event,
-    Gaussian,
-    Group,
     LocalReports,
     NoisedSum,
     NonPrivate,
-    PoissonSampled,
     flattened,
 )
 from uldp.privacy.gaussian import gaussian_epsilon, unsampled_mu
 from uldp.privacy.mixture import Array, Mixture, Profile, Sketch, mixture_of
-from uldp.privacy.rdp import converted
+from uldp.privacy.rdp import converted, has_curve
 
 MAX_CELLS = 1_000_000
 """For the loss of one release: dots times different numbers of sampled records."""
@@ -63,10 +60,7 @@ class Pld:
     name = "pld"
 
     def accepts(self, event: Event) -> bool:
-        match event:
-            case Gaussian() | PoissonSampled() | Group(1, _) | Group(_, Gaussian()):
-                return True
-        return False
+        return has_curve(event)
 
     def epsilon(self, composition: Composition, delta: float) -> float:
         return pld_epsilon(_items(composition), delta)

@@ -103,16 +103,21 @@ def smallest_over_orders(bound: Callable[[Array], Array], lowest: float) -> floa
         highest *= 8
 
 
+def has_curve(event: Event) -> bool:
+    """Whether ``event`` is about one record or user, or a group without sampling, which is one larger record."""
+    match event:
+        case Gaussian() | PoissonSampled() | Group(1, _) | Group(_, Gaussian()):
+            return True
+    return False
+
+
 class Rdp:
     """The papers' accountant, for Gaussians and Poisson-sampled Gaussians. Sound, some 5 to 10 % above the truth."""
 
     name = "rdp"
 
     def accepts(self, event: Event) -> bool:
-        match event:
-            case Gaussian() | PoissonSampled() | Group(1, _) | Group(_, Gaussian()):
-                return True
-        return False
+        return has_curve(event)
 
     def epsilon(self, composition: Composition, delta: float) -> float:
         return smallest_over_orders(

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from uldp.errors import ConfigError, require
+from uldp.limits import check_whole
 from uldp.privacy.accountants import check_delta
 from uldp.privacy.composition import MAX_RELEASES, MIN_GAIN, ROUNDING, TAIL, advanced_composition, likely, smallest
 from uldp.privacy.local_reports import composed
@@ -126,13 +127,7 @@ class RunCost:
     """How the numbers were obtained."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "per_weight_round": self.per_weight_round,
-            "per_client_round": self.per_client_round,
-            "per_run": self.per_run,
-            "delta": self.delta,
-            "how": self.how,
-        }
+        return asdict(self)
 
 
 def local_run(epsilon: float, weights: int, rounds: int) -> RunCost:
@@ -199,8 +194,7 @@ def _check(epsilon: float, delta: float | None, **counts: int) -> None:
     if delta is not None:
         check_delta(delta)
     for location, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigError(f"a whole number of at least 1, not {count!r}", location=location, value=count)
+        check_whole(count, 1, None, location)
     if counts.get("clients", 1) > MAX_CLIENTS:
         raise ConfigError(
             f"at most {MAX_CLIENTS:,}, not {counts['clients']:,}; what holds among {MAX_CLIENTS:,} holds among more",

@@ -15,8 +15,8 @@ from typing import Any
 from uldp.caveats import Caveat, Severity
 from uldp.errors import RunError
 from uldp.privacy import sentences
-from uldp.privacy.accountants import Composition, Epsilon, account, account_replaced
-from uldp.privacy.events import Event, LocalReports, flattened
+from uldp.privacy.accountants import Epsilon, account, account_replaced
+from uldp.privacy.events import Composition, Event, LocalReports, flattened
 from uldp.privacy.ledger import Ledger
 from uldp.privacy.releases import Adversary, LocalPerturbation, Release, views
 from uldp.privacy.sentences import finite_or_infinite, finite_or_none, noise_kind
