@@ -171,7 +171,7 @@ def prepare(experiment: Experiment, federation: Federation | None = None, module
     counts = federation.counts()
     prepared = prepared_for(experiment, federation, counts.sum(axis=0), module)
     plan = prepared.plan
-    plan.release.check_counts(counts)
+    plan.release.check(counts)
     notes = (*plan.method.notes(plan.facts, counts), *plan.aggregation.notes(plan.release, counts))
     return replace(prepared, federation=replace(prepared.federation, notes=(*prepared.federation.notes, *notes)))
 

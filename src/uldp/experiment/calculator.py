@@ -135,9 +135,13 @@ class PrivacyQuery:
         """In how many silos a user may have records, where epsilon depends on it."""
         release = self.method.release(self.side.facts)
         if isinstance(release, GaussianSum):
-            return None if release.user_weighting is not None else release.silos_of_a_user
+            return (
+                None
+                if release.user_weighting is not None
+                else release.silo_sampling.of_a_user(release.max_silos, release.facts.silos)
+            )
         if isinstance(release, NoisedModel) and release.sampling != "records":
-            return release.silos_of_a_user
+            return release.silo_sampling.of_a_user(release.max_silos, release.facts.silos)
         return None
 
     def authors(self) -> tuple[str, ...]:

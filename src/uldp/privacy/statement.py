@@ -18,7 +18,7 @@ from uldp.privacy import sentences
 from uldp.privacy.accountants import Epsilon, account, account_replaced
 from uldp.privacy.events import Composition, Event, LocalReports, flattened
 from uldp.privacy.ledger import Ledger
-from uldp.privacy.releases import Adversary, LocalPerturbation, Release, views
+from uldp.privacy.releases import Adversary, LocalPerturbation, NoisedModel, Release, views
 from uldp.privacy.sentences import finite_or_infinite, finite_or_none, noise_kind
 from uldp.privacy.shuffle import shuffled_run
 
@@ -235,7 +235,7 @@ def compose(
     releases = list(rounds.values())
     missing = [facts.silos - heard[round_ - 1] if round_ <= len(heard) else 0 for round_ in rounds]
     promised = unit is not None and not no_guarantee
-    per_person = release.per_person() if promised else {}
+    per_person = release.per_person() if promised and isinstance(release, NoisedModel) else {}
     about = sentences.About(release, disclosure, simulated=simulated, together=together, missing=tuple(missing))
     return Statement(
         privacy_unit=unit,

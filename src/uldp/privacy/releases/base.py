@@ -202,17 +202,14 @@ class Release(ABC):
         """What an adversary sees of a round. By default a release has a guarantee towards the public only."""
         return self.event(adversary.shares(self.facts)) if adversary.who == "public" else NonPrivate()
 
-    def per_person(self) -> Mapping[int, Event]:
-        """Where single records are protected: what a person with this number of them faces in a round."""
-        return {}
+    def check(self, counts: IntArray | None = None) -> None:
+        """Refuse settings under which a sum could overflow or the noise would not be what the event says.
 
-    def check(self) -> None:
-        """Refuse settings under which a sum could overflow or the noise would not be what the event says."""
+        ``counts`` are all silos' record counts where they are in one place: data that break what the guarantee assumes
+        are refused too.
+        """
         self.silo_sampling.check(self.facts.silos)
         self.encoding.check_range(self.max_rows, self.silo_noise_std * self.facts.silos**0.5)
-
-    def check_counts(self, counts: IntArray) -> None:  # noqa: B027
-        """Refuse data that break what the guarantee assumes; only where all silos' counts are in one place."""
 
     def caveats(self) -> tuple[Caveat, ...]:
         """What a privacy statement must say about this release."""

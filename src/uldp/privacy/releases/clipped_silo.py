@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from uldp.data.federation import SiloData
+from uldp.data.federation import IntArray, SiloData
 from uldp.errors import require
 from uldp.learners.base import Learner
 from uldp.privacy.events import Event, NonPrivate, sampled_gaussian
@@ -67,6 +67,6 @@ class ClippedSilo(Release):
         # silos that collude can subtract nobody else's noise. A silo that is silent has shown nothing.
         return self.event(self.facts.silos) if adversary.shares(self.facts) else NonPrivate()
 
-    def check(self) -> None:
-        super().check()
+    def check(self, counts: IntArray | None = None) -> None:
+        super().check(counts)
         check_share(self.silo_noise_std)

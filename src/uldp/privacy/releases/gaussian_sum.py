@@ -94,14 +94,9 @@ class GaussianSum(Release):
         return self.weighting if self._weighted else None
 
     @property
-    def silos_of_a_user(self) -> int:
-        """In how many silos of one round a user may have records."""
-        return min(self.max_silos or self.facts.silos, max(1, self.silo_sampling.per_round(self.facts.silos)))
-
-    @property
     def sensitivity(self) -> float:
         """By how many clips one user moves the total: one, for weights sum to at most 1 over silos."""
-        return 1.0 if self._weighted else float(self.silos_of_a_user)
+        return 1.0 if self._weighted else float(self.silo_sampling.of_a_user(self.max_silos, self.facts.silos))
 
     @property
     def people_in_a_round(self) -> float:
@@ -120,7 +115,7 @@ class GaussianSum(Release):
     def max_rows(self) -> int:
         if self._weighted:
             return max(self.facts.users, self.facts.silos)
-        return self.facts.users * self.silos_of_a_user + self.facts.silos
+        return self.facts.users * self.silo_sampling.of_a_user(self.max_silos, self.facts.silos) + self.facts.silos
 
     @property
     def exchange(self) -> CountExchange | None:
@@ -183,7 +178,9 @@ class GaussianSum(Release):
         """
         if self.weighting == "uniform":
             return 1.0
-        return math.sqrt(self.facts.silos * (1 if self._weighted else self.silos_of_a_user))
+        return math.sqrt(
+            self.facts.silos * (1 if self._weighted else self.silo_sampling.of_a_user(self.max_silos, self.facts.silos))
+        )
 
     def _gaussian(self, shares: int, sensitivity: float, sample_rate: float) -> Event:
         """The sampled Gaussian of ``shares`` shares of noise against ``sensitivity`` clips."""
@@ -195,8 +192,10 @@ class GaussianSum(Release):
         sensitivity *= 1 + self.facts.rounding * math.sqrt(self.facts.dimension) / limit
         return sampled_gaussian(multiplier / sensitivity, sample_rate)
 
-    def check(self) -> None:
-        super().check()
+    def check(self, counts: IntArray | None = None) -> None:
+        super().check(counts)
+        if counts is not None and not self._weighted:
+            check_span(self.max_silos, counts)
         require(
             0 <= self.dropout_tolerance < self.facts.silos,
             "privacy.dropout_tolerance",
@@ -210,10 +209,6 @@ class GaussianSum(Release):
             self.silo_sampling.fraction,
             "1 with private sampling of users",
         )
-
-    def check_counts(self, counts: IntArray) -> None:
-        if not self._weighted:
-            check_span(self.max_silos, counts)
 
     def caveats(self) -> tuple[Caveat, ...]:
         return () if self._weighted else span_caveats(self.max_silos, self.facts)

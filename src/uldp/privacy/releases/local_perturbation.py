@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from uldp.data.federation import SiloData
+from uldp.data.federation import IntArray, SiloData
 from uldp.errors import require
 from uldp.learners.base import Learner
 from uldp.mechanisms.local_mechanism import LocalMechanism
@@ -135,8 +135,8 @@ class LocalPerturbation(Release):
         # A client's own perturbation protects it from everybody alike; others can subtract nothing.
         return self.event(self.facts.silos)
 
-    def check(self) -> None:
-        super().check()
+    def check(self, counts: IntArray | None = None) -> None:
+        super().check(counts)
         sizes = [layer.size for layer in self.layers]
         require(
             sum(sizes) == self.facts.dimension,

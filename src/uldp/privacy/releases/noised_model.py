@@ -132,11 +132,6 @@ class NoisedModel(Release):
     def exchange(self) -> CountExchange | None:
         return None if self.group_size is None else RecordLimits(self.group_size)
 
-    @property
-    def silos_of_a_user(self) -> int:
-        """Where users are sampled: in how many silos of one round one may have records."""
-        return min(self.max_silos or self.facts.silos, max(1, self.silo_sampling.per_round(self.facts.silos)))
-
     def select(self, data: SiloData, user_totals: IntArray | None, streams: Streams) -> SiloData:
         if self.sampling == "items":
             return data.take(some_of_each(data.users, self.max_items, streams))
@@ -198,7 +193,7 @@ class NoisedModel(Release):
         if isinstance(step, NonPrivate):
             return step
         one = step if self.sampling == "subjects" else Group(self.max_items, step, self.largest_group or None)
-        return Repeated(self.steps * self.silos_of_a_user, one)
+        return Repeated(self.steps * self.silo_sampling.of_a_user(self.max_silos, self.facts.silos), one)
 
     def group_event(self, size: int) -> Event:
         """What a round shows about somebody with ``size`` records."""
@@ -213,10 +208,12 @@ class NoisedModel(Release):
         return self.event(adversary.shares(self.facts))
 
     def per_person(self) -> Mapping[int, Event]:
+        """Where single records are protected: what a person with this number of them faces in a round."""
         return {} if self.privacy_unit == "user" else {size: self.group_event(size) for size in SHOWN_SIZES}
 
-    def check_counts(self, counts: IntArray) -> None:
-        if self.sampling != "records":
+    def check(self, counts: IntArray | None = None) -> None:
+        super().check(counts)
+        if counts is not None and self.sampling != "records":
             check_span(self.max_silos, counts)
 
     def caveats(self) -> tuple[Caveat, ...]:

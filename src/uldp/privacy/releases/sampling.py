@@ -97,6 +97,10 @@ class SiloSampling:
         """How many of ``silos`` silos take part in a round; halves are rounded to the even number."""
         return round(self.fraction * silos)
 
+    def of_a_user(self, max_silos: int, silos: int) -> int:
+        """In how many silos of one round a user may have records who has some in ``max_silos`` (0 for all) of them."""
+        return min(max_silos or silos, max(1, self.per_round(silos)))
+
     def check(self, silos: int) -> None:
         """Refuse a fraction that picks nobody."""
         require(
