@@ -14,24 +14,22 @@ is to be added to all evaluations. Everything here is public arithmetic on integ
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from uldp.crypto.ring_transforms import LIMBS as LIMBS
+from uldp.crypto.ring_transforms import PRIMES as PRIMES
+from uldp.crypto.ring_transforms import N as N
+from uldp.crypto.ring_transforms import Polynomials as Polynomials
+from uldp.crypto.ring_transforms import transformed
 from uldp.errors import MessageRefused
 
-Polynomials = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
 
-N: Final = 4096
-"""The number of coefficients of a polynomial."""
-PRIMES: Final = (2**48 - 16383, 2**48 - 73727)
-"""The two largest primes below 2^48 that are 1 modulo 2N."""
 MODULUS: Final = PRIMES[0] * PRIMES[1]
-LIMBS: Final = len(PRIMES)
 RESIDUE_BYTES: Final = 6
 
 _WORD: Final = 48
@@ -137,63 +135,14 @@ def centred(coefficients: Polynomials) -> WideIntegers:
 # --- transforms -------------------------------------------------------------------------------------------------------
 
 
-def _root(p: int) -> int:
-    """A root of order 2N modulo p."""
-    return next(root for g in range(2, 100) if pow(root := pow(g, (p - 1) // (2 * N), p), N, p) == p - 1)
-
-
-def _bit_reversed(number: int) -> int:
-    return int(f"{number:0{N.bit_length() - 1}b}"[::-1], 2)
-
-
-@functools.cache
-def _powers(inverse: bool) -> Polynomials:
-    """Powers of the roots of order 2N (or of their inverses) with bit-reversed exponents: (2, N)."""
-    rows = []
-    for p in PRIMES:
-        root = pow(_root(p), -1 if inverse else 1, p)
-        rows.append([pow(root, _bit_reversed(k), p) for k in range(N)])
-    return np.array(rows, dtype=np.uint64)
-
-
 def to_evaluations(coefficients: Polynomials) -> Polynomials:
     """The values of polynomials (..., 2, N) at the odd powers of the roots of order 2N."""
-    values, powers = coefficients.copy(), _powers(False)
-    groups, length = 1, N
-    while groups < N:
-        length //= 2
-        view = values.reshape(*values.shape[:-1], groups, 2, length)
-        factors = powers[:, groups : 2 * groups]
-        odd = _scaled(view[..., 1, :], factors)
-        even = view[..., 0, :].copy()
-        view[..., 0, :] = _flat(add, even, odd)
-        view[..., 1, :] = _flat(subtract, even, odd)
-        groups *= 2
-    return values
+    return transformed(coefficients, inverse=False)
 
 
 def to_coefficients(evaluations: Polynomials) -> Polynomials:
     """The polynomials of evaluations (..., 2, N)."""
-    values, powers = evaluations.copy(), _powers(True)
-    groups, length = N // 2, 1
-    while groups:
-        view = values.reshape(*values.shape[:-1], groups, 2, length)
-        factors = powers[:, groups : 2 * groups]
-        even, odd = view[..., 0, :].copy(), view[..., 1, :].copy()
-        view[..., 0, :] = _flat(add, even, odd)
-        view[..., 1, :] = _scaled(_flat(subtract, even, odd), factors)
-        groups, length = groups // 2, 2 * length
-    return multiply(values, _per_limb(*(pow(N, -1, p) for p in PRIMES)))
-
-
-def _flat(operation: Any, *arguments: Polynomials) -> Polynomials:
-    """An operation on arrays (..., 2, groups, length)."""
-    shape = arguments[0].shape
-    return operation(*(a.reshape(*shape[:-2], -1) for a in arguments)).reshape(shape)  # type: ignore[no-any-return]
-
-
-def _scaled(values: Polynomials, factors: Polynomials) -> Polynomials:
-    return _flat(multiply, values, np.broadcast_to(factors[..., None], values.shape))
+    return transformed(evaluations, inverse=True)
 
 
 # --- on the wire ------------------------------------------------------------------------------------------------------

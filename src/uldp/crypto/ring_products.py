@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+import threading
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from uldp.crypto import ring
-from uldp.crypto.ring import LIMBS, Integers, N, Polynomials
+from uldp.crypto.ring import Integers
+from uldp.crypto.ring_transforms import LIMBS, MAX_VALUE, PRIMES, N, Polynomials, compiled, read_only, tables
+from uldp.native.threads import in_threads
 
 COMPONENTS: Final = 2
-MAX_VALUE: Final = 2**51
-"""Values of users are smaller than this in magnitude."""
+#: A thread's share is at least this many transforms: less is done before the thread is awake.
+_SHARE: Final = 32
 
 
 def blocks_of(parameters: int) -> int:
@@ -23,6 +26,16 @@ def blocks_of(parameters: int) -> int:
     return -(-parameters // N)
 
 
+class _Room(threading.local):
+    """The workspaces of a thread."""
+
+    def __init__(self) -> None:
+        self.floats, self.integers = np.empty(N), np.empty(N, dtype=np.int64)
+
+
+_ROOM: Final = _Room()
+
+
 class ProductSum:
     """sum over users u of X_u (c0_u, c1_u), for each block of N parameters; users come in any portions.
 
@@ -31,6 +44,7 @@ class ProductSum:
         threads: on how many threads blocks are spread.
 
     Example:
+        >>> from uldp.crypto import ring
         >>> products = ProductSum(2)
         >>> ciphertexts = np.ones((3, 2, 2, N), dtype=np.uint64)  # the constant 1 in both components
         >>> products.add(np.array([[1, 2], [3, 4], [5, 6]]), ciphertexts)
@@ -39,17 +53,60 @@ class ProductSum:
     """
 
     def __init__(self, parameters: int, threads: int = 1) -> None:
-        self._parameters, self._threads = parameters, threads
-        self._total = np.zeros((blocks_of(parameters), COMPONENTS, LIMBS, N), dtype=np.uint64)
+        self._blocks, self._threads = blocks_of(parameters), threads
+        self._totals = np.zeros((LIMBS, self._blocks, COMPONENTS, N))
 
-    def add(self, values: Integers, ciphertexts: Polynomials) -> None:
-        """Add users: their integers (users, d), and their ciphertexts (users, 2, 2, N) as evaluations."""
-        for row, ciphertext in zip(values, ciphertexts, strict=True):
-            padded = np.zeros(len(self._total) * N, dtype=np.int64)
-            padded[: self._parameters] = row
-            polynomials = ring.to_evaluations(ring.from_integers(padded.reshape(-1, N)))
-            self._total = ring.add(self._total, ring.multiply(polynomials[:, None], ciphertext))
+    def add(self, values: Integers, ciphertexts: Polynomials, users: Integers | None = None) -> None:
+        """Add users' polynomials times their ciphertexts.
+
+        Args:
+            values: integers (rows, at most d) below 2^50 in magnitude.
+            ciphertexts: residues (users, 2, 2, N) as evaluations.
+            users: whose ciphertext belongs to each row; by default all in order.
+
+        Raises:
+            ValueError: if shapes do not fit, or a value is out of range. The sum is worthless then.
+        """
+        chosen = np.arange(len(ciphertexts)) if users is None else np.asarray(users, dtype=np.int64)
+        self._check(values, ciphertexts, chosen)
+        given = (read_only(values), values.shape[1], read_only(chosen), read_only(ciphertexts))
+        kernel = compiled("add_products")  # here, not in several threads at once
+
+        def work(part: tuple[int, tuple[int, int]]) -> bool:
+            limb, blocks = part
+            rooms = (_ROOM.floats, _ROOM.integers)
+            return bool(kernel(*given, limb, blocks, *rooms, tables()[limb], self._totals.reshape(-1)))
+
+        parts = self._parts(len(values), blocks_of(values.shape[1]))
+        threads = min(self._threads, len(parts))
+        done = in_threads(work, parts, threads) if threads > 1 else map(work, parts)
+        if not all([*done]):
+            raise ValueError(f"values are below {MAX_VALUE} in magnitude")
 
     def total(self) -> Polynomials:
         """The sums (blocks, 2, 2, N): component c0 and c1 of each block, as evaluations."""
-        return self._total.copy()
+        totals = np.moveaxis(self._totals, 0, 2)
+        primes = np.array(PRIMES, dtype=np.float64).reshape(LIMBS, 1)
+        return np.where(totals < 0, totals + primes, totals).astype(np.uint64)
+
+    def _parts(self, rows: int, blocks: int) -> list[tuple[int, tuple[int, int]]]:
+        """(limb, blocks from, to): some parts for each thread, none of them tiny."""
+        if rows * blocks * LIMBS < 2 * _SHARE:
+            return [(limb, (0, blocks)) for limb in range(LIMBS)] if blocks else []
+        size = max(1, blocks // (4 * self._threads), _SHARE // rows)
+        cuts = range(0, blocks, size)
+        return [(limb, (cut, min(cut + size, blocks))) for limb in range(LIMBS) for cut in cuts]
+
+    def _check(self, values: npt.NDArray[Any], ciphertexts: npt.NDArray[Any], users: Integers) -> None:
+        """Kernels do not look where they read."""
+        if not (
+            values.dtype == np.int64
+            and ciphertexts.dtype == np.uint64
+            and values.ndim == 2
+            and blocks_of(values.shape[1]) <= self._blocks
+            and ciphertexts.shape[1:] == (COMPONENTS, LIMBS, N)
+            and users.shape == values.shape[:1]
+            and users.min(initial=0) >= 0
+            and users.max(initial=-1) < len(ciphertexts)
+        ):
+            raise ValueError("values, ciphertexts and users do not fit together")

@@ -139,7 +139,8 @@ where_equal = _elementwise(4, lambda b, s, x, y, z, w: b.select(b.fcmp_ordered("
 # --- memory ---------------------------------------------------------------------------------------------------
 
 
-def _address(context: Any, builder: Builder, kind: Any, array: Value, index: Value) -> Value:
+def address(context: Any, builder: Builder, kind: Any, array: Value, index: Value) -> Value:
+    """The pointer to ``array[index]`` of an array of numba's type ``kind``."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.gep(data, [index], inbounds=True)
 
@@ -194,10 +195,25 @@ def spread(builder: Builder, value: Value, lanes: int = LANES) -> Value:
     return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes))
 
 
+def turned(b: Builder, rows: list[Value]) -> list[Value]:
+    """Eight vectors as the columns of what they were the rows of: three rounds of exchanges between pairs of rows."""
+    index, width = ir.VectorType(ir.IntType(32), LANES), 1
+    while width < LANES:
+        new = list(rows)
+        low = [j if not j & width else LANES + j - width for j in range(LANES)]
+        high = [j + width if not j & width else LANES + j for j in range(LANES)]
+        for r in range(LANES):
+            if not r & width:
+                new[r] = b.shuffle_vector(rows[r], rows[r + width], ir.Constant(index, low))
+                new[r + width] = b.shuffle_vector(rows[r], rows[r + width], ir.Constant(index, high))
+        rows, width = new, 2 * width
+    return rows
+
+
 @intrinsic
 def _load(context: Any, array: Any, index: Any) -> Any:
     def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
-        return load_vector(builder, array.dtype, _address(context, builder, array, args[0], args[1]))
+        return load_vector(builder, array.dtype, address(context, builder, array, args[0], args[1]))
 
     return VECTORS[array.dtype](array, types.intp), lower
 
@@ -205,7 +221,7 @@ def _load(context: Any, array: Any, index: Any) -> Any:
 @intrinsic
 def _load_back(context: Any, array: Any, index: Any) -> Any:
     def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
-        return load_to_blend(builder, array.dtype, _address(context, builder, array, args[0], args[1]))
+        return load_to_blend(builder, array.dtype, address(context, builder, array, args[0], args[1]))
 
     return VECTORS[array.dtype](array, types.intp), lower
 
@@ -213,7 +229,7 @@ def _load_back(context: Any, array: Any, index: Any) -> Any:
 @intrinsic
 def _store(context: Any, array: Any, index: Any, value: Any) -> Any:
     def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
-        store_vector(builder, array.dtype, args[2], _address(context, builder, array, args[0], args[1]))
+        store_vector(builder, array.dtype, args[2], address(context, builder, array, args[0], args[1]))
         return context.get_dummy_value()
 
     return types.void(array, types.intp, VECTORS[array.dtype]), lower
@@ -222,7 +238,7 @@ def _store(context: Any, array: Any, index: Any, value: Any) -> Any:
 @intrinsic
 def _read(context: Any, array: Any, index: Any) -> Any:
     def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
-        return builder.load(_address(context, builder, array, args[0], args[1]))
+        return builder.load(address(context, builder, array, args[0], args[1]))
 
     return array.dtype(array, types.intp), lower
 
@@ -230,7 +246,7 @@ def _read(context: Any, array: Any, index: Any) -> Any:
 @intrinsic
 def _write(context: Any, array: Any, index: Any, value: Any) -> Any:
     def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
-        builder.store(args[2], _address(context, builder, array, args[0], args[1]))
+        builder.store(args[2], address(context, builder, array, args[0], args[1]))
         return context.get_dummy_value()
 
     return types.void(array, types.intp, array.dtype), lower

@@ -27,6 +27,7 @@ from uldp.native.simd import (
     load_vector,
     spread,
     store_vector,
+    turned,
 )
 
 _WORD: Final = ir.IntType(64)
@@ -406,28 +407,13 @@ def multiply_list(ws, iw, places, values, count, b, row_b, z, row_z, c, row_c, m
     _sparse(ws, iw, places, values, count, b, row_b, z, row_z, c, row_c, m, n)
 
 
-def _turned(b: Builder, rows: list[Value]) -> list[Value]:
-    """Eight vectors as the columns of what they were the rows of: three rounds of exchanges between pairs of rows."""
-    index, width = ir.VectorType(ir.IntType(32), LANES), 1
-    while width < LANES:
-        new = list(rows)
-        low = [j if not j & width else LANES + j - width for j in range(LANES)]
-        high = [j + width if not j & width else LANES + j for j in range(LANES)]
-        for r in range(LANES):
-            if not r & width:
-                new[r] = b.shuffle_vector(rows[r], rows[r + width], ir.Constant(index, low))
-                new[r + width] = b.shuffle_vector(rows[r], rows[r + width], ir.Constant(index, high))
-        rows, width = new, 2 * width
-    return rows
-
-
 @intrinsic
 def _transpose_block(context, ws, source, row, target, target_row):
     """The 8 x 8 block at ``source``, turned, to ``target``."""
 
     def lower(context: Any, b: Builder, sig: Any, args: Any) -> Value:
         o = _Offsets(b, context.make_array(ws)(context, b, args[0]).data, ws.dtype)
-        for r, value in enumerate(_turned(b, [o.vector(args[1], args[2], r) for r in range(LANES)])):
+        for r, value in enumerate(turned(b, [o.vector(args[1], args[2], r) for r in range(LANES)])):
             store_vector(b, ws.dtype, value, o.at(args[3], args[4], r))
         return context.get_dummy_value()
 
@@ -438,7 +424,7 @@ def _transpose_block(context, ws, source, row, target, target_row):
 def _row_totals(context, ws, source):
     def lower(context: Any, b: Builder, sig: Any, args: Any) -> Value:
         o = _Offsets(b, context.make_array(ws)(context, b, args[0]).data, ws.dtype)
-        found = _turned(b, [o.vector(args[1], ir.Constant(_WORD, LANES), r) for r in range(LANES)])
+        found = turned(b, [o.vector(args[1], ir.Constant(_WORD, LANES), r) for r in range(LANES)])
         while len(found) > 1:
             half = len(found) // 2
             found = [b.fadd(low, high) for low, high in zip(found[:half], found[half:], strict=True)]
