@@ -226,7 +226,7 @@ def test_bad_input_gets_one_sentence_and_nothing_is_charged(changes, sentence, t
         ((np.zeros((3, 2)), np.zeros(2), np.arange(3)), "features of shape (3, 2) and labels of shape (2,)"),
         ((np.full((3, 2), np.nan), np.zeros(3), np.arange(3)), "NaN, infinity"),
         ((np.zeros((3, 2)), np.array([0, 1, 7]), np.arange(3)), "1 labels are not one of 0 .. 1 (first: row 2)"),
-        ((np.zeros((3, 2)), np.zeros(3), np.array([0, 1, 9])), "user index 9 does not fit |U| = 5"),
+        ((np.zeros((3, 2)), np.zeros(3), np.array([0, 1, 9])), "1 user indices do not fit |U| = 5 (first: row 2)"),
         ((np.zeros((3, 2)), np.zeros(3), np.array([0.5, 1, 2])), "whole numbers from 0, not float64"),
         ((np.zeros((3, 2)), np.zeros(3), np.array([-1, 1, 2])), "numbered from 0"),
         ((np.array([[SECRET, 1]]), np.zeros(1), np.zeros(1, int)), "must be arrays of numbers"),

@@ -208,9 +208,11 @@ class Federation:
             raise DataError(reason, location="data.users", value=self.users)
         check_size(self.users, len(self.silos))
         for silo in self.silos:
-            if len(silo) and not (silo.users.min() >= 0 and silo.users.max() < self.users):
-                reason = f"user index {int(silo.users.max())} does not fit |U| = {self.users}; raise data.users"
-                raise DataError(reason, location=f"silo {silo.name}", value=int(silo.users.max()))
+            outside = (silo.users < 0) | (silo.users >= self.users)
+            if outside.any():  # the index may be somebody's id, so it is not shown
+                first = int(np.argmax(outside))
+                reason = f"{int(outside.sum())} user indices do not fit |U| = {self.users} (first: row {first})"
+                raise DataError(f"{reason}; raise data.users", location=f"silo {silo.name}", value=first)
             if silo.features.shape[1:] != self.test.features.shape[1:] and len(self.test):
                 reason = f"features of shape {silo.features.shape[1:]}, in test {self.test.features.shape[1:]}"
                 raise DataError(reason, location=f"silo {silo.name}")

@@ -73,7 +73,22 @@ def tables_in_memory(
     held_out = {"test": test, "test_fraction": test_fraction}
     streams = Streams.from_seed(seed).child("data")
     federation = load_tables(silos, schema, index, streams, user=user, name="data frames", **held_out)  # type: ignore[arg-type]
-    return replace(federation, caveats=(*federation.caveats, *caveats))
+    notes = (*federation.notes, *_also_trained(test, user, federation))
+    return replace(federation, caveats=(*federation.caveats, *caveats), notes=notes)
+
+
+def _also_trained(test: Table | None, user: str, federation: Federation) -> tuple[str, ...]:
+    """Whether people of the test table train too, where it says who they are."""
+    frame = None if test is None else read_table(test, "test", {user})
+    if frame is None or user not in frame.columns or federation.people is None:
+        return ()
+    both = federation.people.ids & set(normalised_ids(frame, user, "test").rows)
+    if not both:
+        return ()
+    return (
+        f"test: {len(both)} of its users are in the silos' tables too: metrics are too good, and what they say about "
+        "these users is not covered by epsilon; leave their rows out of one of them",
+    )
 
 
 def _index(

@@ -40,6 +40,7 @@ from uldp.data.columns import (
     ABSENT,
     OUTSIDE,
     UNREADABLE,
+    CategoryColumn,
     CellProblem,
     Column,
     Label,
@@ -209,11 +210,16 @@ class Schema:
         draft = draft_silos(frames, user, label, from_data=True)
         schema = cls.from_dict({**draft.tree, "source": "data"}, label=label, user=user, location="schema")
         known = {name for name in schema.column_names() if all(_boolean(frame[name]) for frame in frames.values())}
+        columns = [
+            CategoryColumn(column.name, (False, True)) if column.name in known else column for column in schema.columns
+        ]
         drafted = schema.drafted - known
-        schema = replace(schema, drafted=drafted, source="data" if drafted else "public")
+        # Which columns are left out was read from the data as well.
+        source = "data" if drafted or draft.left_out else "public"
+        schema = replace(schema, columns=tuple(columns), drafted=drafted, source=source)
         left_out = "".join(f"; left out {name!r}: {why}" for name, why in draft.left_out.items())
-        read = ", ".join(column.name for column in (*schema.columns, schema.label) if column.name in drafted)
-        if drafted:
+        read = ", ".join(column.name for column in (*schema.columns, schema.label) if column.name in schema.drafted)
+        if source == "data":
             text = (
                 f"ranges and categories of {read} were read from the data, which the guarantee does not cover; replace "
                 f"them by public constants (.numeric, .category), or confirm them (.agreed()){left_out}"
@@ -365,8 +371,8 @@ def _listed(values: Sequence[Value]) -> Any:
 
 
 def _boolean(column: pd.Series) -> bool:
-    """Whether a column's type alone says what its values can be."""
-    return str(column.dtype) in ("bool", "boolean", "bool[pyarrow]")
+    """Whether a column's type alone says what its values can be: with other types some may be missing."""
+    return str(column.dtype) == "bool"
 
 
 def _label(tree: Tree, name: str | None, location: str) -> Label:

@@ -43,8 +43,8 @@ HANDSHAKE_OUTPUTS: Final = 256
 
 INITIAL_PARAMETERS: Final = Caveat(
     "initial-parameters",
-    "Training began with the parameters that the model was handed over with; the guarantee assumes that they do not "
-    "depend on these people's records.",
+    "Training began with the parameters that the model came with; the guarantee assumes that they do not depend on "
+    "these people's records.",
     Severity.LIMITS,
 )
 
@@ -189,7 +189,8 @@ def prepared_for(
             "records for another's was tried (uldp.learners.checks), not proven."
         )
         rounding += (Caveat("foreign-model", text, Severity.LIMITS),)
-    rounding += () if module is None else (INITIAL_PARAMETERS,)
+    # A factory may read parameters from a file, and one of a module that was handed over may have trained it before.
+    rounding += (INITIAL_PARAMETERS,) if ":" in name else ()
     federation = replace(federation, caveats=(*federation.caveats, *rounding), notes=(*federation.notes, *slow))
     return Prepared(experiment, federation, learner, agreed_plan(experiment, learner, federation, totals))
 

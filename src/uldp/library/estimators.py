@@ -77,15 +77,6 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         cells.allow_nan = cells.string = cells.categorical = self.schema is not None
         return tags
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: no times (one user with many records is visible in them), and nothing to resume with."""
-        state: dict[str, Any] = dict(super().__getstate__())
-        if "result_" in state:
-            result = state["result_"]
-            reports = tuple(replace(report, seconds=0.0) for report in result.reports)
-            state["result_"] = replace(result, seconds=0.0, reports=reports, continuation=None)
-        return state
-
     def _rows(self, X: Any, *, reset: bool) -> pd.DataFrame:
         """X as a table: as it is where a schema describes it, else of numbers."""
         if self.schema is not None:

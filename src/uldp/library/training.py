@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
+from uldp.caveats import Caveat, Severity
 from uldp.errors import ConfigError, RunError, shown
 from uldp.experiment.build import Prepared
 from uldp.library.arguments import Request, Settings
@@ -24,6 +25,12 @@ from uldp.runtimes.simulation import LocalRun, SilosHere
 if TYPE_CHECKING:
     from uldp.library.arguments import Silos
 
+STOPPED: Final = Caveat(
+    "stopped-early",
+    "Training was ended before its last round. A choice of when, made by looking at test metrics, is not covered: the "
+    "number of rounds then depends on the test records, and on everybody who is in both.",
+    Severity.LIMITS,
+)
 Callback = Callable[[RoundReport], object]
 
 
@@ -148,6 +155,9 @@ def trained(
             shown_round.append(bar)
             stopping.append(stop)
             result = run.go()
+            if result.continuation is not None:
+                caveats = (*result.statement.caveats, STOPPED)
+                result = replace(result, statement=replace(result.statement, caveats=caveats))
             finished(result)
         for note in [] if result.continuation else warnings_after(result, rounds):
             warnings.warn(note, stacklevel=4)

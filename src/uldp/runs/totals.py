@@ -139,8 +139,16 @@ class Group:
         }
 
     def epsilon(self, delta: float = 0.0) -> float:
-        """Of a person whose records were in all of these runs, at ``delta``; 0 takes the smallest of the runs."""
-        together: Counter[Event] = sum((run.spent for run in self.runs), Counter())
+        """Of a person whose records were in all of these runs, at ``delta``; 0 takes the smallest of the runs.
+
+        Beside secret noise, noise that the seed gives away is none. Where no run's is secret, it is what secret noise
+        would have cost.
+        """
+        some_secret = any(not run.simulated for run in self.runs)
+        together: Counter[Event] = Counter()
+        for run in self.runs:
+            given_away = run.simulated and some_secret and run.spent
+            together += Counter({NonPrivate(): 1}) if given_away else run.spent
         at = delta or min(run.experiment.privacy.delta for run in self.runs)
         return account(together, at).value if together else 0.0
 

@@ -6,7 +6,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -151,6 +151,11 @@ class Result:
     fitted: FittedModel | None = field(default=None, compare=False)
     complete: bool = True
     continuation: Callable[[], Result] | None = field(default=None, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: no times (one user with many records is visible in them), and nothing to resume with."""
+        reports = tuple(replace(report, seconds=0.0) for report in self.reports)
+        return {**vars(self), "reports": reports, "seconds": 0.0, "continuation": None}
 
     @property
     def metrics(self) -> Mapping[str, float]:
