@@ -189,8 +189,8 @@ def prepared_for(
             "records for another's was tried (uldp.learners.checks), not proven."
         )
         rounding += (Caveat("foreign-model", text, Severity.LIMITS),)
-    # A factory may read parameters from a file, and one of a module that was handed over may have trained it before.
-    rounding += (INITIAL_PARAMETERS,) if ":" in name else ()
+    # A factory may read them from a file, and a module that was handed over may have been trained before.
+    rounding += (INITIAL_PARAMETERS,) if module is not None or ":" in experiment.model.name else ()
     federation = replace(federation, caveats=(*federation.caveats, *rounding), notes=(*federation.notes, *slow))
     return Prepared(experiment, federation, learner, agreed_plan(experiment, learner, federation, totals))
 
