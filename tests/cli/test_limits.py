@@ -23,7 +23,8 @@ from uldp.methods.registry import METHODS
 from uldp.runs.directory import RunDirectory
 
 runner = CliRunner()
-SMALL = ["--dataset", "synthetic", "--set", "data.options.records=200", "--set", "data.users=20"]
+SMALL = ["--dataset", "synthetic", "--method", "uldp-avg-w"]
+SMALL += ["--set", "data.options.records=200", "--set", "data.users=20"]
 TREE = {
     "data": {"dataset": "synthetic", "users": 20, "options": {"records": 200}},
     "method": {"name": "uldp-avg-w", "rounds": 1, "local_epochs": 1},

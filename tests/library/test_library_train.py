@@ -49,7 +49,7 @@ def test_frames_train_the_model_that_files_train(tmp_path):
     (tmp_path / "users.txt").write_text("\n".join(USERS))
     tree = {
         "data": {"silos": ["north.csv", "south.csv"], "test": "test.csv", "user": "pid", "label": "ill"},
-        "method": {"name": "uldp-avg-w", "rounds": 3},
+        "method": {"rounds": 3},
         "privacy": {"epsilon": 5.0},
     }
     tree["data"] |= {"roster": "users.txt", "schema": SCHEMA.to_dict()}
@@ -79,7 +79,7 @@ def test_an_own_module_is_trained_and_handed_back():
     assert "initial-parameters" in codes
     assert set(result.predict(TEST.drop(columns="ill"))) <= {0, 1}
     assert list(result.history.columns) == [*result.metrics, "epsilon"] and list(result.history.index) == [1, 2, 3]
-    assert "uldp-avg-w on data frames" in result._repr_html_()
+    assert "auto on data frames" in result._repr_html_()
 
 
 def test_runs_over_the_same_people_are_added_up():

@@ -20,7 +20,7 @@ def compare(
     file: opt.File = None,
     dataset: opt.Dataset = None,
     methods: Annotated[str, typer.Option(help="Comma-separated list of methods.")] = (
-        "fedavg,uldp-avg-w,uldp-avg,uldp-sgd"
+        "fedavg,auto,uldp-avg-w,uldp-sgd"
     ),
     repeats: Annotated[int, typer.Option(help="Number of seeds per method, from run.seed up.")] = 3,
     preset: opt.Preset = "",
@@ -36,12 +36,13 @@ def compare(
     as_json: opt.Json = False,
 ) -> None:
     """Train several methods on the same federation and seeds: a table, and a picture of utility and epsilon."""
-    from uldp.experiment.variants import fitting
+    from uldp.experiment.variants import at_one_epsilon, fitting
     from uldp.library.comparing import compared
     from uldp.runs.directory import RunDirectory
 
     overrides = shortcuts(overrides, epsilon, delta, rounds, seed)
     names, experiments, admit = _names(methods, repeats, overrides), {}, CodeNotice(overrides)
+    overrides = overrides if file is not None else at_one_epsilon(overrides, names)
     with before_start():
         for name in names:
             with error_context(f"method {name}"):

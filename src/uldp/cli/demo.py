@@ -12,7 +12,7 @@ from uldp.cli import options as opt
 from uldp.cli.output import before_start, print_json, print_table, reporting
 from uldp.cli.source import experiment_from
 
-METHODS = ("fedavg", "uldp-avg-w", "uldp-avg", "uldp-sgd")
+METHODS = ("fedavg", "auto", "uldp-avg-w", "uldp-sgd")
 
 
 @reporting
@@ -27,6 +27,7 @@ def demo(
 ) -> None:
     """Train four methods on real built-in data, compare them, draw a picture and explain what was protected."""
     from uldp.experiment.build import prepare
+    from uldp.experiment.variants import at_one_epsilon
     from uldp.library.progress import progress_bar
     from uldp.privacy.sentences import show_epsilon
     from uldp.reports.figures import comparison_figure, save_figure
@@ -38,6 +39,7 @@ def demo(
     folder = out or RunDirectory.next_free(Path("runs"), "demo")
     RunDirectory.check_free(folder)
     results = []
+    overrides = at_one_epsilon(overrides, METHODS)
     with before_start():
         every = [prepare(experiment_from(None, dataset, method, overrides, data_dir=data_dir)) for method in METHODS]
     for method, prepared in zip(METHODS, every, strict=True):
@@ -72,7 +74,7 @@ What this means. With each uldp method, whoever sees the models learns little ab
 person's records been missing from all {silos} silos, no outcome would have been more than e^{epsilon:.3g} =
 {factor:.0f} times more or less likely, except with probability {delta:g}. Not protected: 'fedavg' has no
 privacy at all. {NOT_SECRET}, so whoever knows the seed can remove it
-(run.secrets = "os" changes that). The server sees the noised total of all silos, and for uldp-avg-w also how
+(run.secrets = "os" changes that). The server sees the noised total of all silos, and for auto and uldp-avg-w also how
 many records everybody has (aggregation.name = "paillier" hides them): `uldp plan` prints who faces what.
 The test set, the times and your own choice among the four methods are outside of every epsilon. Each method
 used the data once more: the epsilons add up.

@@ -17,16 +17,10 @@ BUCKETS = 10
 
 _METHOD = """\
 [model]
-name = "auto"                  # logistic for classes, linear for numbers, cnn for images; or "package.module:factory"
+name = "auto"                  # what people and epsilon allow; or "logistic", "mlp", "package.module:factory"
 
 [method]
-name = "uldp-avg-w"            # see `uldp methods`
-rounds = 20
-local_epochs = 10
-local_lr = {local_lr}
-clip = {clip}                     # the most one person can move the sum
-global_lr = {global_lr}               # the server divides the sum by users and silos, and this makes up for it
-sample_rate = 1.0              # below 1: each round takes every person with this probability
+name = "auto"                  # clip, steps and rounds follow from public facts; for others see `uldp methods`
 
 [privacy]
 delta = 1e-5                   # far below 1 / number of people
@@ -79,13 +73,9 @@ def new(
     else:
         info = find_dataset(dataset).info
         data = _BUILTIN.format(name=info.name, users=info.users, silos=info.silos, allocation=info.allocation)
-    # A squared loss has steeper slopes than a logistic one: smaller steps and a smaller clip, or training runs away.
-    steps = (0.05, 0.1) if silo and '[data.schema.label]\nkind = "number"' in data else (0.5, 1.0)
-    settings = {"local_lr": steps[0], "clip": steps[1], "global_lr": 4.0 * BUCKETS * len(silo) if silo else 10.0}
-    method = _METHOD.format(**settings)
     file = target.name if target.name.isprintable() else "FILE"
     head = f"# An experiment of uldp. Show what it costs: uldp plan {quote(file)}. Train: uldp run {quote(file)}"
-    text = f"{head}\n\n{data}{method}"
+    text = f"{head}\n\n{data}{_METHOD}"
     try:
         target.write_bytes(text.encode())
     except (OSError, UnicodeEncodeError) as error:  # a file's name need not be Unicode; an experiment file must be
@@ -143,6 +133,7 @@ def _tables(
             f"# Ids are hashed into buckets: {BUCKETS} for each of {people} people, so that few share one.",
             '# Or give roster = "ids.txt" instead, a list of all ids.',
             f"users = {BUCKETS * int(people or 0)}",
+            f"people = {people}",
             f"test = {toml_value(relative(test))}" if test else "test_fraction = 0.2   # of the users",
             "",
             "# Public constants. Ranges and categories are agreed on by the parties, never computed from the data:",

@@ -38,7 +38,7 @@ def experiment_from(
     ``admit`` is shown the tree before anything that it names is imported; by itself, foreign code is announced.
     """
     from uldp.data.store import expanded
-    from uldp.experiment.config import Experiment, read_toml
+    from uldp.experiment.config import AUTO, Experiment, read_toml
     from uldp.experiment.presets import preset
     from uldp.experiment.variants import with_method, with_overrides
 
@@ -59,7 +59,8 @@ def experiment_from(
                 warn(f"{listed} of the file is for another kind of noise than {method}'s, and left out.")
     else:
         assert dataset is not None
-        tree, base = preset(dataset, method or "uldp-avg-w", preset_name), Path.cwd()
+        # What the papers published is about their own methods.
+        tree, base = preset(dataset, method or ("uldp-avg-w" if preset_name else AUTO), preset_name), Path.cwd()
     if data_dir is not None and isinstance(tree.get("data"), dict):
         tree = {**tree, "data": {**tree["data"], "data_dir": str(expanded(data_dir, "--data-dir").resolve())}}
     name = file.stem if file is not None else ""

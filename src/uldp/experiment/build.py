@@ -21,6 +21,7 @@ from uldp.experiment.foreign import authors, code_digests, qualified_name
 from uldp.experiment.loading import load_federation
 from uldp.experiment.noise import noised_method
 from uldp.learners.base import Learner
+from uldp.learners.prior import Prior
 from uldp.limits import MAX_PAIRED_SILOS, MAX_UPDATES
 from uldp.methods.registry import is_own
 from uldp.privacy.events import Event
@@ -209,7 +210,17 @@ def build_learner(
         raise ConfigError("the model was handed over in Python; hand it over again", location="model.name", value=GIVEN)
     else:
         model = build_model(experiment.model.name, feature_shape, task, experiment.model.options)
-    return TorchLearner(model, task, dtype=run.dtype, device=run.device, memory_mb=run.memory_mb)
+    prior = _prior(experiment, task, own_start=module is not None)
+    return TorchLearner(model, task, dtype=run.dtype, device=run.device, memory_mb=run.memory_mb, prior=prior)
+
+
+def _prior(experiment: Experiment, task: Task, *, own_start: bool) -> Prior | None:
+    """Where training starts: at the public base rates, and with a method that needs no unlearning at a neutral head."""
+    prior = experiment.data.prior
+    if prior is None:
+        return Prior() if experiment.method.neutral_start and not own_start else None
+    prior.check(task)
+    return prior
 
 
 def training_notes(learner: TorchLearner, feature_shape: tuple[int, ...]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from uldp.aggregation import AGGREGATIONS, Aggregation, lookup_aggregation
 from uldp.data.federation import check_size
 from uldp.errors import ConfigError, check_keys, own_code, require, shown
 from uldp.experiment.sections import Tree, check_section, read_section, with_override, write_section
+from uldp.learners.prior import Prior
 from uldp.limits import MAX_MEMORY_MB, MAX_SEED, MAX_SILOS, MAX_THREADS, MAX_USERS, check_whole
 from uldp.methods.base import Method, settings
 from uldp.methods.registry import AS_PRINTED, RENAMED, lookup
@@ -29,7 +30,7 @@ from uldp.trees import check_tree, toml_tree
 SECRETS = ("simulated", "os")
 GIVEN = "given"
 """The name of a model that was handed over in Python."""
-_WITH_GIVEN = ("given", "users", "people", "population")
+_WITH_GIVEN = ("given", "users", "people", "population", "base_rate", "label_mean")
 AUTO = "auto"
 """The method of an experiment that names none."""
 DTYPES = ("float32", "float64")
@@ -61,6 +62,8 @@ class DataConfig:
     id_key: str | None = None
     holdout: float = 0.0
     population: str | None = None
+    base_rate: float | tuple[float, ...] | None = None
+    label_mean: float | None = None
     schema: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -73,6 +76,7 @@ class DataConfig:
             raise ConfigError(reason, location="data.users", value=self.users)
         if self.people is not None:
             check_whole(self.people, 2, MAX_USERS, "data.people")
+        _ = self.prior  # refuses what is no base rate
         share = "the share of people who are held out: from 0 to below 1"
         require(0 <= self.holdout < 1, "data.holdout", self.holdout, share)
         if self.population is not None and not self.population.strip():
@@ -88,6 +92,14 @@ class DataConfig:
             self._check_given()
         elif self.dataset is None:
             self._check_tables()
+
+    @property
+    def prior(self) -> Prior | None:
+        """What is public about the labels, if anything is."""
+        if self.base_rate is None and self.label_mean is None:
+            return None
+        rates = self.base_rate if isinstance(self.base_rate, tuple) else (self.base_rate,)
+        return Prior(tuple(rate for rate in rates if rate is not None), self.label_mean, required=True)
 
     def _check_given(self) -> None:
         beside = [key for key, value in vars(self).items() if value and key not in _WITH_GIVEN]

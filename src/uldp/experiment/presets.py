@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from uldp.data.builtin import dataset as find_dataset
 from uldp.errors import ConfigError
+from uldp.experiment.config import AUTO
 from uldp.experiment.sections import Tree
 from uldp.methods.central_sub_dp import CentralSubDp
 from uldp.methods.dp_sgd import DpSgd
@@ -17,6 +18,8 @@ from uldp.methods.uldp_naive import UldpNaive
 from uldp.methods.uldp_sgd import UldpSgd
 
 Settings = dict[type, dict[str, Any]]
+EPSILON: Final = 4.0
+"""What a run of ``auto`` on a built-in data set may cost, where nothing is said."""
 
 _MODELS: Final = {"digits": "logistic", "creditcard": "creditcard", "mnist": "cnn"}
 
@@ -89,10 +92,11 @@ def preset(dataset: str, method: str, name: str = "") -> Tree:
     whole = _PAPER_TREES.get((dataset, method), {}) if name else {}
     if name and found is None and not whole:
         raise ConfigError(_unpublished(dataset, method), location="--preset", value=name)
+    noise = {} if lookup(method).local else {"epsilon": EPSILON} if method == AUTO else {"noise_multiplier": 5.0}
     tree: Tree = {
         "data": {"dataset": dataset, **whole.get("data", {})},
         "method": {"name": method, **(found or {}), **whole.get("method", {})},
-        "privacy": {"delta": 1e-5} | ({} if lookup(method).local else {"noise_multiplier": 5.0}),
+        "privacy": {"delta": 1e-5, **noise},
     }
     model = whole["model"]["name"] if whole else _MODELS.get(dataset)
     return {**tree, "model": {"name": model}} if model else tree

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from uldp.errors import check_keys
+from uldp.experiment.config import AUTO
+from uldp.experiment.presets import EPSILON
 from uldp.experiment.sections import Tree, drops, with_override
 from uldp.methods.base import settings
 from uldp.methods.registry import lookup
@@ -34,6 +36,12 @@ def one_kind_of_noise(tree: Tree, chosen: Iterable[str]) -> Tree:
     if len(left) != 1 or not isinstance(tree.get("privacy"), Mapping):
         return tree
     return {**tree, "privacy": {key: value for key, value in tree["privacy"].items() if key not in left}}
+
+
+def at_one_epsilon(overrides: Sequence[str], methods: Sequence[str]) -> list[str]:
+    """The overrides for a comparison: ``auto`` is made for an epsilon, and the others then meet the same one."""
+    said = {assigned_key(assignment) for assignment in overrides} & {f"privacy.{key}" for key in _NOISE}
+    return [f"privacy.epsilon={EPSILON}", *overrides] if AUTO in methods and not said else list(overrides)
 
 
 def fitting(overrides: Sequence[str], method: str, methods: Sequence[str]) -> list[str]:

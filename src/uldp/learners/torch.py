@@ -30,6 +30,7 @@ from uldp.learners.kernels.support import why_not
 from uldp.learners.loop import Loop
 from uldp.learners.losses import Loss, choose_loss
 from uldp.learners.models import initial_module
+from uldp.learners.prior import Prior
 from uldp.learners.randomness import Noise
 from uldp.rng import Streams
 
@@ -103,6 +104,7 @@ class TorchLearner:
         memory_mb: int = 256,
         path: str = "auto",
         threads: int | None = None,
+        prior: Prior | None = None,
     ) -> None:
         if dtype not in DTYPES:
             raise ConfigError(f"unknown dtype {dtype!r}. Known: {', '.join(DTYPES)}", location="run.dtype", value=dtype)
@@ -121,6 +123,7 @@ class TorchLearner:
         self._memory = memory_mb * 2**20
         self._path = path
         self._threads = threads
+        self._prior = prior
         self._plans: dict[Shape, TrainingPath] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -145,7 +148,8 @@ class TorchLearner:
         """x_0; for a module that was not made by ``build_model``, the parameters that it came with."""
         module = initial_module(self._original, streams)
         parts = [p.detach().reshape(-1).double() for p in module.parameters() if p.requires_grad]
-        return torch.cat(parts).cpu().numpy()
+        x = torch.cat(parts).cpu().numpy()
+        return x if self._prior is None else self._prior.applied(x, module, self._task)
 
     # --- training -------------------------------------------------------------------------------------------
 

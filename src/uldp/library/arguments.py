@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from uldp.data.federation import Federation
 from uldp.errors import ConfigError, check_keys, shown
 from uldp.experiment.build import Prepared, prepare
-from uldp.experiment.config import GIVEN, Experiment
+from uldp.experiment.config import AUTO, GIVEN, Experiment
 from uldp.experiment.presets import preset
 from uldp.experiment.variants import one_kind_of_noise, with_method
 from uldp.methods.base import Method, settings
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Model = nn.Module | str | Callable[[tuple[int, ...], Task], nn.Module]
     Silos = Mapping[str, pd.DataFrame] | Mapping[str, Path] | Federation | Experiment | str
 
-DEFAULT_METHOD: Final = "uldp-avg-w"
+DEFAULT_METHOD: Final = AUTO
 TABLES: Final = ("user", "label", "schema", "test", "test_fraction", "users")
 """The arguments that belong to data frames."""
 SECTIONS: Final = ("data", "model", "method", "privacy", "aggregation", "run")
@@ -48,7 +48,7 @@ class Settings(TypedDict, total=False):
         their tables have.
     model: An ``nn.Module``, a name from the zoo ("logistic", "mlp", ...), a factory ``(feature_shape, task) ->
         nn.Module``, or "auto".
-    method: A name (see ``uldp methods``) or a :class:`uldp.Method`, "uldp-avg-w" by default.
+    method: A name (see ``uldp methods``) or a :class:`uldp.Method`, "auto" by default.
     epsilon: The budget; the noise is calibrated to it.
     noise_multiplier: Instead of ``epsilon``.
     delta: Far below 1 / number of users.

@@ -64,7 +64,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     epsilon: float | None = None
     delta: float | None = None
     rounds: int | None = None
-    method: Method | str = "uldp-avg-w"
+    method: Method | str = "auto"
     model: nn.Module | str = "auto"
     options: Mapping[str, Any] | None = None
     secrets: str = "os"

@@ -67,7 +67,7 @@ def train(
         population: What you call these people: runs with the same name are added up, whatever ids they use.
         model: An ``nn.Module``, a name from the zoo ("logistic", "mlp", ...), a factory
             ``(feature_shape, task) -> nn.Module``, or "auto".
-        method: A name (see ``uldp methods``) or a :class:`uldp.Method`, "uldp-avg-w" by default.
+        method: A name (see ``uldp methods``) or a :class:`uldp.Method`, "auto" by default.
         epsilon: The budget; the noise is calibrated to it.
         noise_multiplier: Instead of ``epsilon``.
         delta: Far below 1 / number of users.

@@ -44,6 +44,8 @@ class Auto(Method):
     summary: ClassVar[str] = "ULDP-AVG by records; clip and steps from people, parameters, noise and task"
     paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithm 3, with a server of our own"
 
+    neutral_start: ClassVar[bool] = True
+
     def for_facts(self, facts: PublicFacts) -> UldpAvg:
         wanted = self.recipe.task(facts)
         method = UldpAvg(

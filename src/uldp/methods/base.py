@@ -83,6 +83,8 @@ class Method(ABC):
     summary: ClassVar[str]
     """One line for ``uldp methods``."""
     paper: ClassVar[str]
+    neutral_start: ClassVar[bool] = False
+    """Whether the last layer of a model that is built here starts with weights of zero, and not with random ones."""
     reads_data: ClassVar[str] = ""
     """The setting that may be computed from the data (see :meth:`for_data`)."""
 
