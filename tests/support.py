@@ -172,7 +172,14 @@ def _fields_of(value) -> dict:
 
 def make_plan(method: Method, federation: Federation, dimension=4, aggregation="plain", **further) -> Plan:
     kind = make_aggregation(aggregation) if isinstance(aggregation, str) else aggregation
-    facts = PublicFacts(federation.users, len(federation.silos), dimension, kind.rounding, task=federation.task.kind)
+    facts = PublicFacts(
+        federation.users,
+        len(federation.silos),
+        dimension,
+        kind.rounding,
+        task=federation.task.kind,
+        residual=kind.residual,
+    )
     method = method.for_data(federation.counts().sum(axis=0)).for_facts(facts)
     return Plan(
         digest="d" * 64,

@@ -201,10 +201,20 @@ class Aggregation(ABC):
         """Refuse a release that this aggregation cannot sum."""
         if release.user_sampling.private:
             raise ConfigError(
-                f"private sampling needs aggregation.name = 'paillier': {self.name} tells the silos the sample",
+                f"private sampling needs aggregation.name = 'lattice' (or 'paillier'): {self.name} tells the silos the "
+                "sample",
                 location="method.sampling",
                 value="private",
             )
+
+    @property
+    def residual(self) -> float:
+        """See :class:`uldp.privacy.releases.PublicFacts`."""
+        return 0.0
+
+    def distance(self, release: Release) -> float:
+        """How far, in statistical distance, the server's view of a round is from one that the event describes."""
+        return 0.0
 
     @property
     def secure(self) -> bool:

@@ -35,7 +35,7 @@ from typing import ClassVar, Final
 
 from uldp.aggregation.base import Aggregation, AggregationContext, largest_total
 from uldp.aggregation.key_agreement import AGREE_KEYS
-from uldp.aggregation.lattice_lookup import ENTRY_BYTES, WEIGHT_BITS, Roles, SlotRule, Weighting
+from uldp.aggregation.lattice_lookup import ENTRY_BYTES, ERROR_BOUND, WEIGHT_BITS, Roles, SlotRule, Weighting
 from uldp.aggregation.lattice_messages import ANSWERS, LOOK_UP_WEIGHTS, RING_WEIGHTS, TRANSFER
 from uldp.aggregation.lattice_ring import CIPHERTEXT_BYTES, DITHER_BITS, NONCE_BYTES, Scheme
 from uldp.aggregation.lattice_server import LatticeServer
@@ -46,7 +46,7 @@ from uldp.crypto.ring import LIMBS, MODULUS, RESIDUE_BYTES, N
 from uldp.crypto.ring_products import blocks_of
 from uldp.data.federation import IntArray
 from uldp.errors import ConfigError
-from uldp.limits import check_whole
+from uldp.limits import MAX_PAIRED_SILOS, check_whole
 from uldp.mechanisms.discrete_gaussian import MAX_SCALE
 from uldp.privacy.releases import Release
 from uldp.protocol.turns import UPDATE, Route
@@ -79,6 +79,18 @@ class LatticeWeighting(Aggregation):
     repeatable: ClassVar[bool] = True
     rounding: ClassVar[float] = 2.0 ** (DITHER_BITS - WEIGHT_BITS)
     """Of the dither: given its residue modulo 2^k, the sum is rounded at a known point to multiples of 2^k."""
+
+    @property
+    def residual(self) -> float:
+        """eta: the error of a ciphertext of weight 0 still multiplies the user's rows."""
+        return ERROR_BOUND * max(self.max_records, MAX_PAIRED_SILOS) / 2.0**WEIGHT_BITS
+
+    def distance(self, release: Release) -> float:
+        """Of the zeros' part h in the decrypted total from an independent copy (docs/decisions/0017).
+
+        A coordinate of h is about 237 in size, and moves noise of deviation s by 0.4 |h| / s. One silo's noise counts.
+        """
+        return release.facts.dimension * 0.4 * 256 / (release.silo_noise_std * 2.0**WEIGHT_BITS)
 
     def __post_init__(self) -> None:
         check_whole(self.max_records, 1, MAX_RECORDS, "aggregation.max_records")

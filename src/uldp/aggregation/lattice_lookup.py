@@ -66,11 +66,6 @@ class Weighting:
         totals = np.arange(1, self.entries, dtype=np.int64)
         return np.concatenate([[0], (1 << WEIGHT_BITS) // totals - ERROR_BOUND])
 
-    @property
-    def residual(self) -> float:
-        """eta: what the errors alone make of one user's rows, in clips, also of a user whose weight is 0."""
-        return ERROR_BOUND * (self.entries - 1) / 2.0**WEIGHT_BITS
-
     def in_the_clear(self, counts: IntArray) -> Vector:
         """w_su of all silos and users without errors, for those who hold all counts (silos, users)."""
         counted = np.stack([self.counted(each) for each in counts])

@@ -282,7 +282,9 @@ def _plan(shape: Shape, secrets: Secrets) -> Plan:
     plan = Plan(
         digest=hashlib.sha256(b"bench protocol").hexdigest(),
         method=method,
-        release=method.release(PublicFacts(shape.users, shape.silos, shape.dimension, aggregation.rounding)),
+        release=method.release(
+            PublicFacts(shape.users, shape.silos, shape.dimension, aggregation.rounding, residual=aggregation.residual)
+        ),
         rounds=shape.rounds,
         silos=tuple(f"silo-{index}" for index in range(shape.silos)),
         aggregation=aggregation,

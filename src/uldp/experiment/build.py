@@ -247,6 +247,7 @@ def agreed_plan(experiment: Experiment, learner: TorchLearner, federation: Feder
         people=experiment.data.people or federation.users,
         task=federation.task.kind,
         feature_norm=math.inf if federation.schema is None else feature_norm(federation.schema),
+        residual=aggregation.residual,
     )
     method = noised_method(experiment, totals, facts).for_model(learner.layer_sizes).for_facts(facts)
     release = sealed(method.release(facts))

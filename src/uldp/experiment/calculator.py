@@ -58,7 +58,8 @@ class Side:
     @property
     def facts(self) -> PublicFacts:
         # Nothing here depends on |U|.
-        return PublicFacts(2, self.silos, DIMENSION, lookup_aggregation(self.aggregation).rounding)
+        kind = lookup_aggregation(self.aggregation)()
+        return PublicFacts(2, self.silos, DIMENSION, kind.rounding, residual=kind.residual)
 
     def of(self, release: Release) -> Adversary:
         """The adversary's view of a release under this aggregation."""

@@ -69,6 +69,21 @@ class Repeated:
 
 
 @dataclass(frozen=True)
+class Joint:
+    """One release with two parts: what a user contributes in any case, and what they contribute when sampled.
+
+    The noise is the sum of two independent parts too, so the release is a function of both: their composition.
+    """
+
+    always: Gaussian
+    sampled: PoissonSampled
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.always, Gaussian) or not isinstance(self.sampled, PoissonSampled):
+            raise ConfigError(f"a Gaussian and a sampled one, not {self.always}, {self.sampled}", location="event")
+
+
+@dataclass(frozen=True)
 class LocalReports:
     """``count`` values that one client perturbed itself, each epsilon-DP whatever its data are (pure local DP)."""
 
@@ -91,7 +106,7 @@ NoisedSum = Gaussian | PoissonSampled | Group
 Single = NoisedSum | LocalReports | NonPrivate
 """What is left of an event when repetitions are counted out."""
 
-Event = Single | Repeated
+Event = Single | Repeated | Joint
 
 Composition = Mapping[Event, int]
 """Events and how often each happened; equal events are merged before anything is computed."""
@@ -165,8 +180,9 @@ def flattened(composition: Composition) -> dict[Single, int]:
         inner, times = event, count
         while isinstance(inner, Repeated):
             times, inner = times * inner.times, inner.event
-        if times:
-            counts[inner if isinstance(inner, NonPrivate | LocalReports) else normal(inner)] += times
+        for part in (inner.always, inner.sampled) if isinstance(inner, Joint) else (inner,):
+            if times:
+                counts[part if isinstance(part, NonPrivate | LocalReports) else normal(part)] += times
     return dict(counts)
 
 
@@ -181,6 +197,8 @@ def event_to_json(event: Event) -> dict[str, Any]:
             return {"event": "group", "size": size, **bound, "of": event_to_json(single)}
         case Repeated(times, repeated):
             return {"event": "repeated", "times": times, "of": event_to_json(repeated)}
+        case Joint(always, sampled):
+            return {"event": "joint", "always": event_to_json(always), "sampled": event_to_json(sampled)}
         case LocalReports(epsilon, count):
             return {"event": "local-reports", "epsilon": epsilon, "count": count}
         case NonPrivate():
@@ -202,6 +220,10 @@ def event_from_json(tree: dict[str, Any]) -> Event:
                 return Group(size, event, at_most)
         case {"event": "repeated", "times": int(times), "of": dict(inner), **rest} if not rest:
             return Repeated(times, event_from_json(inner))
+        case {"event": "joint", "always": dict(first), "sampled": dict(second), **rest} if not rest:
+            always, sampled = event_from_json(first), event_from_json(second)
+            if isinstance(always, Gaussian) and isinstance(sampled, PoissonSampled):
+                return Joint(always, sampled)
         case {"event": "local-reports", "epsilon": float(epsilon), "count": int(count), **rest} if not rest:
             return LocalReports(epsilon, count)
         case {"event": "non-private", **rest} if not rest:

@@ -19,6 +19,7 @@ from uldp.privacy.events import (
     Event,
     Gaussian,
     Group,
+    Joint,
     LocalReports,
     NonPrivate,
     PoissonSampled,
@@ -63,6 +64,9 @@ def merge(events: list[Event]) -> list[Event]:
     """
     if any(isinstance(event, NonPrivate) for event in events):
         return [NonPrivate()]
+    if joint := [event for event in events if isinstance(event, Joint)]:
+        others = [event for event in events if not isinstance(event, Joint)]
+        return [*merge([event.always for event in joint]), *merge([*(event.sampled for event in joint), *others])]
     fresh: list[Event] = [event for event in events if isinstance(event, Group | Repeated | LocalReports)]
     shared = [parameters(event) for event in events if isinstance(event, Gaussian | PoissonSampled)]
     if not shared:

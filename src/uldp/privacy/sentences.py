@@ -176,7 +176,7 @@ def common_caveats(about: About) -> list[Caveat]:
 def _counts_and_sample(about: About) -> list[Caveat]:
     release, shown, lines = about.release, about.shown, []
     if shown.shows_counts:
-        hidden = ' aggregation.name = "paillier" hides them.' if release.user_weighting is not None else ""
+        hidden = ' aggregation.name = "lattice" hides them.' if release.user_weighting is not None else ""
         text = (
             "Record counts are exchanged in the clear: towards the server and the silos there is no user-level "
             f"guarantee about presence.{hidden}"
@@ -189,7 +189,7 @@ def _counts_and_sample(about: About) -> list[Caveat]:
         chosen, slots = sampling.slots
         who = "neither the server nor a silo" if shown.secure else "not even the server"
         text = (
-            f"Users are sampled by oblivious transfer, with probability {chosen}/{slots}: {who} knows who was. Besides "
+            f"Users are sampled in private, with probability {chosen}/{slots}: {who} knows who was. Besides "
             "the totals they see how long things take, and whether somebody refuses. The server and a silo that "
             "collude know the sample."
         )

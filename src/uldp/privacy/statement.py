@@ -10,12 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from uldp.caveats import Caveat, Severity
 from uldp.errors import RunError
 from uldp.privacy import sentences
-from uldp.privacy.accountants import Epsilon, account, account_replaced
+from uldp.privacy.accountants import Epsilon, account, account_nearby, account_replaced
 from uldp.privacy.events import Composition, Event, LocalReports, flattened
 from uldp.privacy.ledger import Ledger
 from uldp.privacy.releases import Adversary, LocalPerturbation, NoisedModel, Release, views
@@ -58,6 +59,7 @@ class Disclosure:
     """What an aggregation shows to whom, besides the released models.
 
     ``least_silos`` is with how few silos a round may be repeated when others do not respond; None where it may not.
+    ``distance`` is how far, in statistical distance, the server's view of a round is from what the event describes.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Disclosure:
     shuffles: bool = False
     least_silos: int | None = None
     holdout_metrics: bool = False
+    distance: float = 0.0
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -272,11 +275,18 @@ def exposures_of(
             seen = ledger.composition()
         else:
             seen = _seen(release, adversary, releases, missing)
-        found = account(seen, ledger.delta).value
-        replaced = found if release.replace_one else _replaced(seen, ledger.delta)
+        distance = disclosure.distance * sum(releases) if adversary.who == "server" else 0.0
+        found = account_nearby(partial(_removed, seen), ledger.delta, distance)
+        replaced = found
+        if not release.replace_one:
+            replaced = account_nearby(partial(_replaced, seen), ledger.delta, distance)
         counts = disclosure.shows_counts and adversary.who != "public"
         rows.append(Exposure(who, sees, found, replaced, counts))
     return tuple(rows)
+
+
+def _removed(seen: Composition, delta: float) -> float:
+    return account(seen, delta).value
 
 
 def _replaced(seen: Composition, delta: float) -> float:

@@ -33,10 +33,10 @@ class Plan(AggregationContext):
     measures: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.facts.rounding != self.aggregation.rounding:
+        if (self.facts.rounding, self.facts.residual) != (self.aggregation.rounding, self.aggregation.residual):
             raise ConfigError(
-                f"the facts count a rounding of {self.facts.rounding}, {self.aggregation.name} rounds by "
-                f"{self.aggregation.rounding}",
+                f"the facts count a rounding of {self.facts.rounding} and a residual of {self.facts.residual:g}, "
+                f"{self.aggregation.name} has {self.aggregation.rounding} and {self.aggregation.residual:g}",
                 location="aggregation.name",
             )
         if len(self.silos) != self.facts.silos:
@@ -133,6 +133,7 @@ class Plan(AggregationContext):
             shuffles=aggregation.shuffles,
             least_silos=self.least_silos if self.may_repeat else None,
             holdout_metrics=bool(self.measures),
+            distance=aggregation.distance(self.release),
             caveats=aggregation.caveats(self.release),
         )
 

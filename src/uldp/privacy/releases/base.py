@@ -40,6 +40,8 @@ class PublicFacts:
             depends on it.
         task: What is learned: ``classification``, ``regression`` or ``survival``.
         feature_norm: What no record's features exceed in L2 norm, by the schema; infinity where nothing is known.
+        residual: By how many clips a user outside the round's sample moves the total, because the aggregation
+            cannot leave them out exactly.
 
     Example:
         >>> PublicFacts(users=100, silos=5, dimension=10).people
@@ -53,6 +55,7 @@ class PublicFacts:
     people: int = 0
     task: str = "classification"
     feature_norm: float = math.inf
+    residual: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "people", self.people or self.users)

@@ -26,7 +26,7 @@ from uldp.data.federation import IntArray, SiloData
 from uldp.errors import ConfigError, ModelError, require
 from uldp.learners.base import Learner
 from uldp.limits import MAX_SILOS, check_whole
-from uldp.privacy.events import Event, NonPrivate, sampled_gaussian
+from uldp.privacy.events import Event, Gaussian, Joint, NonPrivate, PoissonSampled, sampled_gaussian
 from uldp.privacy.releases.base import Adversary, PublicFacts, Release, SiloPart
 from uldp.privacy.releases.counts import CountExchange, RecordTotals
 from uldp.privacy.releases.sums import Contribution, check_share, continuous_multiplier, require_limit
@@ -35,6 +35,8 @@ from uldp.rng import Secrets, Streams
 from uldp.vectors import FixedPoint, Rows, Vector, clip_rows
 
 WEIGHTINGS: Final = ("none", "uniform", "records")
+RESIDUAL_SHARE: Final = 1e-4
+"""Which share of the noise's variance is counted against the residual of users outside the sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,8 +191,16 @@ class GaussianSum(Release):
         limit = self.encoding.integer_limit
         multiplier = continuous_multiplier(self.silo_noise_std, shares, limit)
         # Rounding at a known point moves each of d coordinates by less than one fixed-point unit more (errata U13).
-        sensitivity *= 1 + self.facts.rounding * math.sqrt(self.facts.dimension) / limit
-        return sampled_gaussian(multiplier / sensitivity, sample_rate)
+        rounding = self.facts.rounding * math.sqrt(self.facts.dimension) / limit
+        event = sampled_gaussian(multiplier / (sensitivity * (1 + rounding)), sample_rate)
+        if not self.facts.residual or not isinstance(event, PoissonSampled):
+            return event
+        # Whom the sample leaves out still moves the total by the residual. Noise of variance v is the sum of two
+        # independent ones of RESIDUAL_SHARE v and the rest: one covers the residual of a user who is there, whether
+        # sampled or not, the other what the sample decides. The total is a function of both.
+        always = multiplier * math.sqrt(RESIDUAL_SHARE) / (self.facts.residual + rounding)
+        rest = event.event.noise_multiplier * math.sqrt(1 - RESIDUAL_SHARE)
+        return Joint(Gaussian(always), PoissonSampled(sample_rate, Gaussian(rest)))
 
     def check(self, counts: IntArray | None = None) -> None:
         super().check(counts)
