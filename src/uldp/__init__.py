@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from uldp.privacy.releases import Adversary, GaussianSum, PublicFacts, Release, RoundFacts
     from uldp.privacy.statement import Statement
     from uldp.runtimes.result import Result, RoundReport
-    from uldp.runtimes.simulation import run
 
 _HOMES = {
     "Adversary": "uldp.privacy.releases",
@@ -83,7 +82,6 @@ _HOMES = {
     "plan": "uldp.library.planning",
     "prepare": "uldp.experiment.build",
     "resume": "uldp.library.training",
-    "run": "uldp.runtimes.simulation",
     "total": "uldp.library.totals",
     "train": "uldp.library.training",
 }
@@ -131,7 +129,6 @@ __all__ = [
     "plan",
     "prepare",
     "resume",
-    "run",
     "total",
     "train",
 ]

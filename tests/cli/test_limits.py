@@ -20,7 +20,6 @@ from uldp.errors import ConfigError, DataError, ModelError
 from uldp.learners.models import build_model
 from uldp.methods.base import settings
 from uldp.methods.registry import METHODS
-from uldp.runs.directory import RunDirectory
 
 runner = CliRunner()
 SMALL = ["--dataset", "synthetic", "--method", "uldp-avg-w"]
@@ -167,13 +166,13 @@ def test_a_cell_that_is_refused_is_not_printed(tmp_path):
 
 
 def test_a_run_directory_may_be_a_path(tmp_path):
-    result = uldp.run(uldp.Experiment.from_tree(TREE), tmp_path / "run")
+    result = uldp.train(uldp.Experiment.from_tree(TREE), directory=tmp_path / "run")
     assert uldp.resume(tmp_path / "run").metrics == result.metrics
 
 
 def test_a_finished_run_on_a_read_only_disk_can_be_shown(tmp_path, monkeypatch):
     run = tmp_path / "run"
-    uldp.run(uldp.Experiment.from_tree(TREE), RunDirectory.create(run, uldp.Experiment.from_tree(TREE)))
+    uldp.train(uldp.Experiment.from_tree(TREE), directory=run)
     shown = runner.invoke(app, ["resume", str(run), "--json"])
     real_open, real_io = os.open, io.open
 

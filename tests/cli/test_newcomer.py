@@ -7,10 +7,16 @@ import uldp
 from uldp.cli import output
 
 
-@pytest.mark.parametrize("given", ["study.toml", {"data": {}}, [1, 2], None])
-def test_run_wants_an_experiment_and_says_where_they_come_from(given):
-    with pytest.raises(uldp.ConfigError, match=r"an Experiment, not a .*Experiment.from_file\(path\)"):
-        uldp.run(given)
+@pytest.mark.parametrize("call", [uldp.train, uldp.plan])
+def test_a_file_is_an_experiment_and_no_data_set(call):
+    with pytest.raises(uldp.ConfigError, match=r"uldp.Experiment.from_file\(path\) reads an experiment file"):
+        call("study.toml")
+
+
+@pytest.mark.parametrize("given", [[1, 2], None, 3])
+def test_other_things_are_no_data(given):
+    with pytest.raises(uldp.ConfigError, match="silos: a table for each silo, by its name, not"):
+        uldp.train(given, user="id", label="y")
 
 
 def test_a_reader_that_goes_away_is_nobody_s_code(capsys, monkeypatch):

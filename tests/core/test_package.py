@@ -57,7 +57,6 @@ PUBLIC = [
     "plan",
     "prepare",
     "resume",
-    "run",
     "total",
     "train",
 ]

@@ -8,6 +8,7 @@ from tests.federation.federation_support import SILOS, World, experiment, partie
 from tests.federation.test_parties import tables
 from tests.support import decode
 
+import uldp
 from uldp.data.federation import Records
 from uldp.errors import ConfigError, RunError
 from uldp.experiment.build import prepare
@@ -18,7 +19,7 @@ from uldp.reports.statement import text
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.policy import Policy
 from uldp.runtimes.serving import FailedResponse
-from uldp.runtimes.simulation import resume, run
+from uldp.runtimes.simulation import run
 
 ALLOWED = Policy(allow_metrics=True)
 NAMES = ["holdout_accuracy", "holdout_loss", "holdout_records"]
@@ -73,7 +74,7 @@ def test_paillier_masks_them_too():
 def test_a_finished_run_that_is_read_again_has_them_still(tmp_path):
     first = run(measured(), str(tmp_path / "run"))
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    again = resume(str(tmp_path / "run"))
+    again = uldp.resume(str(tmp_path / "run"))
     assert again.metrics == first.metrics
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 
@@ -87,7 +88,7 @@ def test_a_run_that_stops_in_its_last_round_is_resumed_to_the_same_metrics(tmp_p
 
     with pytest.raises(KeyboardInterrupt):
         run(measured(), str(tmp_path / "run"), stop)
-    result = resume(str(tmp_path / "run"))
+    result = uldp.resume(str(tmp_path / "run"))
     assert result.metrics == expected.metrics
     assert len(RunDirectory.open(tmp_path / "run").log.metrics()) == 2
 

@@ -19,7 +19,8 @@ import numba
 import numpy as np
 import torch
 
-from uldp import Experiment, prepare, run
+from uldp import Experiment, prepare
+from uldp.runtimes.simulation import run
 
 SYNTHETIC = {"dataset": "synthetic", "users": 12, "silos": 3, "options": {"records": 240, "features": 7, "classes": 3}}
 NUMBERS = {"dataset": "synthetic", "users": 12, "silos": 3, "options": {"records": 240, "features": 7, "classes": 0}}

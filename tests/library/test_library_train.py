@@ -53,7 +53,7 @@ def test_frames_train_the_model_that_files_train(tmp_path):
         "privacy": {"epsilon": 5.0},
     }
     tree["data"] |= {"roster": "users.txt", "schema": SCHEMA.to_dict()}
-    written = uldp.run(uldp.Experiment.from_tree(tree, tmp_path))
+    written = uldp.train(uldp.Experiment.from_tree(tree, tmp_path), progress=False)
     given = train()
     assert given.metrics == written.metrics and given.epsilon == written.epsilon
     assert given.reports == pytest.approx(given.reports) and given.statement.noise == written.statement.noise

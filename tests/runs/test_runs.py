@@ -11,12 +11,13 @@ import pytest
 from tests.support import owner_of
 from typer.testing import CliRunner
 
+import uldp
 from uldp.cli.app import app
 from uldp.errors import ConfigError, ModelError, RunError
 from uldp.experiment.config import Experiment
 from uldp.runs.directory import RunDirectory
 from uldp.runs.records import RunLog, RunState
-from uldp.runtimes.simulation import resume, run
+from uldp.runtimes.simulation import run
 
 runner = CliRunner()
 
@@ -79,7 +80,7 @@ def test_a_crash_anywhere_loses_nothing_and_charges_nothing_twice(tmp_path, monk
     monkeypatch.undo()
     interrupted = RunDirectory.open(tmp_path / "crashed")
     before_resume = interrupted.log.ledger_entries()
-    result = resume(str(tmp_path / "crashed"))
+    result = uldp.resume(str(tmp_path / "crashed"))
     after = interrupted.log.ledger_entries()
     assert after[: len(before_resume)] == before_resume
     assert [entry.round for entry in after] == [1, 2, 3, 4]
@@ -93,7 +94,7 @@ def test_a_crash_anywhere_loses_nothing_and_charges_nothing_twice(tmp_path, monk
 def test_resuming_a_finished_run_changes_nothing(tmp_path, secrets):
     first = run(experiment(run={"secrets": secrets}), str(tmp_path / "r"))
     files = public_files(tmp_path / "r")
-    again = resume(str(tmp_path / "r"))
+    again = uldp.resume(str(tmp_path / "r"))
     assert public_files(tmp_path / "r") == files
     assert again.epsilon == first.epsilon
     assert np.array_equal(again.model, first.model)
@@ -170,14 +171,14 @@ def test_settings_may_not_change_even_before_the_first_round_is_over(tmp_path, m
     tree[section][key] = value
     file.write_text(json.dumps(tree))
     with pytest.raises(RunError, match=r"settings|data"):
-        resume(str(tmp_path / "r"))
+        uldp.resume(str(tmp_path / "r"))
 
 
 def test_data_may_not_change_even_before_the_first_round_is_over(tmp_path, monkeypatch):
     stopped_in_round_one(tmp_path / "r", experiment(), monkeypatch)
     monkeypatch.setattr("uldp.runtimes.simulation.fingerprint", lambda federation: "other")
     with pytest.raises(RunError, match="data are not those"):
-        resume(str(tmp_path / "r"))
+        uldp.resume(str(tmp_path / "r"))
 
 
 @pytest.mark.parametrize("keep", [0, 1])
@@ -191,14 +192,14 @@ def test_a_ledger_that_lost_entries_is_refused(tmp_path, keep):
     file = tmp_path / "r" / "ledger.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:keep]))
     with pytest.raises(RunError, match="does not hold all that was released"):
-        resume(str(tmp_path / "r"))
+        uldp.resume(str(tmp_path / "r"))
 
 
 def test_a_finished_run_that_lost_its_checkpoint_does_not_train_again(tmp_path):
     run(experiment(run={"secrets": "os"}), str(tmp_path / "r"))
     (tmp_path / "r" / "private" / "checkpoint.bin").unlink()
     with pytest.raises(RunError, match="checkpoint is gone"):
-        resume(str(tmp_path / "r"))
+        uldp.resume(str(tmp_path / "r"))
 
 
 def test_a_round_whose_answers_are_in_is_finished_without_asking_again(tmp_path, monkeypatch):
@@ -209,7 +210,7 @@ def test_a_round_whose_answers_are_in_is_finished_without_asking_again(tmp_path,
     asked = []
     original = SiloSession.reply
     monkeypatch.setattr(SiloSession, "reply", lambda self, request: asked.append(request) or original(self, request))
-    resumed = resume(str(tmp_path / "r"))
+    resumed = uldp.resume(str(tmp_path / "r"))
     assert asked and not any(b"UpdateRequest" in request for request in asked)
     assert resumed.reports[-1].round == 1
     assert len(RunDirectory.open(tmp_path / "r").log.ledger_entries()) == 1
@@ -221,7 +222,7 @@ def test_changed_data_are_refused(tmp_path, monkeypatch):
     run(experiment(), str(tmp_path / "r"))
     monkeypatch.setattr("uldp.runtimes.simulation.fingerprint", lambda federation: "other")
     with pytest.raises(RunError, match="data are not those"):
-        resume(str(tmp_path / "r"))
+        uldp.resume(str(tmp_path / "r"))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +252,7 @@ def test_a_half_written_line_is_dropped(tmp_path):
 def test_two_processes_do_not_work_on_one_run(tmp_path):
     run(experiment(), str(tmp_path / "r"))
     with RunDirectory.open(tmp_path / "r").locked(), pytest.raises(RunError, match="another process"):
-        resume(str(tmp_path / "r"))
+        uldp.resume(str(tmp_path / "r"))
 
 
 def test_a_lost_key_ends_a_run(tmp_path, monkeypatch):
@@ -262,7 +263,7 @@ def test_a_lost_key_ends_a_run(tmp_path, monkeypatch):
         run(experiment(run={"secrets": "os"}), str(tmp_path / "r"), stop)
     (tmp_path / "r" / "private" / "secrets.key").unlink()
     with pytest.raises(RunError, match="start a new run"):
-        resume(str(tmp_path / "r"))
+        uldp.resume(str(tmp_path / "r"))
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -90,13 +90,13 @@ def test_no_file_that_may_be_shown_depends_on_how_long_things_take(folder, monke
 
 
 def test_the_times_are_there_for_the_owner_only(folder):
-    result = uldp.run(
+    result = uldp.train(
         uldp.Experiment.from_tree({
             "data": {"dataset": "breast-cancer", "users": 20},
             "method": {"name": "uldp-avg", "rounds": 2},
             "privacy": {"noise_multiplier": 5.0},
         }),
-        "r",
+        directory="r",
     )  # fmt: skip
     times = folder / "r" / "private" / "times.jsonl"
     assert RunDirectory("r").log.times() == {report.round: round(report.seconds, 6) for report in result.reports}
@@ -166,7 +166,7 @@ def test_the_statement_travels_with_the_model(folder):
 
 @pytest.mark.parametrize(("secrets", "says"), [("simulated", NOT_SECRET), ("os", "User-level DP with epsilon")])
 def test_a_result_says_whether_its_epsilon_holds(secrets, says):
-    result = uldp.run(
+    result = uldp.train(
         uldp.Experiment.from_tree({
             "data": {"dataset": "breast-cancer", "users": 20},
             "method": {"name": "uldp-avg", "rounds": 1},

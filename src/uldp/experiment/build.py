@@ -149,7 +149,7 @@ def prepare(experiment: Experiment, federation: Federation | None = None, module
         module: The model, where it is in memory (``model.name = "given"``).
 
     Returns:
-        What :func:`uldp.run` needs; its ``plan`` and ``planned_statement()`` say what will be released.
+        What training needs; its ``plan`` and ``planned_statement()`` say what will be released.
 
     Raises:
         InputError: Settings, data or model are wrong or do not fit together.

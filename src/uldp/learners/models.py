@@ -65,6 +65,16 @@ def build_model(
         unknown = f'unknown model {shown(name)}. Known models: {known}, or "package.module:factory"'
         raise ConfigError(unknown, location="model.name", value=name)
 
+    recipe = _recipe(factory, name, shape, task, arguments)
+    if name in ZOO:
+        with torch.device("meta"):  # layers without numbers: too large a model is refused before it takes memory
+            check_parameters(recipe())
+    return _built(recipe, shape, streams or Streams.from_seed(0))
+
+
+def _recipe(
+    factory: Callable[..., object], name: str, shape: Shape, task: Task, arguments: Mapping[str, Any]
+) -> Callable[[], nn.Module]:
     def recipe() -> nn.Module:
         with own_code(ModelError, f"{name!r} failed for features of shape {shape}", "model.name"):
             module = factory(shape, task, **arguments)
@@ -72,17 +82,24 @@ def build_model(
             raise ModelError(f"{name!r} returned {type(module).__name__}, not an nn.Module", location="model.name")
         return module
 
-    if name in ZOO:
-        with torch.device("meta"):  # layers without numbers: too large a model is refused before it takes memory
-            check_parameters(recipe())
-    module = seeded(recipe, streams or Streams.from_seed(0))
+    return recipe
+
+
+def _built(recipe: Callable[[], nn.Module], shape: Shape, streams: Streams) -> nn.Module:
+    module = seeded(recipe, streams)
     check_model(module, shape)
     _RECIPES[module] = recipe
     return module
 
 
 def own_module(module: object, feature_shape: Shape, task: Task) -> nn.Module:
-    """A copy of a module that was handed over: training starts from the parameters that it came with."""
+    """A copy of a module that was handed over: training starts from the parameters that it came with.
+
+    A factory is called instead, as one that an experiment names: training starts from parameters of the seed.
+    """
+    if callable(module) and not isinstance(module, nn.Module):
+        name = getattr(module, "__qualname__", type(module).__qualname__)
+        return _built(_recipe(module, name, feature_shape, task, {}), feature_shape, Streams.from_seed(0))
     if not isinstance(module, nn.Module):
         raise ConfigError(f"an nn.Module or the name of a model, not {shown(module)}", location="model")
     elsewhere = sorted({p.device.type for p in module.parameters()} - {"cpu"})

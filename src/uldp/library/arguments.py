@@ -135,6 +135,9 @@ def _federation(silos: object, what: Mapping[str, Any]) -> Federation:
 
 def _built_in(dataset: str, what: Mapping[str, Any]) -> dict[str, Any]:
     """The preset of a built-in data set: what ``uldp run --dataset`` takes."""
+    if dataset.endswith(".toml"):
+        reason = "the name of a data set is expected; uldp.Experiment.from_file(path) reads an experiment file"
+        raise ConfigError(reason, location="silos", value=dataset)
     _refuse(what, [key for key in TABLES if key != "users"], "goes with data frames, not with a built-in data set")
     method = what.get("method", DEFAULT_METHOD)
     tree = preset(dataset, method if isinstance(method, str) else _section(method)["name"])

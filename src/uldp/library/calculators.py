@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from numbers import Real
 from typing import Any, Self, TypedDict, Unpack
 
-from uldp.errors import check_keys
+from uldp.errors import check_keys, require
 from uldp.experiment.calculator import PrivacyQuery, Side
 from uldp.methods.base import Method
 from uldp.privacy.sentences import PUBLIC, finite_or_none, show_epsilon
@@ -149,7 +150,8 @@ def epsilon(method: Method | str, noise_multiplier: float, **account: Unpack[Acc
         >>> print(epsilon("uldp-avg", 5.0, rounds=2))
         epsilon 1.061 at delta 1e-05 against anyone who sees the released models (analytic-gaussian, ...)
     """
-    return PrivacyCost(_query(method, account, "epsilon"), noise_multiplier)
+    require(_is_number(noise_multiplier), "noise_multiplier", noise_multiplier, "0 or a positive number")
+    return PrivacyCost(_query(method, account, "epsilon"), float(noise_multiplier))
 
 
 def noise_multiplier(method: Method | str, epsilon: float, **account: Unpack[Account]) -> CalibratedNoise:
@@ -171,7 +173,12 @@ def noise_multiplier(method: Method | str, epsilon: float, **account: Unpack[Acc
         >>> round(found, 2), round(found.cost, 2)
         (9.83, 3.0)
     """
-    return CalibratedNoise(_query(method, account, "noise_multiplier"), epsilon)
+    require(_is_number(epsilon), "epsilon", epsilon, "a positive number")
+    return CalibratedNoise(_query(method, account, "noise_multiplier"), float(epsilon))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _query(method: Method | str, account: Mapping[str, Any], caller: str) -> PrivacyQuery:

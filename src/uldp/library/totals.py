@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -27,12 +27,12 @@ APART: Final = (
 )
 
 
-def total(*runs: Result | Path | str, delta: float = 0.0) -> Total:
+def total(*runs: Result | Path | str | Sequence[Result], delta: float = 0.0) -> Total:
     """Add up the privacy that runs on the same people have spent: trials, comparisons and tuning count too.
 
     Args:
-        runs: Results, run directories, or folders that hold some at any depth. Without any: all that this process has
-            trained or loaded.
+        runs: Results (or lists of them), run directories, or folders that hold some at any depth. Without any: all
+            that this process has trained or loaded.
         delta: Of the total; 0 takes the smallest delta of the runs.
 
     Returns:
@@ -68,10 +68,10 @@ def read_runs(
     return [SpentRun.read(path, load) for path in paths]
 
 
-def _found(runs: tuple[Result | Path | str, ...]) -> list[SpentRun]:
+def _found(runs: Sequence[object]) -> list[SpentRun]:
     """Every run once: as it was last charged in this process, and as its directory says."""
     folders, found = [], {}
-    for one in runs:
+    for one in _flat(runs):
         if isinstance(one, Result):
             if one.spent is None:
                 reason = "the silos of this run are elsewhere; give its run directory instead of its result"
@@ -89,6 +89,14 @@ def _found(runs: tuple[Result | Path | str, ...]) -> list[SpentRun]:
         if known is None or known.releases <= run.releases:
             found[run.identity] = run
     return list(found.values())
+
+
+def _flat(runs: Iterable[Any]) -> Iterator[Any]:
+    for one in runs:
+        if isinstance(one, list | tuple):
+            yield from _flat(one)
+        else:
+            yield one
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -179,10 +180,16 @@ def check_picture(path: Path) -> None:
 
 
 def _panels(size: tuple[float, float], *grid: int, **options: Any) -> tuple[Figure, Any]:
-    """A figure of its own, known to no user interface, and its axes."""
+    """A figure of its own, known to no user interface, and its axes. A notebook shows it all the same."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, layout="constrained")
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            png = io.BytesIO()
+            self.savefig(png, format="png", dpi=100)
+            return png.getvalue()
+
+    figure = Picture(figsize=size, layout="constrained")
     return figure, figure.subplots(*grid, **options)
 
 

@@ -7,6 +7,7 @@ the model changes, a checkpoint whenever all responses of a round are in, a line
 from __future__ import annotations
 
 import math
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -104,6 +105,7 @@ class RecordedRun(ABC):
         self._stopped = False
         self._begun = self._within_round = False
         self._over: Result | None = None
+        self._under_way = threading.Lock()
         where = f"run {next(_NUMBERS)} of this process" if directory is None else str(directory.path.resolve())
         self._people = Population(where, prepared.experiment, people=prepared.federation.people)
         shape = (PROBES, *prepared.federation.feature_shape)
@@ -122,6 +124,14 @@ class RecordedRun(ABC):
 
         A run in memory begins once: to begin again would be another run, with other noise.
         """
+        if not self._under_way.acquire(blocking=False):
+            raise RunError("another thread is training this run", location="result")
+        try:
+            return self._go()
+        finally:
+            self._under_way.release()
+
+    def _go(self) -> Result:
         if self._over is not None and self._directory is None:
             return self._over
         if self._within_round and self._directory is None:

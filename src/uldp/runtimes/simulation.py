@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from uldp.data.federation import Federation, SiloData
-from uldp.errors import ConfigError
 from uldp.experiment.build import Prepared, prepare
 from uldp.experiment.config import Experiment
 from uldp.privacy.ledger import Ledger
@@ -72,66 +71,23 @@ def run(
     record: Record | None = None,
     silos: Silos | None = None,
 ) -> Result:
-    """Simulate all silos of an experiment here.
+    """Simulate all silos of an experiment here; :func:`uldp.train` is the call for people.
 
     Args:
         experiment: The settings, or what :func:`uldp.prepare` made of them.
-        directory: A run directory to write to: the run can then be looked at and resumed.
+        directory: A run directory to write to, or one to continue.
         on_round: Called with a :class:`uldp.RoundReport` after every round; training ends there if it returns True.
         record: Called with every message as it is delivered, see :mod:`uldp.runtimes.transcript`.
         silos: Where the silos are computed; by default in this process.
 
     Returns:
         The trained model with its metrics and its privacy statement.
-
-    Raises:
-        InputError: Settings, data, model or directory are wrong; nothing was trained.
-
-    Example:
-        >>> experiment = Experiment.from_tree({
-        ...     "data": {"dataset": "synthetic", "users": 20, "options": {"records": 200}},
-        ...     "method": {"name": "uldp-avg-w", "rounds": 2, "local_epochs": 1},
-        ...     "privacy": {"noise_multiplier": 5.0},
-        ... })
-        >>> result = run(experiment)
-        >>> round(result.epsilon, 2)
-        1.06
     """
-    if not isinstance(experiment, Experiment | Prepared):
-        raise ConfigError(
-            f"an Experiment, not a {type(experiment).__name__}; Experiment.from_file(path) reads one, "
-            "Experiment.from_tree(settings) makes one",
-            location="experiment",
-        )
-    if not isinstance(directory, RunDirectory | Path | str | None):
-        raise ConfigError(f"the path of a folder, not a {type(directory).__name__}", location="directory")
     prepared = experiment if isinstance(experiment, Prepared) else prepare(experiment)
     if isinstance(directory, Path | str):
         directory = RunDirectory.create(directory, prepared.experiment)
     with nullcontext() if directory is None else directory.discarded_unless_begun():
         return LocalRun(prepared, directory, on_round, record, silos or SilosHere()).go()
-
-
-def resume(directory: RunDirectory | Path | str, on_round: OnRound | None = None) -> Result:
-    """Continue a run from its last checkpoint: the same rounds, the same noise, nothing charged twice.
-
-    Args:
-        directory: What :func:`run` wrote to.
-        on_round: Called with a :class:`uldp.RoundReport` after every round.
-
-    Returns:
-        The same result that the run would have had without an interruption.
-
-    Raises:
-        RunError: No run is there, it is over or under way, or another version of uldp made it.
-
-    Example:
-        >>> resume("no-such-run")
-        Traceback (most recent call last):
-        uldp.errors.RunError: no-such-run: ...
-    """
-    directory = RunDirectory.open(directory) if isinstance(directory, Path | str) else directory
-    return run(prepare(directory.experiment()), directory, on_round)
 
 
 class LocalRun(RecordedRun):
