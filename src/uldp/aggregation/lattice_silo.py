@@ -306,7 +306,7 @@ class _Accumulator(Accumulator):
             integers, cut_off = self._encoding.encode_rows(finite[start : start + self._size])
             self._left_out += cut_off
             owners = users[start : start + self._size]
-            self._sum.add(self._silo.weighted(owners, integers), self._ciphertexts[owners])
+            self._sum.add(self._silo.weighted(owners, integers), self._ciphertexts, owners)
             self._missing[owners] = False
 
     def release(self, bound_secrets: BoundSecrets) -> SiloUpdate:
@@ -314,6 +314,6 @@ class _Accumulator(Accumulator):
         nothing = np.zeros((min(self._size, len(rest)), self._dimension), dtype=np.int64)
         for start in range(0, len(rest), self._size):
             users = rest[start : start + self._size]
-            self._sum.add(nothing[: len(users)], self._ciphertexts[users])
+            self._sum.add(nothing[: len(users)], self._ciphertexts, users)
         body = self._silo.finished(self._sum.total(), bound_secrets)
         return SiloUpdate(self._silo.protected(body, self._request), 0, self._left_out, body.pack())
