@@ -5,6 +5,7 @@ STAMP := $(VENV)/.installed
 FLOWER := $(VENV)/.flower
 TRACKING := $(VENV)/.tracking
 RAY := $(VENV)/.ray
+DOCS := $(VENV)/.docs
 PFL := .venv-pfl
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 .DEFAULT_GOAL := help
@@ -33,6 +34,12 @@ $(TRACKING): $(STAMP)
 
 $(RAY): $(STAMP)
 	$(INSTALL) '.[flower-sim]'
+	@touch $@
+
+$(DOCS): $(FLOWER) docs/site/package.json
+	$(INSTALL) '.[docs]'
+	@mkdir -p $(VENV)/npm && cp docs/site/package.json $(VENV)/npm/
+	@npm install --silent --no-audit --no-fund --prefix $(VENV)/npm || echo "no npm: diagrams are shown as text"
 	@touch $@
 
 .PHONY: demo
@@ -80,6 +87,10 @@ federation: $(FLOWER) ## Rehearse a server and its silos over Flower and TLS; th
 	$(BIN)/uldp rehearse "$$@" --method uldp-avg-w --aggregation masked --aggregation paillier \
 	  --set method.rounds=3 --set privacy.noise_multiplier=0 --set run.threads=1
 
+.PHONY: docs
+docs: $(DOCS) ## Build the documentation site in site/, notebooks executed, warnings as errors
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mkdocs build --quiet
+
 .PHONY: bench
 bench: $(STAMP) ## Measure the trainer and the private weighting against others
 	$(BIN)/uldp bench train
@@ -103,4 +114,4 @@ nasty: $(FLOWER) ## Put hundreds of nasty inputs to every command; each must be 
 
 .PHONY: clean
 clean: ## Remove .venv, .venv-pfl and caches
-	rm -rf $(VENV) $(PFL) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PFL) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -68,9 +68,12 @@ def test_a_program_ends_with_whoever_started_it(tmp_path):
 def test_flowers_environment_is_silent_and_its_home_is_ours(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", "/elsewhere")
     monkeypatch.setenv("ULDP_TRANSPORT", "unix:/elsewhere")
+    for name in ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):  # as in a notebook: JSON would come with colours
+        monkeypatch.setenv(name, "1")
     environment = p.Home(tmp_path / "flower").environment()
     assert {key: environment[key] for key in internals.ENVIRONMENT} == internals.ENVIRONMENT
     assert environment["FLWR_HOME"] == str(tmp_path / "flower") and "ULDP_TRANSPORT" not in environment
+    assert not [name for name in environment if "COLOR" in name]
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0" and environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert environment["PATH"].split(os.pathsep)[0] == str(tmp_path / "flower" / "bin")
 

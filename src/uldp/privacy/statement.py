@@ -115,6 +115,8 @@ class Statement:
         >>> statement = uldp.prepare(experiment).planned_statement()
         >>> statement.holds, statement.privacy_unit, round(statement.epsilon, 2)
         (True, 'user', 1.06)
+
+    ``print(statement)`` shows the whole statement; a notebook shows it as a page.
     """
 
     privacy_unit: str | None
@@ -129,6 +131,16 @@ class Statement:
     corrections: tuple[str, ...] = ()
     per_person: tuple[tuple[int, float], ...] = ()
     asserted_by: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        from uldp.reports.statement import text
+
+        return "\n".join(text(self))
+
+    def _repr_html_(self) -> str:
+        from uldp.reports.statement import fragment
+
+        return fragment(self)
 
     @property
     def holds(self) -> bool:

@@ -74,6 +74,11 @@ def text(statement: Statement) -> list[str]:
 
 def page(statement: Statement, title: str) -> str:
     """The statement as an HTML page that stands on its own."""
+    return _PAGE.format(title=html.escape(title), body=fragment(statement))
+
+
+def fragment(statement: Statement) -> str:
+    """The statement as a part of an HTML page, such as a notebook."""
 
     def items(lines: list[str]) -> str:
         return "\n".join(f"<li>{html.escape(line)}</li>" for line in lines)
@@ -92,8 +97,7 @@ def page(statement: Statement, title: str) -> str:
     corrected = ""
     if statement.holds and statement.corrections:
         corrected = f"<h2>Where the paper was corrected</h2>\n<ul>\n{items(list(statement.corrections))}\n</ul>"
-    return _PAGE.format(
-        title=html.escape(title),
+    return _FRAGMENT.format(
         headline=html.escape(statement.headline()),
         weakening=weakening,
         table=table,
@@ -114,12 +118,13 @@ table {{ border-collapse: collapse; }}
 td, th {{ text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #ddd; }}
 </style>
 <h1>{title}</h1>
-<p class="headline">{headline}</p>
+{body}
+</html>
+"""
+_FRAGMENT: Final = """<p class="headline">{headline}</p>
 {weakening}{table}
 <h2>What goes with it</h2>
 <ul>
 {notes}
 </ul>
-{corrected}
-</html>
-"""
+{corrected}"""

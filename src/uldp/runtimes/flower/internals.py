@@ -160,10 +160,14 @@ REFUSED_PROGRAMS: Final = ("flower-superexec", "flwr-agentapp", "flwr-connector"
 NOT_ADMITTED: Final = "Exit Code: 305"
 """What Flower's log says about a node key that is not registered, and about one that is in use."""
 
+COLOURS: Final = ("FORCE_COLOR", "CLICOLOR", "TTY_COMPATIBLE")
+"""Variables, set by notebooks among others, with which Flower colours its JSON."""
+
 
 def environment() -> dict[str, str]:
     """The environment of Flower's programs: no telemetry, no look for updates, nothing installed at run time."""
-    keep = {name: value for name, value in os.environ.items() if not name.startswith(("FLWR_", ADDRESS_VARIABLE))}
+    dropped = ("FLWR_", ADDRESS_VARIABLE, *COLOURS)
+    keep = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return {**keep, **ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
 
 
