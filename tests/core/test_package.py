@@ -103,7 +103,8 @@ def test_classes_and_functions_stay_small():
             if isinstance(node, ast.ClassDef):
                 public = [one for one in node.body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
                 large += [f"{file.name}: {node.name} has {len(public)} methods"] if len(public) > 15 else []
-            if isinstance(node, ast.FunctionDef) and not {"kernels", "cli"} & set(file.parts):
+            kernels = "kernels" in file.as_posix().partition("uldp/")[2]
+            if isinstance(node, ast.FunctionDef) and not kernels and "cli" not in file.parts:
                 given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 count = len([one for one in given if one.arg not in ("self", "cls")])
                 large += [f"{file.name}: {node.name} has {count} parameters"] if count > 8 else []
