@@ -131,6 +131,35 @@ def test_the_code_in_the_method_page_is_the_example(monkeypatch):
         assert stripped in example, line
 
 
+def test_the_page_about_the_library_runs_and_its_numbers_are_true(tmp_path, monkeypatch):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ULDP_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr("uldp.runs.spending._RUNS", {})
+    subprocess.run([sys.executable, ROOT / "examples" / "hospitals" / "make_data.py"], check=True)
+    space, blocks = {}, re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(), flags=re.S)
+    for block in blocks:
+        exec(block, space)
+        for line, claimed in re.findall(r"^(uldp\..*?)\s+# ([\d.]+)$", block, flags=re.M):
+            assert f"{eval(line, space):.3g}" == claimed.rstrip("0"), line
+    assert space["done"].complete and space["again"].epsilon == space["result"].epsilon <= 4.0
+    assert space["comparison"].total.private_runs == 4 and len(space["table"]) == 3
+
+
+def test_the_typed_example_is_typed_and_runs(tmp_path):
+    subprocess.run([sys.executable, HOSPITALS / "make_data.py", "--out", tmp_path / "data"], check=True)
+    example = ROOT / "examples" / "typed_library.py"
+    # Without our settings of mypy, elsewhere: what somebody sees who installed the package.
+    check = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", str(example)]
+    typed = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True)
+    assert typed.returncode == 0, typed.stdout
+    done = subprocess.run([sys.executable, example, tmp_path / "data", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "history.png").exists() and "User-level DP with epsilon" in done.stdout
+
+
 def test_the_readme_example_runs_and_says_what_it_gives(tmp_path, monkeypatch):
     import torch
 

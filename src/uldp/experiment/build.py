@@ -33,9 +33,14 @@ from uldp.rng import Streams
 from uldp.sessions.plan import Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
     from uldp.learners.torch import TorchLearner
+
+    OwnModel = nn.Module | Callable[[tuple[int, ...], Task], nn.Module]
+    """A module that is in memory, or a factory."""
 
 HANDSHAKE_INPUTS: Final = 4
 HANDSHAKE_OUTPUTS: Final = 256
@@ -140,13 +145,13 @@ def asserted_by(experiment: Experiment, plan: Plan, layers: Sequence[type] = ())
     return tuple(dict.fromkeys([*names, *authors([experiment])]))
 
 
-def prepare(experiment: Experiment, federation: Federation | None = None, module: nn.Module | None = None) -> Prepared:
+def prepare(experiment: Experiment, federation: Federation | None = None, module: OwnModel | None = None) -> Prepared:
     """Load the data, build the model, calibrate the noise, check all ranges. Nothing is trained or written.
 
     Args:
         experiment: The settings.
         federation: The data, where they are in memory (``data.given``).
-        module: The model, where it is in memory (``model.name = "given"``).
+        module: The model or its factory, where it is in memory (``model.name = "given"``).
 
     Returns:
         What training needs; its ``plan`` and ``planned_statement()`` say what will be released.
@@ -178,7 +183,7 @@ def prepare(experiment: Experiment, federation: Federation | None = None, module
 
 
 def prepared_for(
-    experiment: Experiment, federation: Federation, totals: IntArray, module: nn.Module | None = None
+    experiment: Experiment, federation: Federation, totals: IntArray, module: OwnModel | None = None
 ) -> Prepared:
     """The experiment for a party that holds this federation. ``totals`` matter to methods that read the data only."""
     learner = build_learner(experiment, federation.feature_shape, federation.task, module)
@@ -197,7 +202,7 @@ def prepared_for(
 
 
 def build_learner(
-    experiment: Experiment, feature_shape: tuple[int, ...], task: Task, module: nn.Module | None = None
+    experiment: Experiment, feature_shape: tuple[int, ...], task: Task, module: OwnModel | None = None
 ) -> TorchLearner:
     """The model of an experiment for data of this shape, or ``module``, ready to be trained or applied."""
     from uldp.learners.models import build_model, own_module

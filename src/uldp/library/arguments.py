@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
-    from torch import nn
 
-    from uldp.data.federation import Task
     from uldp.data.schema import Schema
+    from uldp.experiment.build import OwnModel
 
-    Model = nn.Module | str | Callable[[tuple[int, ...], Task], nn.Module]
+    Model = OwnModel | str
     Silos = Mapping[str, pd.DataFrame] | Mapping[str, Path] | Federation | Experiment | str
 
 DEFAULT_METHOD: Final = AUTO
@@ -84,7 +83,7 @@ class Request:
 
     experiment: Experiment
     federation: Federation | None
-    module: nn.Module | Callable[..., nn.Module] | None
+    module: OwnModel | None
 
     @classmethod
     def of(cls, silos: Silos, what: Mapping[str, Any], caller: str = "train") -> Request:
@@ -113,7 +112,7 @@ class Request:
 
     def prepare(self, experiment: Experiment | None = None) -> Prepared:
         """Ready to run, or a variant of it with other settings."""
-        return prepare(experiment or self.experiment, self.federation, self.module)  # type: ignore[arg-type]
+        return prepare(experiment or self.experiment, self.federation, self.module)
 
     def with_method(self, method: Method | str) -> Request:
         """The same request with another method; settings that both have stay as they are."""

@@ -16,15 +16,16 @@ from uldp.runs.trained import TrainedModel
 from uldp.runtimes.result import Result, RoundReport
 
 if TYPE_CHECKING:
-    from torch import nn
+    from uldp.experiment.build import OwnModel
 
 
-def load(path: Path | str, model: nn.Module | None = None) -> Result:
+def load(path: Path | str, model: OwnModel | None = None) -> Result:
     """Read a finished run from its directory; nothing is trained, and no record is read.
 
     Args:
         path: The run directory, written by ``uldp run``, ``train(directory=...)`` or :meth:`Result.save`.
-        model: The module that was trained, where it was handed over in Python: it is given the trained parameters.
+        model: The module that was trained, or its factory, where it was handed over in Python. A copy is given the
+            trained parameters.
 
     Returns:
         The result. Its ``total`` counts the run among those of this process.

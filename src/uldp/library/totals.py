@@ -164,6 +164,8 @@ class GroupTotal:
     def _why_unbounded(self) -> list[str]:
         """Why a person's total is infinite."""
         of_people = [run for run in self.found["runs"] if run["unit"] != "client"]
+        if len({run["noise"] for run in self.found["runs"]}) > 1 and self.found["epsilon"] is None:
+            return ["(infinite: the noise of some runs was generated from their seeds)"]
         if any(run["epsilon"] is None or run["unit"] == "record" for run in of_people):
             return ["(infinite: a run without noise or guarantee, or one that protects records and not people)"]
         if of_people and self.found["clients"]:

@@ -132,7 +132,7 @@ class Group:
         return {
             "data": "; ".join(sorted({run.people.name for run in self.runs})),
             "runs": [run.to_json() for run in self.runs],
-            **_summed(self.runs, [run.spent for run in self.runs], delta, "user", whom),
+            **_summed(self.runs, self._spent(), delta, "user", whom),
             "clients": of_clients if clients else None,
             "doubts": sorted(self.doubts),
             "hashed": any(run.hashed for run in self.runs),
@@ -144,13 +144,14 @@ class Group:
         Beside secret noise, noise that the seed gives away is none. Where no run's is secret, it is what secret noise
         would have cost.
         """
-        some_secret = any(not run.simulated for run in self.runs)
-        together: Counter[Event] = Counter()
-        for run in self.runs:
-            given_away = run.simulated and some_secret and run.spent
-            together += Counter({NonPrivate(): 1}) if given_away else run.spent
+        together: Counter[Event] = sum(self._spent(), Counter())
         at = delta or min(run.experiment.privacy.delta for run in self.runs)
         return account(together, at).value if together else 0.0
+
+    def _spent(self) -> list[Counter[Event]]:
+        some_secret = any(not run.simulated for run in self.runs)
+        given_away: Counter[Event] = Counter({NonPrivate(): 1})
+        return [given_away if run.simulated and some_secret and run.spent else run.spent for run in self.runs]
 
     def joins(self, run: SpentRun) -> Together | None:
         """Why a run belongs here: by what is certain, if anything is; None if its people are in none of these runs."""

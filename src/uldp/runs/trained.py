@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,9 @@ from uldp.experiment.loading import load_federation
 from uldp.learners.torch import SlowTrainingWarning, TorchLearner
 from uldp.runs.directory import RunDirectory
 from uldp.vectors import Vector
+
+if TYPE_CHECKING:
+    from uldp.experiment.build import OwnModel
 
 Load = Callable[[RunDirectory], Experiment]
 PRIVACY: Final = ("guarantee", "unit", "noise", "epsilon", "delta")
@@ -102,11 +105,11 @@ class TrainedModel:
             schema = Schema.from_dict(directory.read_json("schema.json"), location="schema.json")
         return cls(directory, x, schema, load)
 
-    def learner(self, module: nn.Module | None = None) -> TorchLearner:
-        """The run's model (``module``, where it was handed over), without loading the data that it was trained on."""
-        return self.fitted(module).learner
+    def learner(self) -> TorchLearner:
+        """The run's model, without loading the data that it was trained on."""
+        return self.fitted().learner
 
-    def fitted(self, module: nn.Module | None = None) -> FittedModel:
+    def fitted(self, module: OwnModel | None = None) -> FittedModel:
         """The model with its preprocessing, ready to predict."""
         experiment, schema = self.load(self.directory), self.schema
         shape: tuple[int, ...]
