@@ -59,7 +59,7 @@ def test_ours_gives_the_weighted_sum():
     run = Run(TINY)
     run.setup()
     asked = m.UpdateRequest(1, m.pack(np.zeros(TINY.dimension)), b"")
-    total = from_residues(run.server.total({name: run.release(s, asked) for s, name in enumerate(run.plan.silos)}))
+    total = from_residues(run.server.total({name: run.update(s, asked) for s, name in enumerate(run.plan.silos)}))
     weights = weights_in_the_clear(run.plan.aggregation.ratios(run.plan.release), run.counts)
     expected = sum(w @ rows for w, rows in zip(weights, run.integers, strict=True))
     assert np.abs(total - expected).max() <= 1.5  # the dither rounds up or down
@@ -162,7 +162,7 @@ def test_packed_and_single_ciphertexts_give_the_same_weighted_sum():
         run.setup()
         asked = m.UpdateRequest(1, m.pack(np.zeros(TINY.dimension)), b"")
         totals.append(
-            from_residues(run.server.total({name: run.release(s, asked) for s, name in enumerate(run.silos)}))
+            from_residues(run.server.total({name: run.update(s, asked) for s, name in enumerate(run.silos)}))
         )
         assert (run.slots > 1) == (slots is None)
     assert np.abs(totals[0] - totals[1]).max() <= 3  # dithers

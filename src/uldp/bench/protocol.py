@@ -34,7 +34,6 @@ from uldp.bench.protocol_run import ROUND, SETUP, Phase, Run, Shape, Target, Tim
 from uldp.bench.published import PublishedProtocol, full_run, load_phe, sampled_run
 from uldp.crypto.masks import add_masks
 from uldp.limits import MAX_THREADS, check_whole
-from uldp.protocol import messages as m
 from uldp.rng import Secrets
 
 WHOLE_RUN: Final = 1000
@@ -287,9 +286,9 @@ def memory_growth(dimension: int, users: int) -> dict[str, float]:
     run = Run(Shape(dimension, users))
     with PeakMemory() as setup:
         run.setup()
-    request = m.UpdateRequest(1, m.pack(np.zeros(dimension)), b"")
+    request = run.update_request(1)
     with PeakMemory() as release:
-        vector = run.release(0, request)
+        vector = run.update(0, request)
     growth = {"growth_mb": release.growth_mb, "setup_growth_mb": setup.growth_mb}
     return {**growth, "update_mb": len(vector) / 2**20}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,15 +21,12 @@ from uldp.aggregation.paillier_server import PaillierServer
 from uldp.aggregation.paillier_silo import PaillierSilo
 from uldp.aggregation.ratios import PSEUDO_COUNT
 from uldp.bench.machine import Case
+from uldp.bench.parties import Parties, plan_of
 from uldp.crypto.paillier import PrivateKey
-from uldp.data.federation import IntArray
-from uldp.methods.uldp_avg import UldpAvg
-from uldp.privacy.releases import PublicFacts
 from uldp.protocol import messages as m
 from uldp.protocol.turns import RequestType
 from uldp.rng import Secrets, SecretStream, Streams
 from uldp.sessions.plan import Plan
-from uldp.sessions.silo import signing_key
 from uldp.vectors import Integers, Vector, clip_rows
 
 Times = dict[str, float]
@@ -113,32 +109,21 @@ class Shape:
         return replace(self, key_bits=QUICK_BITS, max_records=30, slots=1, target=None, repeats=1, check_memory=False)
 
 
-class Run:
+class Run(Parties[PaillierServer, PaillierSilo]):
     """An experiment of ours without network and training: the server's machine and the silos'."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         # Simulated: the keys protect nobody here, and all cases shall have the same.
         secrets = Secrets.simulated_from_seed(0)
-        self.plan = _plan(shape, secrets)
-        aggregation, streams = self.plan.aggregation, Streams.from_seed(0).child("bench", shape.name)
-        assert isinstance(aggregation, PaillierWeighting)
-        generator = streams.generator()
-        self.counts: IntArray = generator.integers(1, 11, (shape.silos, shape.users))
+        generator = Streams.from_seed(0).child("bench", shape.name).generator()
+        super().__init__(_plan(shape, secrets), generator.integers(1, 11, (shape.silos, shape.users)), secrets)
         raw = generator.standard_normal((shape.silos, shape.users, shape.dimension))
         self.rows: Vector = np.stack([clip_rows(rows, CLIP) for rows in raw])
         self.naive_noise: Integers = np.rint(
             generator.normal(0.0, self.plan.release.silo_noise_std, (shape.silos, shape.dimension))
         ).astype(np.int64)
         self._sizes: dict[tuple[str, str], list[int]] = {}
-        self._secrets = secrets.child("silos")
-        self.server: PaillierServer = aggregation.server(self.plan, secrets.child("server"))
-        self.silos: dict[str, PaillierSilo] = {
-            name: aggregation.silo(
-                self.plan, index, self.counts[index], self._secrets.child(index), signing_key(secrets, index)
-            )
-            for index, name in enumerate(self.plan.silos)
-        }
 
     @cached_property
     def integers(self) -> Integers:
@@ -191,9 +176,9 @@ class Run:
 
     def round(self, number: int) -> Times:
         """One round."""
-        request = m.UpdateRequest(number, m.pack(np.zeros(self.shape.dimension)), b"")
+        request = self.update_request(number)
         start = time.perf_counter()
-        vectors = {name: self.release(index, request) for index, name in enumerate(self.silos)}
+        vectors = {name: self.update(index, request) for index, name in enumerate(self.silos)}
         released = time.perf_counter()
         for name, vector in vectors.items():
             self.server.check_vector(name, vector)
@@ -204,19 +189,9 @@ class Run:
                 self._weigh(name, Phase.WEIGHTING, request, m.Update(number, vector, 0))
         return times
 
-    def release(self, index: int, body: m.UpdateRequest) -> bytes:
+    def update(self, index: int, request: m.UpdateRequest) -> bytes:
         """What silo ``index`` sends in a round."""
-        request = RoundRequest(body.round, hashlib.sha256(m.encode_body(body)).hexdigest(), body.weights)
-
-        def bound_secrets(purpose: str, further: Sequence[str]) -> Secrets:
-            return self._secrets.child(index, purpose, body.round, *further)
-
-        users = np.arange(self.shape.users)
-        side = self.silos[self.plan.silos[index]]
-        side.check_request(request)
-        accumulator = side.accumulator(None, request)
-        accumulator.add(users, self.rows[index])
-        return accumulator.release(bound_secrets).vector
+        return self.release(index, request, [(np.arange(self.shape.users), self.rows[index])]).vector
 
     def transfer(self, number: int) -> Times:
         """The oblivious transfer of one round for all users, where they are sampled in private: what the server takes,
@@ -271,7 +246,12 @@ class TimedKey(PrivateKey):
 def _plan(shape: Shape, secrets: Secrets) -> Plan:
     same = {key: getattr(shape, key) for key in ("key_bits", "slots", "max_records", "pseudo_count", "workers")}
     aggregation = PaillierWeighting(**same)
-    method = UldpAvg(
+    return plan_of(
+        aggregation,
+        shape.users,
+        shape.silos,
+        shape.dimension,
+        secrets,
         weighting="records",
         clip=CLIP,
         rounds=shape.rounds,
@@ -279,14 +259,3 @@ def _plan(shape: Shape, secrets: Secrets) -> Plan:
         sample_rate=1 / shape.choices if shape.choices else 1.0,
         sampling="private" if shape.choices else "open",
     )
-    plan = Plan(
-        digest=hashlib.sha256(b"bench protocol").hexdigest(),
-        method=method,
-        release=method.release(
-            PublicFacts(shape.users, shape.silos, shape.dimension, aggregation.rounding, residual=aggregation.residual)
-        ),
-        rounds=shape.rounds,
-        silos=tuple(f"silo-{index}" for index in range(shape.silos)),
-        aggregation=aggregation,
-    )
-    return plan.with_identities([signing_key(secrets, index).public for index in range(shape.silos)])
