@@ -294,14 +294,15 @@ def stopping_clearly(location: str) -> Iterator[None]:
     except Exception as error:
         raise RunError(
             f"stopped by an error that nobody foresaw ({located(error)}); please report it", location=location
-        ) from error
+        ) from None  # its text may quote records
 
 
 @contextmanager
 def foreign_exceptions(*authors: object, location: str) -> Iterator[None]:
     """An exception in a class that is not part of uldp becomes one sentence with its type and line.
 
-    Not its text: that may quote records. The exception itself is the cause of ours, for whoever debugs it in Python.
+    Not its text, which may quote records; Python does not print it below ours either. Whoever debugs the class finds it
+    in ``__context__``.
 
     >>> Own = type("Own", (), {"__module__": "my"})
     >>> with foreign_exceptions(Own(), location="method.silo"):
@@ -320,7 +321,7 @@ def foreign_exceptions(*authors: object, location: str) -> Iterator[None]:
         names = " or ".join(f"{kind.__module__}:{kind.__qualname__}" for kind in foreign)
         line = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(line.filename).name}, line {line.lineno}"
-        raise ModelError(f"{names} raised {type(error).__name__} ({where})", location=location) from error
+        raise ModelError(f"{names} raised {type(error).__name__} ({where})", location=location) from None
 
 
 @contextmanager

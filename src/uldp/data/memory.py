@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from uldp.caveats import Caveat, Severity
 from uldp.data.builtin import load_builtin
-from uldp.data.federation import Federation, IntArray, People, Records, SiloData, Task
+from uldp.data.federation import Federation, FloatArray, IntArray, People, Records, SiloData, Task
 from uldp.data.files import Table, read_table, table_name
 from uldp.data.ids import normalised_ids, read_ids
 from uldp.data.roster import HashedIds, Roster, UserIndex
@@ -149,9 +150,19 @@ def arrays_in_memory(
     )
 
 
+def feature_array(values: npt.ArrayLike, location: str) -> FloatArray:
+    """An array of numbers; what numpy says of others quotes them."""
+    # Beyond float32 is infinite, and refused as such.
+    with suppress(TypeError, ValueError, OverflowError), np.errstate(over="ignore"):
+        if not np.iscomplexobj(values):
+            return np.asarray(values, dtype=np.float32)
+    raise DataError("features and labels must be arrays of numbers", location=location)
+
+
 def _records(features: npt.ArrayLike, labels: npt.ArrayLike, task: Task, location: str) -> Records:
+    rows = feature_array(features, location)
     try:
-        rows, found = np.asarray(features, dtype=np.float32), np.asarray(labels, dtype=np.float64)
+        found = np.asarray(labels, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise DataError("features and labels must be arrays of numbers", location=location) from None
     if rows.ndim < 2 or found.ndim != 1 or len(rows) != len(found):

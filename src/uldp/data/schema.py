@@ -208,7 +208,10 @@ class Schema:
 
         frames = {name: read_table(frame, f"silo {name!r}") for name, frame in silos.items()}
         draft = draft_silos(frames, user, label, from_data=True)
-        schema = cls.from_dict({**draft.tree, "source": "data"}, label=label, user=user, location="schema")
+        try:
+            schema = cls.from_dict({**draft.tree, "source": "data"}, label=label, user=user, location="schema")
+        except ConfigError as error:  # its value would be one of the data
+            raise DataError(error.message.partition(", not ")[0], location=error.location) from None
         known = {name for name in schema.column_names() if all(_boolean(frame[name]) for frame in frames.values())}
         columns = [
             CategoryColumn(column.name, (False, True)) if column.name in known else column for column in schema.columns

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from uldp.data.federation import IntArray, Records, SiloData, Task
-from uldp.errors import ConfigError, ModelError, UldpError, require
+from uldp.errors import ConfigError, ModelError, UldpError, foreign_exceptions, require
 from uldp.learners import evaluation, metrics
 from uldp.learners.base import ClippedSums, LocalTraining, Rows, Vector
 from uldp.learners.checks import Shape, check_model, probe, runs_foreign_code
@@ -260,7 +260,8 @@ class TorchLearner:
     def evaluate(self, x: Vector, records: Records) -> Mapping[str, float]:
         if not len(records):
             return {}
-        outputs = self._outputs(x, records.features)
+        with foreign_exceptions(self._original, location="model"):
+            outputs = self._outputs(x, records.features)
         loss = self.training(tuple(records.features.shape[1:])).loss
         value = evaluation.mean_loss(loss.name, outputs, records.labels)
         return metrics.score(self._task, self._predictions(outputs), records.labels, value)
@@ -299,7 +300,8 @@ class TorchLearner:
         return np.stack([losses, np.abs(predictions - records.labels)], axis=1)
 
     def predict(self, x: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        return self._predictions(self._outputs(x, features))
+        with foreign_exceptions(self._original, location="model"):
+            return self._predictions(self._outputs(x, features))
 
     def _predictions(self, outputs: Vector) -> Vector:
         return evaluation.probabilities(outputs) if self._task.kind == "classification" else outputs[:, 0]

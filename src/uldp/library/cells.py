@@ -56,10 +56,10 @@ def without_cells(location: str) -> Iterator[None]:
             text = "Expected 2D array. Reshape your data: a row for each record, a column for each feature"
         elif not _WITHOUT_CELLS.match(text):
             text = f"cells are not finite numbers, or labels are of mixed types ({type(error).__name__})"
-    # Out here it has no context: the error behind it may quote a cell.
+    # The error behind it may quote a cell, so Python must not print that.
     if issubclass(raised, TypeError):
-        raise TypeError(f"{where}: {text}")
-    raise EstimatorError(text, location=where, value=value)
+        raise TypeError(f"{where}: {text}") from None
+    raise EstimatorError(text, location=where, value=value) from None
 
 
 def warn(text: str) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 from uldp.data.columns import ClassLabel
 from uldp.data.federation import FloatArray, Task
 from uldp.data.files import Table, read_table, table_name
+from uldp.data.memory import feature_array
 from uldp.data.schema import Schema
 from uldp.errors import DataError, RunError
 from uldp.experiment.build import build_learner
@@ -59,7 +60,7 @@ class FittedModel:
                     f"features of shape {data.shape[1:]}; the schema makes {len(self.schema.feature_names())} per row",
                     location="data",
                 )
-            features = data.astype(np.float32)
+            features = feature_array(data, "data")
         elif self.schema is None:
             raise DataError("trained without a table schema: give an array of features", location="data")
         else:
