@@ -161,9 +161,7 @@ def test_packed_and_single_ciphertexts_give_the_same_weighted_sum():
         run = Run(replace(TINY, pseudo_count=1, slots=slots))
         run.setup()
         asked = m.UpdateRequest(1, m.pack(np.zeros(TINY.dimension)), b"")
-        totals.append(
-            from_residues(run.server.total({name: run.update(s, asked) for s, name in enumerate(run.silos)}))
-        )
+        totals.append(from_residues(run.server.total({name: run.update(s, asked) for s, name in enumerate(run.silos)})))
         assert (run.slots > 1) == (slots is None)
     assert np.abs(totals[0] - totals[1]).max() <= 3  # dithers
 
