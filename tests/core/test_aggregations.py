@@ -108,10 +108,11 @@ def test_any_number_of_silos(aggregation, silos):
     assert np.allclose(*models, atol=1e-5)
 
 
+@pytest.mark.parametrize("aggregation", ["lattice", "paillier"])
 @pytest.mark.parametrize("name", [name for name in METHODS if not fits("paillier", name)])
-def test_paillier_refuses_methods_that_do_not_weigh_single_users(name):
+def test_methods_that_do_not_weigh_single_users_are_refused_where_weights_are_hidden(name, aggregation):
     with pytest.raises(ConfigError, match="masked"):
-        make_plan(build(name), small_federation(), aggregation="paillier")
+        make_plan(build(name), small_federation(), aggregation=aggregation)
 
 
 def test_paillier_refuses_weights_that_do_not_fit_its_key():

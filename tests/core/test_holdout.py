@@ -18,7 +18,7 @@ from uldp.sessions.silo import Owner
 
 DIGEST = "d" * 64
 METHOD = build("uldp-avg-w", rounds=2, noise_multiplier=5.0)
-AGGREGATIONS = ("plain", "masked", "paillier")
+AGGREGATIONS = ("plain", "masked", "lattice", "paillier")
 
 
 def federation(users=80, records=200, fraction=0.4, **fields):

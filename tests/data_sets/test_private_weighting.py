@@ -6,8 +6,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from tests.data_sets.small_files import REAL
+from tests.protocol.test_lattice import inject_noise
 from tests.support import collect_round, set_model, step, with_paillier_weights
 
+from uldp.aggregation.lattice_lookup import ERROR_BOUND, WEIGHT_BITS
 from uldp.experiment.build import prepare
 from uldp.experiment.config import Experiment
 from uldp.experiment.presets import preset
@@ -111,6 +113,39 @@ def test_ten_users_a_few_rounds(dataset):
 @pytest.mark.parametrize("users", [10, 100])
 def test_all_rounds(dataset, users):
     compare(dataset, users, 50)
+
+
+def compare_lattice(dataset, users, rounds, monkeypatch):
+    """lattice and plain from the same model with the same noise, nobody capped: within the stated decoding bound."""
+    pair = [prepared(dataset, users, name, rounds) for name in ("lattice", "plain")]
+    federation = pair[0].federation
+    assert federation.counts().max() <= 2000 // len(federation.silos)
+    (server, silos), (plain, others) = (sessions(ready) for ready in pair)
+    # Truncation before and after weighting, errors against a weight of 1, and rounding; in units of 2^-24 clips.
+    bound = users * (2 + 2 * ERROR_BOUND * 2000 / 2.0 ** (WEIGHT_BITS - 24)) + 2
+    worst = 0
+    for number in range(rounds):
+        set_model(plain, server.model)
+        totals = []
+        for session, parties in ((server, silos), (plain, others)):
+            with monkeypatch.context() as patched:
+                inject_noise(patched, seed=number)
+                totals.append(collect_round(session, parties))
+        worst = max(worst, int(np.abs(totals[0] - totals[1]).max()))
+        for session in (server, plain):
+            session.advance()
+    assert server.round == rounds and 0 < worst <= bound
+
+
+@pytest.mark.parametrize("dataset", ["heart-disease", "tcga-brca"])
+def test_lattice_is_plain_up_to_the_stated_bound(dataset, monkeypatch):
+    compare_lattice(dataset, 10, 3, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataset", ["heart-disease", "tcga-brca"])
+def test_lattice_is_plain_in_all_rounds(dataset, monkeypatch):
+    compare_lattice(dataset, 100, 50, monkeypatch)
 
 
 def test_the_loop_above_is_the_sessions_own():

@@ -17,7 +17,7 @@ from uldp.rng import Secrets
 from uldp.sessions.server import Stage
 
 SECRETS = Secrets.from_key(b"s" * 32)
-KINDS = ["plain", "masked"]
+KINDS = ["plain", "masked", "lattice"]
 GONE = "silo-1"
 
 
@@ -60,7 +60,7 @@ def finish_round(server):
     return entry
 
 
-@pytest.mark.parametrize("aggregation", KINDS)
+@pytest.mark.parametrize("aggregation", KINDS[:2])  # whose sums are residues
 def test_the_total_of_a_repeated_round_is_that_of_the_silos_that_are_there(aggregation):
     server, silos = in_round(aggregation)
     attempt(server, silos, without=[GONE])

@@ -17,12 +17,19 @@ from uldp.sessions.shuffler import Shuffler
 from uldp.sessions.silo import Owner, ReleaseGuard, SiloSession, signing_key
 
 _KEY: Final = {"name": "paillier", "key_bits": 512, "slots": 1, "max_records": 30}
+_LATTICE: Final = {"name": "lattice", "max_records": 30}
 _AVG: Final = {"name": "uldp-avg-w"}
 CASES: Final[Mapping[str, Mapping[str, Any]]] = {
     "plain, no guarantee": {"method": {"name": "fedavg"}, "privacy": {}, "aggregation": {"name": "plain"}},
     "plain, silos picked": {"method": {"name": "central-sub-dp", "fraction": 0.7}, "aggregation": {"name": "plain"}},
     "masked, weights": {"method": _AVG, "run": {"evaluate_silos": True}, "data": {"holdout": 0.3}},
     "masked, sampled": {"method": {"name": "uldp-avg", "sample_rate": 0.5}, "aggregation": {"min_silos": 2}},
+    "lattice": {"method": _AVG, "aggregation": _LATTICE},
+    "lattice, sampled": {"method": {**_AVG, "sample_rate": 0.5}, "aggregation": {**_LATTICE, "min_silos": 2}},
+    "lattice, private sampling": {
+        "method": {**_AVG, "sample_rate": 0.5, "sampling": "private"},
+        "aggregation": _LATTICE,
+    },
     "paillier": {"method": _AVG, "aggregation": _KEY},
     "paillier, sampled": {"method": {**_AVG, "sample_rate": 0.5}, "aggregation": _KEY},
     "private sampling": {"method": {**_AVG, "sample_rate": 0.5, "sampling": "private"}, "aggregation": _KEY},

@@ -1,13 +1,21 @@
 """``lattice`` gives the total of ``plain``, up to what the ciphertexts' errors may add."""
 
+import msgspec
 import numpy as np
 import pytest
 from tests.core.test_sessions import build
-from tests.support import make_sessions, small_federation
+from tests.support import decode, drive, make_sessions, small_federation
 
-from uldp.aggregation import lattice_ring
+from uldp.aggregation import lattice_ring, lookup_aggregation
+from uldp.aggregation.base import largest_total
+from uldp.aggregation.key_agreement import KeyRequest, SiloKeys
 from uldp.aggregation.lattice_lookup import ERROR_BOUND, WEIGHT_BITS
-from uldp.privacy.releases import sums
+from uldp.aggregation.lattice_messages import LookUp, RingKey, RingWeights
+from uldp.crypto.ring import MODULUS, PRIMES
+from uldp.errors import ConfigError, MessageRefused, RunError
+from uldp.privacy.releases import PublicFacts, sums
+from uldp.protocol import messages as m
+from uldp.sessions.server import Stage
 
 
 def inject_noise(monkeypatch, seed=0, scale=2.0**22):
@@ -47,3 +55,233 @@ def test_the_total_is_that_of_plain_up_to_the_stated_bound(monkeypatch, name, di
     totals = [first_total(monkeypatch, kind, method, federation) for kind in ("lattice", "plain")]
     assert np.abs(totals[0] - totals[1]).max() <= error_bound(5)
     assert np.abs(totals[1]).max() > 2**20
+
+
+# --- what does not fit ------------------------------------------------------------------------------------------------
+
+
+def refused(**changed):
+    settings = {key: changed.pop(key) for key in ("noise_multiplier", "weighting") if key in changed}
+    kind = lookup_aggregation("lattice")(**{key: changed.pop(key) for key in ("max_records",) if key in changed})
+    facts = PublicFacts(**{"users": 100, "silos": 3, "dimension": 10, **changed})
+    release = build("uldp-avg-w", **{"noise_multiplier": 5.0, **settings}).release(facts)
+    kind.check(release, 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"silos": 1}, r"data\.silos: lattice takes at least 2 silos: .* take aggregation\.name = 'masked'"),
+        ({"users": 2**14 + 1}, r"data\.users: lattice takes from 1 to 16,384 users"),
+        ({"dimension": 2**23 + 1}, r"model: lattice takes from 1 to 8,388,608 parameters"),
+        ({"noise_multiplier": 0.0099}, r"privacy\.noise_multiplier: at least 0\.01"),
+        ({"noise_multiplier": 0.0}, r"privacy\.noise_multiplier: at least 0\.01"),
+        ({"noise_multiplier": 1e5}, r"privacy\.noise_multiplier: this noise does not fit"),
+        ({"max_records": 2}, r"aggregation\.max_records: at least the number of silos \(3\)"),
+        ({"max_records": 20_001}, r"aggregation\.max_records: a whole number from 1 to 20,000"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence_with_the_alternative(changed, says):
+    with pytest.raises(ConfigError, match=says):
+        refused(**changed)
+
+
+def test_the_edge_of_the_range_is_exact_and_just_beyond_it_is_refused():
+    """All users pull one way as far as they may, and noise lies at forty deviations: nothing wraps around."""
+    refused(users=2**14, noise_multiplier=1000.0)  # is not
+    release = build("uldp-avg-w", noise_multiplier=1000.0).release(PublicFacts(2**14, 3, 10))
+    largest = int(largest_total(release)) << WEIGHT_BITS
+    assert largest < MODULUS // 2 < 64 * largest
+    for total in (largest, -largest):
+        phase = np.stack([np.full(3, total % prime, dtype=np.uint64) for prime in PRIMES])
+        assert (lattice_ring.decoded(phase, 0) == total >> WEIGHT_BITS).all()
+
+
+@pytest.mark.parametrize("silos", [2, 3, 16])
+def test_the_dithers_mean_is_taken_off(silos):
+    dithers = sum(((1 << lattice_ring.DITHER_BITS) - 1) / 2 for _ in range(silos))
+    for units in (0, 5, -7):
+        total = (units << WEIGHT_BITS) + int(dithers)
+        phase = np.stack([np.full(1, total % prime, dtype=np.uint64) for prime in PRIMES])
+        assert lattice_ring.decoded(phase, silos).tolist() == [units]
+
+
+def test_costs_are_what_is_sent():
+    method = build("uldp-avg-w", rounds=1)
+    federation = small_federation(users=5, dimension=4097, records=12)
+    server, silos = make_sessions(method, federation, aggregation="lattice")
+    costs = server.plan.aggregation.costs(server.plan.release, 1)
+    sizes = {}
+    while server.requests() and server._sum is None:
+        for name, request in server.requests().items():
+            reply = silos[name].reply(request)
+            assert max(len(request), len(reply)) <= server.plan.message_limit
+            sizes.setdefault(type(server._turn.request).__name__, []).append((len(request), len(reply)))
+            server.receive(name, reply)
+        server.collect()
+    (request, update), *_ = sizes["UpdateRequest"]
+    assert update == pytest.approx(costs["update_bytes"], rel=0.01)
+    assert request == pytest.approx(costs["request_bytes"], rel=0.03)
+    setup = max(sum(one[0] + one[1] for one in sizes[kind]) / 3 for kind in ("RingWeights",))
+    assert setup == pytest.approx(5 * 49152, rel=0.01)
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def step(server, silos):
+    for name, request in server.requests().items():
+        server.receive(name, silos[name].reply(request))
+    server.collect()
+
+
+def at(request, **settings):
+    """A federation of which silos are about to get ``request``."""
+    method = build("uldp-avg-w", **{"rounds": 2, **settings})
+    server, silos = make_sessions(method, small_federation(users=5, dimension=5), aggregation="lattice")
+    while not isinstance(read(server.requests()["silo-1"]), request):
+        step(server, silos)
+    return server, silos
+
+
+def read(data, silo="silo-1"):
+    return decode(data, experiment="d" * 64, silo=silo, limit=10**9)
+
+
+def above(data, at=0):
+    """The residue at this place as the largest number of six bytes, which is not below its prime."""
+    return data[:at] + b"\xff" * 6 + data[at + 6 :]
+
+
+REQUESTS = {
+    "a short server key": (KeyRequest, lambda body: {"modulus": body.modulus[:-1]}, "a server's key of 31 bytes"),
+    "a server key of low order": (KeyRequest, lambda body: {"modulus": bytes(32)}, "low order"),
+    "a ring key beyond its prime": (RingKey, lambda body: {"public": above(body.public)}, "not below its prime"),
+    "a ring key of one limb": (RingKey, lambda body: {"public": body.public[: 6 * 4096]}, "bytes of residues"),
+    "somebody else's seed": (RingKey, lambda body: {"sealed": body.sealed[::-1]}, "sealed message was changed"),
+    "changed tables": (LookUp, lambda body: {"tables": body.tables[::-1]}, "sealed message was changed"),
+    "changed indices": (LookUp, lambda body: {"indices": body.indices[:-1]}, "sealed message was changed"),
+    "a weight beyond its prime": (
+        RingWeights,
+        lambda body: {"weights": above(body.weights, 32)},
+        "not below its prime",
+    ),
+    "weights of four users": (RingWeights, lambda body: {"weights": body.weights[:-49152]}, "weights of 5 users take"),
+    "weights in an update": (m.UpdateRequest, lambda body: {"weights": b"x" * 100}, "come once at setup"),
+}
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_a_silo_refuses_what_is_malformed_and_changes_nothing(case):
+    kind, changed, says = REQUESTS[case]
+    server, silos = at(kind)
+    silo = silos["silo-1"]
+    good = server.requests()["silo-1"]
+    body = read(good)
+    bad = m.encode("d" * 64, "silo-1", msgspec.structs.replace(body, **changed(body)))
+    before = silo.save()
+    if case != "a server key of low order":
+        with pytest.raises(MessageRefused, match=says):
+            silo.reply(bad)
+        assert silo.save() == before
+        silo.reply(good)
+    else:  # it is used when the silos' keys are there
+        silo.reply(bad)
+        with pytest.raises(MessageRefused, match=says):
+            silo.side._pairwise.with_server(bytes(32))
+
+
+RESPONSES = {
+    "an index beyond the table": (RingKey, lambda body: {"counts": b"\xff" * 4 + body.counts[4:]}, "outside the table"),
+    "counts of four users": (RingKey, lambda body: {"counts": body.counts[4:]}, "5 indices"),
+    "short tables": (RingKey, lambda body: {"tables": body.tables[12:]}, "sealed tables of"),
+    "changed entries": (LookUp, lambda body: {"entries": body.entries[::-1]}, "sealed message was changed"),
+    "a residue beyond its prime": (m.UpdateRequest, lambda body: {"vector": above(body.vector)}, "not below its prime"),
+    "a coefficient beyond d": (
+        m.UpdateRequest,
+        lambda body: {"vector": body.vector + bytes(12)},
+        "5 coefficients and 1",
+    ),
+    "no second component": (m.UpdateRequest, lambda body: {"vector": body.vector[:60]}, "5 coefficients and 1 blocks"),
+    "another round": (m.UpdateRequest, lambda body: {"round": 2}, "answered for round 2"),
+}
+
+
+@pytest.mark.parametrize("case", RESPONSES)
+def test_the_server_refuses_what_is_malformed_and_charges_nothing(case):
+    kind, changed, says = RESPONSES[case]
+    server, silos = at(kind)
+    requests = server.requests()
+    body = read(silos["silo-1"].reply(requests["silo-1"]))
+    with pytest.raises(MessageRefused, match=says):
+        server.receive("silo-1", m.encode("d" * 64, "silo-1", msgspec.structs.replace(body, **changed(body))))
+    assert server.ledger.entries == ()
+    drive(server, silos)
+    assert server.round == 2
+
+
+@pytest.mark.parametrize("case", ["low order", "a silo's own", "another silo's"])
+def test_keys_that_are_no_agreement_are_refused(case):
+    server, silos = at(SiloKeys)
+    keys = read(server.requests()["silo-1"])
+    silo = silos["silo-1"].side
+    silo._server_public = {"low order": bytes(32), "a silo's own": keys.publics[1], "another silo's": keys.publics[0]}[
+        case
+    ]
+    with pytest.raises(MessageRefused):
+        silo.respond(keys)
+
+
+@pytest.mark.parametrize("sampling", ["open", "private"])
+def test_ciphertexts_of_another_round_are_refused_or_open_nothing(sampling):
+    """Weights of round 1 under round 2's blinds are uniform: the total is out of range, and nothing is charged."""
+    server, silos = at(m.UpdateRequest, sample_rate=0.5, sampling=sampling)
+    old = read(server.requests()["silo-1"]).weights
+    step(server, silos)
+    server.charge()
+    server.advance()
+    while not isinstance(read(server.requests()["silo-1"]), m.UpdateRequest):
+        step(server, silos)
+    replies = {}
+    for name, request in server.requests().items():
+        body = msgspec.structs.replace(read(request, name), weights=old)
+        replies[name] = lambda name=name, body=body: silos[name].reply(m.encode("d" * 64, name, body))
+    if sampling == "private":
+        with pytest.raises(MessageRefused, match="sealed message was changed"):
+            replies["silo-0"]()
+        return
+    for name, reply in replies.items():
+        server.receive(name, reply())
+    with pytest.raises(MessageRefused, match="do not add up"):
+        server.collect()
+    assert len(server.ledger.entries) == 1
+
+
+def test_a_sampled_round_is_repeated_with_its_sample_and_without_a_silo():
+    method = build("uldp-avg-w", rounds=2, sample_rate=0.5, dropout_tolerance=1)
+    server, silos = make_sessions(method, small_federation(silos=4), aggregation="lattice")
+    while server.requests() and server.stage is not Stage.ROUND:
+        step(server, silos)
+    first = {name: silos[name].reply(request) for name, request in server.requests().items() if name != "silo-2"}
+    weights = read(server.requests()["silo-1"]).weights
+    server.exclude(["silo-2"])
+    again = read(server.requests()["silo-1"])
+    assert again.weights == weights and again.present
+    for name, request in server.requests().items():
+        reply = silos[name].reply(request)
+        assert reply != first[name]
+        server.receive(name, reply)
+    server.collect()
+    server.charge()
+    server.advance()
+    drive(server, silos)  # the silo that was missing takes the next round
+    assert server.round == 2 and server.heard == (3, 4)
+
+
+def test_a_silo_that_is_missing_from_a_transfer_cannot_be_left_out():
+    method = build("uldp-avg-w", rounds=2, sample_rate=0.5, dropout_tolerance=1)
+    server, silos = make_sessions(method, small_federation(silos=4), aggregation="lattice")
+    while server.requests() and server.stage is not Stage.PREPARATION:
+        step(server, silos)
+    with pytest.raises(RunError, match="cannot go on without a silo"):
+        server.exclude(["silo-2"])
