@@ -12,7 +12,7 @@ from uldp.errors import ConfigError, MessageRefused
 from uldp.privacy.sentences import MIN_HOLDOUT_PEOPLE
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, Streams
-from uldp.sessions.holdout import MAX_VALUE, UNITS, holdout_means, holdout_sums
+from uldp.sessions.holdout import MAX_VALUE, SCALE, holdout_means, holdout_sums
 from uldp.sessions.server import Stage
 from uldp.sessions.silo import Owner
 
@@ -88,8 +88,8 @@ def test_the_metrics_are_those_of_all_hold_out_records_together(aggregation):
     labels = np.concatenate([silo.labels for silo in data.holdout])
     values = TinyLearner(4).measured(server.model, Records(features, labels)).mean(axis=0)
     assert server.metrics["holdout_records"] == len(labels)
-    assert server.metrics["holdout_loss"] == pytest.approx(values[0], abs=2 / UNITS)
-    assert server.metrics["holdout_mae"] == pytest.approx(3 * values[1], abs=6 / UNITS)
+    assert server.metrics["holdout_loss"] == pytest.approx(values[0], abs=2 / SCALE)
+    assert server.metrics["holdout_mae"] == pytest.approx(3 * values[1], abs=6 / SCALE)
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS[1:])
@@ -143,8 +143,8 @@ def test_a_value_that_is_no_number_counts_as_the_largest():
             return values
 
     sums = holdout_sums(np.zeros(4), federation().holdout[0], Broken(4), TinyLearner.measures)
-    assert sums[0] == MAX_VALUE * UNITS
-    assert sums[1] == 2 * MAX_VALUE * UNITS
+    assert sums[0] == MAX_VALUE * SCALE
+    assert sums[1] == 2 * MAX_VALUE * SCALE
 
 
 @pytest.mark.parametrize("total", [[-1, 0, 5], [0, 0, -5], [1, 0, 0], [2**62, 0, 2**10], [0, 0, 2**40]])

@@ -22,7 +22,7 @@ def test_mutated_messages_are_refused_and_change_nothing():
     report = fuzz.run_fuzz(3_000, seed=1)
     assert findings(report) == []
     for case in report["cases"]:
-        assert case["refused"] > 100 and case["refused"] + case["taken"] + case["failed"] >= report["places"] / 10
+        assert case["refused"] > 40 and case["refused"] + case["taken"] + case["failed"] >= report["places"] / 10
     assert sum(case["refused"] + case["taken"] for case in report["cases"]) <= 3_000
     assert sum(case["taken"] for case in report["cases"]) > 10
 
