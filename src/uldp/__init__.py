@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from uldp.library.totals import Total, total
     from uldp.library.tracking import MlflowTracker, TensorBoardTracker
     from uldp.library.training import resume, train
+    from uldp.library.tuning import tune
     from uldp.methods.base import Method, State
     from uldp.methods.uldp_avg import UldpAvg
     from uldp.methods.user_sum import UserSum
@@ -84,6 +85,7 @@ _HOMES = {
     "resume": "uldp.library.training",
     "total": "uldp.library.totals",
     "train": "uldp.library.training",
+    "tune": "uldp.library.tuning",
 }
 
 __all__ = [
@@ -131,6 +133,7 @@ __all__ = [
     "resume",
     "total",
     "train",
+    "tune",
 ]
 
 

@@ -59,6 +59,7 @@ PUBLIC = [
     "resume",
     "total",
     "train",
+    "tune",
 ]
 
 

@@ -31,6 +31,7 @@ from uldp.cli.rehearse import rehearse
 from uldp.cli.run import resume, run
 from uldp.cli.serve import serve
 from uldp.cli.total import total
+from uldp.cli.tune import tune
 from uldp.errors import ConfigError
 
 
@@ -69,7 +70,7 @@ app = typer.Typer(
 )
 GROUPS: Final = {
     "Start": (demo, new, methods, datasets),
-    "Train": (plan, run, resume, compare, predict, export),
+    "Train": (plan, tune, run, resume, compare, predict, export),
     "Check": (statement, epsilon, sigma, total),
     "Deploy": (doctor, serve, join, leave, rehearse),
     "Research": (local, published),

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from uldp.cli import options as opt
 from uldp.cli.output import print_json, print_table, reporting, say
+
+if TYPE_CHECKING:
+    from uldp.bench.utility_claims import Row
 
 bench = typer.Typer(help="Run benchmarks.", no_args_is_help=True)
 
@@ -36,7 +41,7 @@ def protocol(
     from uldp.bench.protocol import run_cases
 
     cases = run_cases(case or None, quick=quick, workers=workers, say=say)
-    _print(cases, as_json, _print_rounds, _print_setups, _print_lattice, _print_sizes)
+    _print(cases, as_json, _print_rounds, _print_setups, _print_sizes)
 
 
 @bench.command()
@@ -58,6 +63,52 @@ def transport(
     from uldp.bench.transport import run_cases
 
     _print(run_cases(exchanges, say=say), as_json, _print_transports)
+
+
+@bench.command()
+@reporting
+def utility(
+    out: Annotated[Path, typer.Option(help="Folder for results and picture; what is in it is not computed again.")] = (
+        Path("utility")
+    ),
+    case: opt.Case = [],  # noqa: B006
+    quick: Annotated[bool, typer.Option("--quick", help="A few small sets, one seed, one epsilon.")] = False,
+    workers: Annotated[int, typer.Option(help="Number of processes.")] = 1,
+    as_json: opt.Json = False,
+) -> None:
+    """Measure models trained without tuning against base rates, pooled models and other settings."""
+    from uldp.bench.utility import run_all
+    from uldp.bench.utility_claims import LINES, claims, divergence, rows
+    from uldp.limits import MAX_THREADS, check_whole
+    from uldp.reports.figures import utility_figure
+
+    check_whole(workers, 1, MAX_THREADS, "--workers")
+    outcomes = run_all(out, case or None, quick=quick, workers=workers, say=say)
+    table = rows(outcomes)
+    judged = [*claims(table), divergence(outcomes)]
+    picture = utility_figure([asdict(row) for row in table], LINES, out / "utility.png") if table else None
+    if as_json:
+        print_json({"rows": [asdict(row) for row in table], "claims": [asdict(claim) for claim in judged]})
+        return
+    _print_skills(table)
+    print_table(("claim", "verdict", "measured"), [(claim.text, claim.verdict, claim.detail) for claim in judged])
+    if picture is not None:
+        typer.echo(f"picture: {picture}")
+
+
+def _print_skills(table: Sequence[Row]) -> None:
+    from uldp.bench.utility_claims import COLUMNS
+
+    shown = [
+        (row.dataset, f"{row.epsilon:g}", f"{row.rho:.3f}", *(_skill(row.skills.get(name)) for name in COLUMNS))
+        for row in table
+    ]
+    print_table(("set", "epsilon", "rho", *COLUMNS), shown, title="Skill (1 - loss / loss of the base rate), or R2")
+
+
+def _skill(value: float | None) -> str:
+    """Two digits; what is far below guessing is so however far."""
+    return "" if value is None else f"{value:.2f}" if value > -10 else "< -10"
 
 
 def _print(cases: Cases, as_json: bool, *tables: Callable[[Cases], None]) -> None:
@@ -149,28 +200,6 @@ def _print_setups(cases: Cases) -> None:
     names = _phase_names(cases, lambda phase: phase["when"] == "setup")
     if rows:
         print_table(("case", *names, "ours"), rows, title="The setup, once (ours / baseline where it has the phase)")
-
-
-def _print_lattice(cases: Cases) -> None:
-    rows = [
-        (
-            item["name"],
-            *(_seconds(item[part]) for part in ("silo", "server", "masked")),
-            *("~" + _seconds(item[part]) for part in ("baseline", "simple")),
-            f"{_seconds(item['setup_silo'])} / {_seconds(item['setup_server'])}",
-            f"{item['update_bytes']:,}",
-            f"{item['setup_to_silo']:,} / {item['setup_from_silo']:,}",
-            f"{item['memory_mb']:,.0f} / {item['server_memory_mb']:,.0f} MB",
-        )
-        for item in cases
-        if item.get("kind") == "lattice"
-    ]
-    headers = (
-        "case", "a silo", "server", "masked", "paillier", "simple code", "setup: silo / server", "bytes of an update",
-        "bytes of the setup: to / from a silo", "memory: silo / server",
-    )  # fmt: skip
-    if rows:
-        print_table(headers, rows, title="lattice: a round, the setup, bytes and memory")
 
 
 def _print_sizes(cases: Cases) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uldp.data.federation import IntArray, LabelArray, Task
-from uldp.elementary import mean
+from uldp.elementary import log, mean
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,6 +34,22 @@ def score(task: Task, predictions: Floats, labels: LabelArray, loss: float) -> d
         metrics["r2"] = r_squared(errors, labels.astype(np.float64))
         metrics["mae"] = mean(np.abs(errors)) * abs(task.label_scale)
     return {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
+
+
+def base_loss(task: Task, known: LabelArray, labels: LabelArray) -> float:
+    """The loss on ``labels`` of who has seen the labels ``known`` only, and predicts their shares or their mean.
+
+    A class that was not seen counts as half a record.
+
+    >>> base_loss(Task(0), np.array([1.0, 3.0], np.float32), np.array([2.0, 4.0], np.float32))
+    2.0
+    """
+    if task.kind == "regression":
+        errors = labels.astype(np.float64) - mean(known.astype(np.float64))
+        return mean(errors * errors)
+    counts = np.bincount(known.astype(np.int64), minlength=task.classes)
+    shares = np.maximum(counts, 0.5) / len(known)
+    return -mean(log(shares)[labels.astype(np.int64)])
 
 
 def roc_auc(chances: Floats, classes: IntArray) -> float | None:

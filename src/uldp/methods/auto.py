@@ -10,7 +10,7 @@ gives it, and a plan holds that one. Its guarantee is that of :class:`uldp.priva
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from uldp.methods.base import Method, State, not_a_setting
@@ -27,43 +27,39 @@ class Auto(Method):
     Args:
         rounds: T.
         server_lr: The server's steps relative to the ordinary ones.
-        participation_groups: In how many groups people take turns; 1 for everybody in every round.
 
     Raises:
         ConfigError: A value outside its range.
 
     Example:
-        >>> few, many = (PublicFacts(users=n, silos=5, dimension=10) for n in (50, 5000))
-        >>> [round(Auto(noise_multiplier=20.0).for_facts(facts).clip, 2) for facts in (few, many)]
-        [0.16, 2.0]
+        >>> facts = PublicFacts(users=100, silos=5, dimension=10, task="regression", feature_norm=1.0)
+        >>> Auto(noise_multiplier=20.0).for_facts(facts).clip
+        0.05
     """
 
     rounds: int = RECIPE.rounds
     server_lr: float = 1.0
-    participation_groups: int = 1
     recipe: Recipe = not_a_setting(RECIPE)  # noqa: RUF009
 
-    summary: ClassVar[str] = "ULDP-AVG by records; clip and steps from people, parameters, noise and task"
+    summary: ClassVar[str] = "ULDP-AVG by records; steps from people, parameters, noise and task"
     paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithm 3, with a server of our own"
 
     neutral_start: ClassVar[bool] = True
 
     def for_facts(self, facts: PublicFacts) -> UldpAvg:
         wanted = self.recipe.task(facts)
-        method = UldpAvg(
+        return UldpAvg(
             rounds=self.rounds,
             noise_multiplier=self.noise_multiplier,
             dropout_tolerance=self.dropout_tolerance,
             weighting="records",
             server_optimizer="auto",
             server_lr=self.server_lr,
-            participation_groups=self.participation_groups,
             local_epochs=self.recipe.local_epochs,
             local_lr=wanted.bounded_lr(facts),
+            clip=wanted.clip_at(facts),
             recipe=self.recipe,
         )
-        rho = method.release(facts).noise_to_signal(self.rounds)  # whatever the clip
-        return replace(method, clip=wanted.clip_at(rho, facts))
 
     def release(self, facts: PublicFacts) -> GaussianSum:
         return self.for_facts(facts).release(facts)

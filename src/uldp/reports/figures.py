@@ -165,6 +165,39 @@ def _silo_bars(axes: Any, card: Mapping[str, Any]) -> None:
         axes.legend(frameon=False, fontsize="small", ncols=5 if len(parts) > 6 else 3, **below)
 
 
+def utility_figure(rows: Sequence[Mapping[str, Any]], lines: Sequence[str], path: Path) -> Path:
+    """Skill against epsilon: a panel for each data set, a line for each way to train.
+
+    A row has ``dataset``, ``epsilon``, ``rho`` and ``skills`` by the names in ``lines``. What does not depend on
+    epsilon is the same in all rows of a set, and drawn as a dashed line.
+    """
+    sets = list(dict.fromkeys(str(row["dataset"]) for row in rows))
+    columns = min(4, len(sets))
+    height = math.ceil(len(sets) / columns)
+    figure, grid = _panels((3.1 * columns, 2.5 * height + 0.5), height, columns, squeeze=False, sharey=True)
+    for axes, name in zip(grid.flat, sets, strict=False):
+        own = [row for row in rows if row["dataset"] == name]
+        epsilons = [row["epsilon"] for row in own]
+        for line, colour in zip(lines, cycle(_METHOD_COLOURS)):
+            values = [row["skills"].get(line, math.nan) for row in own]
+            flat = len(set(values)) == 1
+            axes.plot(epsilons, values, "--" if flat else "-", marker="" if flat else "o", color=colour, label=line)
+        axes.axhline(0.0, color="#999999", linewidth=0.8)
+        axes.set_xscale("log")
+        axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+        axes.minorticks_off()
+        axes.set_title(f"{name} (rho {own[0]['rho']:.2g} to {own[-1]['rho']:.2g})", fontsize="small")
+        axes.set_ylim(-0.3, 1.0)  # what lies below is no better than a coin, however far
+    for axes in list(grid.flat)[len(sets) :]:
+        axes.set_axis_off()
+    figure.supxlabel("epsilon")
+    figure.supylabel("skill, or R2")
+    figure.legend(
+        *grid.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(lines), frameon=False
+    )
+    return save_figure(figure, path)
+
+
 def check_picture(path: Path) -> None:
     """Refuse a location or an extension for which no picture can be written, before anything is computed for it."""
     from matplotlib.backend_bases import FigureCanvasBase

@@ -1,0 +1,164 @@
+"""``uldp.tune``: reads no table, keeps the rest of a file, and says that it costs nothing."""
+
+import tomllib
+
+import pandas
+import pytest
+from typer.testing import CliRunner
+
+import uldp
+from uldp import ConfigError, Experiment
+from uldp.cli.app import app
+from uldp.data.sets.base import PooledDataset
+from uldp.data.synthetic_tables import TableShape, draw_federation
+from uldp.library import tuning
+from uldp.library.synthetic_runs import PublicShape, synthetic_plan, synthetic_skill
+from uldp.library.tuning import write_method
+from uldp.rng import Streams
+
+FILE = """\
+# Two hospitals.
+[data]
+silos = ["north.csv", "south.csv"]   # not here at all
+user = "id"
+label = "ill"
+users = 400
+people = 40
+test_fraction = 0.2
+[data.schema.label]
+kind = "class"
+classes = [0, 1]
+[data.schema.columns.age]
+kind = "number"
+range = [0, 110]   # agreed in May
+[data.schema.columns.sex]
+kind = "category"
+categories = ["f", "m"]
+
+[method]
+name = "auto"   # see `uldp methods`
+
+[privacy]
+epsilon = 3.0   # our budget
+"""
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr(tuning, "ROUNDS", (20,))
+    monkeypatch.setattr(tuning, "STAGES", ((1, 2), (2, 1)))
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "experiment.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_nothing_is_read_but_the_file(file, few, monkeypatch):
+    def opened(*_, **__):
+        raise AssertionError("a table was opened")
+
+    monkeypatch.setattr(pandas, "read_csv", opened)
+    monkeypatch.setattr(pandas, "read_parquet", opened)
+    monkeypatch.setattr(PooledDataset, "load", opened)
+    found = uldp.tune(file)
+    assert "no table was opened" in found.summary() and "costs" not in found.summary()
+    assert file.read_text() == FILE  # nothing was asked to be written
+    built_in = Experiment.from_tree({"data": {"dataset": "breast-cancer"}, "privacy": {"epsilon": 3.0}})
+    assert uldp.tune(built_in).trials
+
+
+def test_tables_that_raise_when_opened_do_not_matter(file, few):
+    for name in ("north.csv", "south.csv"):
+        (file.parent / name).mkdir()  # opening it raises
+    assert uldp.tune(file).trials
+
+
+def test_the_same_shape_and_noise_as_the_real_federation(file):
+    experiment = Experiment.from_file(file)
+    shape = PublicShape.of(experiment, 3.0)
+    tables = shape.tables
+    assert (tables.people, tables.silos, tables.numbers, tables.categories) == (40, 2, 1, (2,))
+    assert shape.draw(0).schema == shape.schema
+    assert synthetic_skill(experiment, shape, {"rounds": 3}, 0) == synthetic_skill(experiment, shape, {"rounds": 3}, 0)
+
+
+def test_many_people_are_simulated_by_fewer_with_the_same_rho(tmp_path):
+    path = tmp_path / "many.toml"
+    path.write_text(FILE.replace("people = 40", "people = 40000").replace("users = 400", "users = 40000"))
+    experiment = Experiment.from_file(path)
+    shape = PublicShape.of(experiment)
+    plan = synthetic_plan(experiment, shape, {}, 0).plan
+    assert plan.facts.people == 2000
+    few = Experiment.from_file(path, ["data.people=2000"])
+    own = synthetic_plan(few, PublicShape.of(few), {}, 0).plan
+    assert plan.release.noise_to_signal(plan.rounds) == pytest.approx(own.release.noise_to_signal(own.rounds) / 20)
+
+
+def test_the_chosen_settings_are_written_and_everything_else_stays(file, few):
+    result = CliRunner().invoke(app, ["tune", str(file)])
+    assert result.exit_code == 0, result.output
+    assert "no privacy" in result.output
+    before, after = tomllib.loads(FILE), tomllib.loads(file.read_text())
+    assert {key: value for key, value in after.items() if key != "method"} == {
+        key: value for key, value in before.items() if key != "method"
+    }
+    for comment in ("# Two hospitals.", "# agreed in May", "# our budget", "# see `uldp methods`"):
+        assert comment in file.read_text()
+    Experiment.from_file(file)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[method]\nname = 'fedavg' # a\n# keep\nlocal_epochs = 3\n[data]\nx = 1\n", "[data]\nx = 1\n", "[method]\n"],
+)
+def test_a_section_is_replaced_line_by_line(tmp_path, text):
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    write_method(path, {"name": "auto", "server_lr": 3.0})
+    tree = tomllib.loads(path.read_text())
+    assert tree["method"] == {"name": "auto", "server_lr": 3.0}
+    assert ("# keep" in path.read_text()) == ("# keep" in text) and ("# a" in path.read_text()) == ("# a" in text)
+
+
+def test_a_section_in_another_form_is_refused_and_stays(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text('method = {name = "auto"}\n[data]\nx = 1\n')
+    with pytest.raises(ConfigError, match="cannot be changed line by line"):
+        write_method(path, {"name": "uldp-avg-w"})
+    assert path.read_text().startswith("method = {")
+
+
+def test_bad_input(file):
+    with pytest.raises(ConfigError, match="records"):
+        uldp.tune(file, records=0.0)
+    with pytest.raises(ConfigError, match="images and survival times"):
+        uldp.tune(Experiment.from_tree({"data": {"dataset": "tcga-brca"}, "privacy": {"epsilon": 3.0}}))
+    with pytest.raises(ConfigError, match="there is no file"):
+        uldp.tune(Experiment.from_file(file), write=True)
+
+
+def test_made_up_federations_differ_and_have_the_shape():
+    shape = TableShape(people=60, silos=3, records=2.0, numbers=2, categories=(3,), classes=3)
+    one, two = (draw_federation(shape, Streams.from_seed(seed)) for seed in (0, 1))
+    assert one.users == 60 and len(one.silos) == 3 and one.feature_shape == (5,)
+    assert (one.counts().sum(axis=0) > 0).all() and one.counts().sum() == 120
+    assert abs(one.test.features).max() <= 1
+    assert one.test.features.tobytes() != two.test.features.tobytes()
+
+
+def test_a_public_base_rate_is_the_made_up_tables_too():
+    shape = TableShape(people=500, silos=2, records=4.0, numbers=4, base_rate=(0.9, 0.1))
+    drawn = draw_federation(shape, Streams.from_seed(0))
+    assert drawn.test.labels.mean() == pytest.approx(0.1, abs=0.03)
+
+
+def test_public_labels_of_the_file_are_those_of_the_made_up_tables(tmp_path):
+    path = tmp_path / "rare.toml"
+    path.write_text(FILE.replace("people = 40", "people = 40\nbase_rate = 0.1"))
+    experiment = Experiment.from_file(path)
+    shape = PublicShape.of(experiment)
+    assert shape.tables.base_rate == (0.9, 0.1)
+    assert synthetic_plan(experiment, shape, {}, 0).experiment.data.base_rate == (0.9, 0.1)
