@@ -215,3 +215,13 @@ def test_names_are_unique_and_all_targets_stand():
         None,
     ]
     assert [shape.target and shape.target.text for shape in TRANSFERS] == ["under 1 ms", None]
+
+
+def test_lattice_is_measured_beside_the_others():
+    (case,) = json.loads(call("--quick", "--json", "--case", "lattice d=16 U=10").stdout)
+    assert case.keys() >= CONTRACT and case["ratio"] == pytest.approx(case["baseline"] / case["ours"])
+    assert case["ours"] == pytest.approx(case["silo"] + case["server"])
+    assert case["update_bytes"] == 12 * (16 + 4096)
+    assert case["setup_to_silo"] > 10 * 12 * 4096 and "extrapolated from d=16 U=10" in case["note"]
+    shown = call("--quick", "--case", "lattice d=16 U=10").stdout
+    assert "bytes of the setup" in " ".join(shown.split()) or "lattice: a round" in shown

@@ -8,6 +8,8 @@ minutes it is extrapolated from the mean times of its operations, and the case s
 A round is what all silos do to their rows plus what the server does to the responses. Without sub-sampling we encrypt
 and raise weights once, at setup; simple code multiplies by the coefficients in every round.
 
+The cases of ``lattice`` are in :mod:`uldp.bench.lattice`.
+
 Two kinds of cases have no simple code to compare with. Those about packed ciphertexts compare ours with ours, one
 parameter in a ciphertext. Those about oblivious transfer compare with an encryption, which is paid anyway.
 
@@ -29,6 +31,8 @@ import numpy as np
 
 from uldp.aggregation.paillier import SECURE_BITS
 from uldp.aggregation.paillier_silo import _residue_table
+from uldp.bench.lattice import SHAPES as LATTICE_SHAPES
+from uldp.bench.lattice import lattice_case
 from uldp.bench.machine import Case, PeakMemory, Say, check_names, compared, plural, run_process, silent
 from uldp.bench.protocol_run import ROUND, SETUP, Phase, Run, Shape, Target, Times
 from uldp.bench.published import PublishedProtocol, full_run, load_phe, sampled_run
@@ -55,6 +59,8 @@ SHAPES: Final = (
     Shape(4000, 100, target=Target("ratio", 150.0, "150x"), repeats=1, check_memory=True),
 )
 TWO_CORES: Final = Shape(1000, 100)
+SMALL: Final = Shape(107, 40)
+"""From its round those of larger shapes are extrapolated, beside ``lattice``."""
 PACKED: Final = Shape(1000, 100, max_records=100, pseudo_count=1, repeats=2)
 TRANSFERS: Final = (
     Shape(16, 100, rounds=1, choices=10, repeats=8, target=Target("ours", 1.0, "under 1 ms", at_least=False)),
@@ -126,6 +132,8 @@ class Bench:
             cases[_packed_name(kind, PACKED)] = partial(self.packed, PACKED, kind)
         for shape in TRANSFERS:
             cases[_transfer_name(shape)] = partial(self.transfer, shape)
+        for lattice in LATTICE_SHAPES:
+            cases[lattice.name] = partial(lattice_case, lattice, self.fitted(SMALL), self.workers, self.say)
         cases["masks"] = partial(masks_case, words=1 << 16 if self.quick else 1 << 20)
         return cases
 

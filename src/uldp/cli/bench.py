@@ -41,7 +41,7 @@ def protocol(
     from uldp.bench.protocol import run_cases
 
     cases = run_cases(case or None, quick=quick, workers=workers, say=say)
-    _print(cases, as_json, _print_rounds, _print_setups, _print_sizes)
+    _print(cases, as_json, _print_rounds, _print_setups, _print_lattice, _print_sizes)
 
 
 @bench.command()
@@ -200,6 +200,28 @@ def _print_setups(cases: Cases) -> None:
     names = _phase_names(cases, lambda phase: phase["when"] == "setup")
     if rows:
         print_table(("case", *names, "ours"), rows, title="The setup, once (ours / baseline where it has the phase)")
+
+
+def _print_lattice(cases: Cases) -> None:
+    rows = [
+        (
+            item["name"],
+            *(_seconds(item[part]) for part in ("silo", "server", "masked")),
+            *("~" + _seconds(item[part]) for part in ("baseline", "simple")),
+            f"{_seconds(item['setup_silo'])} / {_seconds(item['setup_server'])}",
+            f"{item['update_bytes']:,}",
+            f"{item['setup_to_silo']:,} / {item['setup_from_silo']:,}",
+            f"{item['memory_mb']:,.0f} / {item['server_memory_mb']:,.0f} MB",
+        )
+        for item in cases
+        if item.get("kind") == "lattice"
+    ]
+    headers = (
+        "case", "a silo", "server", "masked", "paillier", "simple code", "setup: silo / server", "bytes of an update",
+        "bytes of the setup: to / from a silo", "memory: silo / server",
+    )  # fmt: skip
+    if rows:
+        print_table(headers, rows, title="lattice: a round, the setup, bytes and memory")
 
 
 def _print_sizes(cases: Cases) -> None:

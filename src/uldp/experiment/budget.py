@@ -21,7 +21,9 @@ def fitting_changes(prepared: Prepared, budget: float) -> dict[str, Any]:
     """The last round within ``budget`` and, where that is not the last one planned, single changes that would fit."""
     plan, delta = prepared.plan, prepared.experiment.privacy.delta
     method, facts = plan.method, plan.facts
-    rounds = rounds_within(plan.release.event(facts.silos), budget, delta, method.rounds)
+    turns = plan.release.participation
+    of_a_user = rounds_within(plan.release.event(facts.silos), budget, delta, turns.rounds_of_a_user(method.rounds))
+    rounds = min(turns.groups * of_a_user, method.rounds)
     found: dict[str, Any] = {"budget": budget, "rounds_within_budget": rounds}
     if plan.aggregation.shuffles:
         found["budget_counts"] = "local"  # of the two numbers of a shuffled run

@@ -124,7 +124,9 @@ class Prepared:
         """The statement that a whole run will end with."""
         plan, simulated = self.plan, self.experiment.run.secrets == "simulated"
         event = plan.release.event(plan.facts.silos)
-        entries = tuple(Entry(round_, event, "planned") for round_ in range(1, plan.rounds + 1))
+        turns = plan.release.participation
+        rounds = range(1, plan.rounds + 1)
+        entries = tuple(Entry(round_, event, "planned", group=turns.group(round_)) for round_ in rounds)
         ledger = Ledger(self.experiment.privacy.delta, None, entries)
         return compose(plan.release, plan.disclosure, ledger, self.background, simulated=simulated)
 

@@ -119,7 +119,8 @@ class PrivacyQuery:
 
     def seen(self, release: Release, rounds: int | None = None) -> Composition:
         """What the adversary sees of the whole run."""
-        return views(release, self.side.of(release), [1] * (rounds or self.method.rounds))
+        rounds = release.participation.rounds_of_a_user(rounds or self.method.rounds)
+        return views(release, self.side.of(release), [1] * rounds)
 
     def epsilon(self, noise_multiplier: float) -> Epsilon:
         """The adversary's epsilon under add/remove adjacency."""

@@ -14,7 +14,9 @@ from uldp.privacy.releases import PublicFacts
 
 def planned_events(method: Method, facts: PublicFacts) -> Composition:
     """The composition of a whole run in which every silo takes part in every round, but those that may be missing."""
-    return {method.release(facts).event(facts.silos - method.dropout_tolerance): method.rounds}
+    release = method.release(facts)
+    rounds = release.participation.rounds_of_a_user(method.rounds)
+    return {release.event(facts.silos - method.dropout_tolerance): rounds}
 
 
 def noised_method(experiment: Experiment, totals: IntArray, facts: PublicFacts) -> Method:

@@ -83,7 +83,8 @@ class TrainingPlan:
         steps = [factor * 10**power for power in range(7) for factor in (1, 2, 5)]
         event, void = plan.release.event(plan.facts.silos), self.prepared.no_guarantee
         rounds = [*(step for step in steps if step < plan.rounds), plan.rounds]
-        return {t: math.inf if void else account({event: t}, delta).value for t in rounds}
+        of_a_user = plan.release.participation.rounds_of_a_user
+        return {t: math.inf if void else account({event: of_a_user(t)}, delta).value for t in rounds}
 
     @property
     def warnings(self) -> list[str]:

@@ -27,6 +27,7 @@ class Auto(Method):
     Args:
         rounds: T.
         server_lr: The server's steps relative to the ordinary ones.
+        participation_groups: In how many groups people take turns; 1 for everybody in every round.
 
     Raises:
         ConfigError: A value outside its range.
@@ -39,6 +40,7 @@ class Auto(Method):
 
     rounds: int = RECIPE.rounds
     server_lr: float = 1.0
+    participation_groups: int = 1
     recipe: Recipe = not_a_setting(RECIPE)  # noqa: RUF009
 
     summary: ClassVar[str] = "ULDP-AVG by records; steps from people, parameters, noise and task"
@@ -55,6 +57,7 @@ class Auto(Method):
             weighting="records",
             server_optimizer="auto",
             server_lr=self.server_lr,
+            participation_groups=self.participation_groups,
             local_epochs=self.recipe.local_epochs,
             local_lr=wanted.bounded_lr(facts),
             clip=wanted.clip_at(facts),

@@ -13,15 +13,21 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from uldp.errors import require
+from uldp.limits import check_whole
 from uldp.methods.base import Method, State, not_a_setting
 from uldp.methods.recipe import RECIPE, Recipe
 from uldp.methods.server_optimizer import SERVER_OPTIMIZERS, NoisedTotal
-from uldp.privacy.releases import GaussianSum, PublicFacts, RoundFacts, UserSampling
+from uldp.privacy.releases import GaussianSum, Participation, PublicFacts, RoundFacts, UserSampling
 from uldp.vectors import Vector
 
 SAMPLINGS: Final = ("open", "private")
 PUBLISHED: Final = "published"
 """The server's step as the paper has it."""
+
+
+def check_groups(groups: int, rounds: int) -> None:
+    """Refuse groups of which some would never have a turn."""
+    check_whole(groups, 1, max(1, rounds), "method.participation_groups")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +44,7 @@ class UserSum(Method):
         sample_rate: q, the probability with which a user takes part in a round.
         sampling: ``open``, or ``private`` (nobody knows the sample; needs ``aggregation.name = "paillier"``).
         max_participations: With sub-sampling, in how many rounds a user takes part at most; 0 for no limit.
+        participation_groups: In how many groups people take turns, one group a round; 1 for everybody in every round.
         recipe: The constants of an ordinary step; not a setting of an experiment file.
 
     Raises:
@@ -57,6 +64,7 @@ class UserSum(Method):
     sample_rate: float = 1.0
     sampling: str = "open"
     max_participations: int = 0
+    participation_groups: int = 1
     recipe: Recipe = not_a_setting(RECIPE)  # noqa: RUF009
 
     paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithms 3 and 4"
@@ -67,6 +75,9 @@ class UserSum(Method):
         require(self.weighting in self.weightings, "method.weighting", self.weighting, f"one of {known}")
         require(self.sampling in SAMPLINGS, "method.sampling", self.sampling, f"one of {', '.join(SAMPLINGS)}")
         self._check_server()
+        check_groups(self.participation_groups, self.rounds)
+        together = self.participation_groups == 1 or self.sample_rate == 1
+        require(together, "method.sample_rate", self.sample_rate, "1 where people take turns (participation_groups)")
         super().__post_init__()
 
     def _check_server(self) -> None:
@@ -92,6 +103,7 @@ class UserSum(Method):
             weighting=self.weighting,
             dropout_tolerance=self.dropout_tolerance,
             user_sampling=self.user_sampling,
+            participation=Participation(self.participation_groups),
         )
 
     def server(self, state: State, total: Vector, facts: RoundFacts) -> State:

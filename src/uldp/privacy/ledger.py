@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,28 +30,39 @@ from uldp.privacy.events import (
     parameters,
     sampled_gaussian,
 )
+from uldp.privacy.gaussian import unsampled_mu
 
 
 @dataclass(frozen=True)
 class Entry:
     """One release. ``content`` and ``asked`` are digests of the total and of the model in the round's request.
 
-    Another response to the same request shares its samples.
+    Another response to the same request shares its samples. ``group`` is that of the users whose records were read,
+    where they take turns; None for everybody. Groups are for Gaussians, of which one is always the largest.
     """
 
     round: int
     event: Event
     content: str
     asked: str = ""
+    group: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.group is not None and not isinstance(self.event, Gaussian | NonPrivate):
+            raise RunError(f"{self.event} cannot be about a group of users", location="ledger")
 
     def to_json(self) -> dict[str, Any]:
-        return {"round": self.round, "content": self.content, "asked": self.asked, **event_to_json(self.event)}
+        group = {} if self.group is None else {"group": self.group}
+        about = {"round": self.round, "content": self.content, "asked": self.asked, **group}
+        return {**about, **event_to_json(self.event)}
 
     @classmethod
     def from_json(cls, tree: dict[str, Any]) -> Entry:
         try:
-            event = {key: value for key, value in tree.items() if key not in ("round", "content", "asked")}
-            return cls(int(tree["round"]), event_from_json(event), str(tree["content"]), str(tree.get("asked", "")))
+            event = {key: value for key, value in tree.items() if key not in ("round", "content", "asked", "group")}
+            group = None if tree.get("group") is None else int(tree["group"])
+            about = (str(tree["content"]), str(tree.get("asked", "")), group)
+            return cls(int(tree["round"]), event_from_json(event), *about)
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"cannot read the entry {tree!r}", location="ledger") from error
 
@@ -105,6 +117,20 @@ def _with_less_noise(event: Event, times: int) -> Event:
     return event
 
 
+def largest(compositions: Iterable[Composition]) -> Composition:
+    """The only composition, or of several of Gaussians the one with the largest mu: with the largest epsilon, always.
+
+    >>> largest([{Gaussian(5.0): 6}, {Gaussian(5.0): 5, Gaussian(1.0): 1}])
+    {Gaussian(noise_multiplier=5.0): 5, Gaussian(noise_multiplier=1.0): 1}
+    """
+
+    def mu(composition: Composition) -> float:
+        return math.inf if NonPrivate() in composition else unsampled_mu(composition)
+
+    first, *others = compositions
+    return max(first, *others, key=mu) if others else first
+
+
 class Ledger:
     """Releases and the budget they are charged against."""
 
@@ -118,10 +144,20 @@ class Ledger:
         return tuple(self._entries.values())
 
     def composition(self) -> Composition:
-        """What was released, round by round."""
+        """What was released about whoever was in most of it, round by round.
+
+        Where users take turns, a round of another group does not read a user's records: given what was released before,
+        it tells nothing about them. What counts is the group about which most was released.
+        """
+        groups = {entry.group for entry in self._entries.values()} - {None}
+        return largest(self._of_group(group) for group in groups) if groups else self._of_group(None)
+
+    def _of_group(self, group: int | None) -> Composition:
+        """What was released about the users of a group; None for those who were in every round."""
         asked: dict[tuple[int, str], list[Event]] = {}
         for entry in self._entries.values():
-            asked.setdefault((entry.round, entry.asked), []).append(entry.event)
+            if entry.group in (None, group):
+                asked.setdefault((entry.round, entry.asked), []).append(entry.event)
         rounds: dict[int, list[Event]] = {}
         for (round_, _), events in asked.items():
             rounds.setdefault(round_, []).extend(merge_same(events))
@@ -131,11 +167,11 @@ class Ledger:
         """What has been spent."""
         return account(self.composition(), self.delta)
 
-    def affords(self, event: Event, round_: int) -> bool:
+    def affords(self, event: Event, round_: int, group: int | None = None) -> bool:
         """Whether ``event`` in round ``round_`` stays within the budget, with what that round released before."""
         if self.budget is None:
             return True
-        with_it = Ledger(self.delta, None, (*self.entries, Entry(round_, event, "the next release")))
+        with_it = Ledger(self.delta, None, (*self.entries, Entry(round_, event, "the next release", group=group)))
         return with_it.epsilon().value <= self.budget
 
     def charge(self, entry: Entry) -> bool:

@@ -182,7 +182,14 @@ def _counts_and_sample(about: About) -> list[Caveat]:
             f"guarantee about presence.{hidden}"
         )
         lines.append(Caveat("counts-shown", text, Severity.LIMITS))
-    sampling = release.user_sampling
+    sampling, groups = release.user_sampling, release.participation.groups
+    if groups > 1:
+        text = (
+            f"People take turns in {groups} fixed groups (method.participation_groups), which everybody may know: a "
+            "person's records are read in the rounds of one group only, and epsilon is that of the group with most of "
+            "them. Nothing is amplified by it."
+        )
+        return [*lines, Caveat("participation-groups", text)]
     if sampling.everybody or release.privacy_unit != "user":
         return lines
     if sampling.private:

@@ -18,7 +18,7 @@ from uldp.errors import RunError
 from uldp.privacy import sentences
 from uldp.privacy.accountants import Epsilon, account, account_nearby, account_replaced
 from uldp.privacy.events import Composition, Event, LocalReports, flattened
-from uldp.privacy.ledger import Ledger
+from uldp.privacy.ledger import Ledger, largest
 from uldp.privacy.releases import Adversary, LocalPerturbation, NoisedModel, Release, views
 from uldp.privacy.sentences import finite_or_infinite, finite_or_none, noise_kind
 from uldp.privacy.shuffle import shuffled_run
@@ -286,7 +286,7 @@ def exposures_of(
         if as_public or adversary == Adversary():
             seen = ledger.composition()
         else:
-            seen = _seen(release, adversary, releases, missing)
+            seen = largest(_seen(release, adversary, *part) for part in _by_group(ledger, releases, missing))
         distance = disclosure.distance * sum(releases) if adversary.who == "server" else 0.0
         found = account_nearby(partial(_removed, seen), ledger.delta, distance)
         replaced = found
@@ -327,6 +327,21 @@ def _adversaries(release: Release, shown: Disclosure, *, any_missing: bool) -> l
         found.append(("two colluding silos", "the same, and each other's shares of the noise", colluding))
     if silos > 1 and shared:
         found.append((f"{sentences.PUBLIC}, one silo silent", "the model of every round", Adversary(dropped=1)))
+    return found
+
+
+def _by_group(
+    ledger: Ledger, releases: Sequence[int], missing: Sequence[int]
+) -> list[tuple[Sequence[int], Sequence[int]]]:
+    """Releases and missing silos of the rounds of each group of users; of all rounds, where nobody takes turns."""
+    groups = list({entry.round: entry.group for entry in ledger.entries}.values())
+    if not any(group is not None for group in groups):
+        return [(releases, missing)]
+    absent = [*missing, *[0] * (len(releases) - len(missing))]
+    found: list[tuple[Sequence[int], Sequence[int]]] = []
+    for group in dict.fromkeys(group for group in groups if group is not None):
+        own = [index for index, whose in enumerate(groups) if whose in (None, group)]
+        found.append(([releases[index] for index in own], [absent[index] for index in own]))
     return found
 
 

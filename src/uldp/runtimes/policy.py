@@ -38,8 +38,8 @@ from uldp.experiment.foreign import ForeignCode, foreign_code, named
 from uldp.experiment.sections import read_section
 from uldp.privacy.accountants import account, check_delta
 from uldp.privacy.events import Event, NonPrivate, event_from_json, event_to_json
-from uldp.privacy.ledger import merge
-from uldp.privacy.releases import Adversary
+from uldp.privacy.ledger import largest, merge
+from uldp.privacy.releases import Adversary, Participation
 from uldp.runs.files import append_line, read_lines, replace_file
 from uldp.sessions.plan import Plan
 from uldp.sessions.silo import ReleaseGuard
@@ -143,7 +143,7 @@ class Policy:
             )
         shown, cap = views_of_a_round(plan, no_guarantee), self.max_epsilon
         for who in self.against:
-            cost = account({shown[who]: plan.rounds}, self.delta).value
+            cost = account({shown[who]: plan.release.participation.rounds_of_a_user(plan.rounds)}, self.delta).value
             if cap is not None and cost > cap:
                 raise ConfigError(
                     f"this silo's owner allows epsilon {cap:g} at delta {self.delta:g}; the experiment would cost "
@@ -195,6 +195,8 @@ class Charge:
     round: int
     content: str
     events: Mapping[str, Event] = field(compare=False)
+    group: int | None = field(default=None, compare=False)
+    """The group of users whose records were read, where they take turns; None for everybody."""
     response: str = field(default="", compare=False)
     """A digest of the noised sum that was made of it; empty while it is computed."""
 
@@ -205,7 +207,8 @@ class Charge:
     def to_json(self) -> dict[str, Any]:
         events = {who: event_to_json(event) for who, event in self.events.items()}
         about = {"experiment": self.experiment, "session": self.session, "round": self.round}
-        return {**about, "content": self.content, "answer": self.response, "events": events}
+        group = {} if self.group is None else {"group": self.group}
+        return {**about, **group, "content": self.content, "answer": self.response, "events": events}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any], location: str) -> Charge:
@@ -215,9 +218,20 @@ class Charge:
                 found = {**found, "public": found["world"]}
             events = {who: event_from_json(found[who]) for who in ADVERSARIES}
             key = (str(tree["experiment"]), str(tree["session"]), int(tree["round"]), str(tree["content"]))
-            return cls(*key, events, str(tree.get("answer", "")))
+            group = None if tree.get("group") is None else int(tree["group"])
+            return cls(*key, events, group, str(tree.get("answer", "")))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"cannot read the entry {tree!r}", location=location) from error
+
+
+def _released(charges: Sequence[Charge], group: int | None, who: str) -> Counter[Event]:
+    """What an experiment showed an adversary about the users of a group."""
+    # Whatever the session: two responses to one round share the round's sample.
+    rounds: dict[int, list[Event]] = {}
+    for charge in charges:
+        if charge.group in (None, group):
+            rounds.setdefault(charge.round, []).append(charge.events[who])
+    return Counter(event for events in rounds.values() for event in merge(events))
 
 
 class OwnLedger:
@@ -236,12 +250,14 @@ class OwnLedger:
     def epsilon(self, *further: Charge) -> float:
         """What has been spent towards the worst adversary, with ``further`` releases."""
         worst = 0.0
+        by_experiment: dict[str, list[Charge]] = {}
+        for charge in {**self._charges, **{one.key: one for one in further}}.values():
+            by_experiment.setdefault(charge.experiment, []).append(charge)
         for who in self._policy.against:
-            # Whatever the session: two responses to one round share the round's sample.
-            rounds: dict[tuple[str, int], list[Event]] = {}
-            for charge in {**self._charges, **{one.key: one for one in further}}.values():
-                rounds.setdefault((charge.experiment, charge.round), []).append(charge.events[who])
-            seen = Counter(event for events in rounds.values() for event in merge(events))
+            seen: Counter[Event] = Counter()
+            for charges in by_experiment.values():
+                groups = {charge.group for charge in charges} - {None} or {None}
+                seen.update(largest(_released(charges, group, who) for group in groups))
             worst = max(worst, account(seen, self._policy.delta).value if seen else 0.0)
         return worst
 
@@ -294,6 +310,7 @@ class LedgerGuard(ReleaseGuard):
     experiment: str
     session: str
     shown: Mapping[str, Event]
+    participation: Participation = field(default_factory=Participation)
 
     def begins(self, round_: int, request: str) -> None:
         self.ledger.charge(self._charge(round_, request))
@@ -302,7 +319,8 @@ class LedgerGuard(ReleaseGuard):
         self.ledger.settle(self._charge(round_, request, content))
 
     def _charge(self, round_: int, request: str, response: str = "") -> Charge:
-        return Charge(self.experiment, self.session, round_, request, self.shown, response)
+        group = self.participation.group(round_)
+        return Charge(self.experiment, self.session, round_, request, self.shown, group, response)
 
     def check(self, round_: int | None, rounds: int) -> None:
         """Refuse a ledger that does not fit a session at ``round_`` (None: that was never saved), and a new experiment

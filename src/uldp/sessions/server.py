@@ -211,7 +211,7 @@ class ServerSession:
                 location="server",
                 value=len(left),
             )
-        if not self.ledger.affords(self.plan.release.event(len(left)), self._round + 1):
+        if not self._affords(len(left)):
             raise BudgetExhausted(
                 f"round {self._round + 1} without {missing} and their noise would pass the budget; it was not made",
                 location="privacy.epsilon",
@@ -295,7 +295,7 @@ class ServerSession:
         # A silo that was not heard has taken its noise with it.
         event = self.plan.release.event(self._heard[-1])
         content, asked = (hashlib.sha256(m.pack(vector)).hexdigest() for vector in (self._sum, self._state.x))
-        entry = Entry(self._round + 1, event, content, asked)
+        entry = Entry(self._round + 1, event, content, asked, self.plan.release.participation.group(self._round + 1))
         new = self.ledger.charge(entry)
         self._charged = True
         return entry if new else None
@@ -382,8 +382,12 @@ class ServerSession:
 
     def _affords_next(self) -> bool:
         """The budget is a hard stop: a round that does not fit is not even asked for."""
-        event = self.plan.release.event(len(self._audience))
-        return self.ledger.affords(event, self._round + 1)
+        return self._affords(len(self._audience))
+
+    def _affords(self, silos: int) -> bool:
+        """Whether the budget allows the next round with so many silos."""
+        release, round_ = self.plan.release, self._round + 1
+        return self.ledger.affords(release.event(silos), round_, release.participation.group(round_))
 
     @property
     def _max_saturated(self) -> int:

@@ -300,6 +300,9 @@ class SiloSession:
         takes_part = picked is None or bool(picked[self._index])
         if users is not None:
             data = data.take(users[data.users])
+        turn_of = release.participation.members(plan.facts.users, round_)
+        if turn_of is not None:  # reckoned here: no message can put a user into a second group
+            data = data.take(turn_of[data.users])
         if self._selected_digest == "":
             self._selected_digest = self._selected.digest()
         # Whoever is present: a silo that starts again from an older state then has one noised sum for a round, not one

@@ -6,7 +6,7 @@ from uldp.privacy.releases.gaussian_sum import GaussianSum
 from uldp.privacy.releases.local_perturbation import LocalPerturbation
 from uldp.privacy.releases.noised_model import NoisedModel
 from uldp.privacy.releases.own import OWN_RELEASES, sealed
-from uldp.privacy.releases.sampling import SiloSampling, UserSampling
+from uldp.privacy.releases.sampling import Participation, SiloSampling, UserSampling
 from uldp.privacy.releases.sums import Contribution
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "GaussianSum",
     "LocalPerturbation",
     "NoisedModel",
+    "Participation",
     "PublicFacts",
     "Release",
     "RoundFacts",

@@ -20,7 +20,7 @@ from uldp.learners.base import Learner
 from uldp.privacy.events import Event, NonPrivate
 from uldp.privacy.ledger import merge
 from uldp.privacy.releases.counts import CountExchange
-from uldp.privacy.releases.sampling import SiloSampling, UserSampling
+from uldp.privacy.releases.sampling import Participation, SiloSampling, UserSampling
 from uldp.privacy.releases.sums import Contribution
 from uldp.rng import Secrets, Streams
 from uldp.vectors import FixedPoint, Vector
@@ -124,6 +124,7 @@ class Release(ABC):
     Args:
         facts: The federation it is made for.
         user_sampling: Which users take part in a round.
+        participation: Which group of users a round is about, where they take turns.
         silo_sampling: Which silos take part in a round.
         dropout_tolerance: How many shares of the noise may be missing or known without a larger epsilon.
 
@@ -136,6 +137,7 @@ class Release(ABC):
 
     facts: PublicFacts
     user_sampling: UserSampling = field(default_factory=UserSampling)
+    participation: Participation = field(default_factory=Participation)
     silo_sampling: SiloSampling = field(default_factory=SiloSampling)
     dropout_tolerance: int = 0
 

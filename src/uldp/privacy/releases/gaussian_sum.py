@@ -103,13 +103,15 @@ class GaussianSum(Release):
     @property
     def people_in_a_round(self) -> float:
         """How many people are expected to take part in a round, as far as that is public."""
-        return self.user_sampling.rate * self.silo_sampling.fraction * self.facts.people
+        share = self.user_sampling.rate * self.silo_sampling.fraction / self.participation.groups
+        return share * self.facts.people
 
     def noise_to_signal(self, rounds: int) -> float:
         """rho of a whole run: the noise of all totals together over the largest signal that they can have.
 
         The noise of T totals has the norm sqrt(T d) sigma C, and n people move them by T n C at most. With full
-        participation this is sqrt(d) / (mu n), where mu is that of the whole run: rounds do not change it.
+        participation this is sqrt(d) / (mu n), where mu is that of the whole run: rounds do not change it. With b
+        groups that take turns it is sqrt(b) times that.
         """
         return self.noise_multiplier * math.sqrt(self.facts.dimension / rounds) / self.people_in_a_round
 

@@ -13,14 +13,14 @@ from uldp.privacy.releases.clipped_silo import ClippedSilo
 from uldp.privacy.releases.gaussian_sum import GaussianSum
 from uldp.privacy.releases.local_perturbation import Layer, LocalPerturbation
 from uldp.privacy.releases.noised_model import NoisedModel
-from uldp.privacy.releases.sampling import SiloSampling, UserSampling
+from uldp.privacy.releases.sampling import Participation, SiloSampling, UserSampling
 
 OWN_RELEASES: Final[frozenset[type[Release]]] = frozenset(
     {ClippedSilo, GaussianSum, LocalPerturbation, NoisedModel, Unprotected}
 )
 """The release types whose events are proven here. Whoever brings another one asserts its event."""
 
-_PARTS: Final = frozenset({PublicFacts, SiloSampling, UserSampling, Layer, *LOCAL_MECHANISMS.values()})
+_PARTS: Final = frozenset({Participation, PublicFacts, SiloSampling, UserSampling, Layer, *LOCAL_MECHANISMS.values()})
 
 
 def sealed(release: Release) -> Release:

@@ -296,7 +296,8 @@ def _state(experiment: Experiment, silo: SiloOptions, folder: Path) -> str:
         stands = "and is over" if mine.over else f"round {mine.round} was the last"
         return f"{spent(ledger)}; this experiment was begun, {stands}"
     shown = views_of_a_round(known.plan, known.no_guarantee)
-    LedgerGuard(ledger, known.plan.digest, "", shown).check(None, known.plan.rounds)
+    turns = known.plan.release.participation
+    LedgerGuard(ledger, known.plan.digest, "", shown, turns).check(None, known.plan.rounds)
     return spent(ledger)
 
 
