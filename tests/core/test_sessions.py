@@ -412,7 +412,10 @@ def test_the_wire_shows_how_much_was_cut_off_of_the_method_without_privacy_only(
 def test_the_sequence_in_the_docs_is_the_table():
     text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
     drawn = re.findall(r"```mermaid\n(.*?)\n```", text, flags=re.S)
-    shown = ("paillier", "paillier, users sampled in private", "masked, measured by silos")
+    shown = (
+        *("lattice", "lattice, users sampled in private"),
+        *("paillier", "paillier, users sampled in private", "masked, measured by silos"),
+    )
     assert drawn == [sequence(ROUTES[route]) for route in shown]
 
 

@@ -23,7 +23,7 @@ Every round, silo s::
 and the server adds up, decrypts c0 + c1 s, takes off the dithers' mean and divides by 2^52, rounding.
 
 The look-up is in :mod:`uldp.aggregation.lattice_lookup`, why it is private and what is assumed in ``docs/protocol.md``
-and ``docs/decisions/0017``.
+and ``docs/decisions/0019``.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class LatticeWeighting(Aggregation):
         return ERROR_BOUND * max(self.max_records, MAX_PAIRED_SILOS) / 2.0**WEIGHT_BITS
 
     def distance(self, release: Release) -> float:
-        """Of the zeros' part h in the decrypted total from an independent copy (docs/decisions/0017).
+        """Of the zeros' part h in the decrypted total from an independent copy (docs/decisions/0019).
 
         A coordinate of h is about 237 in size, and moves noise of deviation s by 0.4 |h| / s. One silo's noise counts.
         """
