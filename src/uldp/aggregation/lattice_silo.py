@@ -240,9 +240,9 @@ class LatticeSilo(SiloSide):
     def scheme(self) -> Scheme:
         return self._scheme
 
-    def weighted(self, users: IntArray, rows: Integers) -> Integers:
+    def weigh(self, users: IntArray, rows: Integers, weighted: Integers) -> None:
         """X_su = n_su x_su."""
-        return np.asarray(rows * self._counted[users][:, None])
+        np.multiply(rows, self._counted[users][:, None], out=weighted)
 
     def finished(self, total: Polynomials, bound_secrets: BoundSecrets) -> Body:
         """Step 3 of a round: an encryption of zero for each block, and noise on every coefficient that leaves.
@@ -293,6 +293,9 @@ class _Accumulator(Accumulator):
         self._dimension = release.facts.dimension
         self._size = min(BLOCK_USERS, max(8, BLOCK_NUMBERS // self._dimension))
         self._sum = ProductSum(self._dimension, silo.scheme.threads)
+        # Rows are multiplied some at a time: the sums of all blocks pass through the cache once for them.
+        self._waiting = np.empty((self._size, self._dimension), dtype=np.int64)
+        self._owners = np.zeros(0, dtype=np.int64)
         self._missing = np.ones(release.facts.users, dtype=np.bool_)
         self._left_out = 0
 
@@ -301,19 +304,29 @@ class _Accumulator(Accumulator):
             raise ModelError("lattice weighs rows of single users", location="method.silo")
         users, finite, missing = finite_rows(users, rows, self._dimension)
         self._left_out += missing
-        for start in range(0, len(finite), self._size):
+        start = 0
+        while start < len(finite):
+            begin = len(self._owners)
+            owners = users[start : start + self._size - begin]
             # Truncated toward zero, and the norm checked in integers: ||x_su|| <= 2^24.
-            integers, cut_off = self._encoding.encode_rows(finite[start : start + self._size])
-            self._left_out += cut_off
-            owners = users[start : start + self._size]
-            self._sum.add(self._silo.weighted(owners, integers), self._ciphertexts, owners)
-            self._missing[owners] = False
+            integers, cut_off = self._encoding.encode_rows(finite[start : start + len(owners)])
+            self._silo.weigh(owners, integers, self._waiting[begin : begin + len(owners)])
+            self._owners, self._left_out = np.append(self._owners, owners), self._left_out + cut_off
+            start += len(owners)
+            if len(self._owners) == self._size:
+                self._multiply()
+
+    def _multiply(self) -> None:
+        self._sum.add(self._waiting[: len(self._owners)], self._ciphertexts, self._owners)
+        self._missing[self._owners] = False
+        self._owners = self._owners[:0]
 
     def release(self, bound_secrets: BoundSecrets) -> SiloUpdate:
+        self._multiply()
+        self._waiting[:] = 0
         rest = np.flatnonzero(self._missing)
-        nothing = np.zeros((min(self._size, len(rest)), self._dimension), dtype=np.int64)
         for start in range(0, len(rest), self._size):
-            users = rest[start : start + self._size]
-            self._sum.add(nothing[: len(users)], self._ciphertexts, users)
+            self._owners = rest[start : start + self._size]
+            self._multiply()
         body = self._silo.finished(self._sum.total(), bound_secrets)
         return SiloUpdate(self._silo.protected(body, self._request), 0, self._left_out, body.pack())

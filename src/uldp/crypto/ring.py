@@ -70,8 +70,8 @@ def multiply(a: Polynomials, b: Polynomials) -> Polynomials:
 
 
 def _below_prime(a: Polynomials) -> Polynomials:
-    """Numbers below 2 p as residues."""
-    return np.where(a >= _P, a - _P, a)
+    """Numbers below 2 p as residues: of one below p, a - p wraps around to something larger."""
+    return np.asarray(np.minimum(a, a - _P))
 
 
 # --- integers ---------------------------------------------------------------------------------------------------------

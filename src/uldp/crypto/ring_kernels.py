@@ -60,6 +60,8 @@ INVERSE_N: Final = 74 * NODE
 PRIME: Final = INVERSE_N + 2 * LANES
 TABLE: Final = PRIME + 1
 N: Final = 4096
+#: Users whose ciphertexts, and whose values of a block, stay in the cache for all blocks and for both limbs.
+TILE: Final = 8
 
 _FLOATS: Final = VECTORS[types.float64]
 _WORDS: Final = ir.VectorType(ir.IntType(64), LANES)
@@ -376,8 +378,8 @@ def bits_of(values, start, count):
 
 
 @entry
-def add_products(values, parameters, users, ciphertexts, limb, blocks, ws, padded, table, totals):
-    """Add users' values times their ciphertexts to totals of one limb, for some blocks of N parameters.
+def add_products(values, parameters, users, ciphertexts, limbs, blocks, ws, padded, tables, totals):
+    """Add users' values times their ciphertexts to the totals of limbs[0] to limbs[1] and of some blocks.
 
     values are (users, parameters), ciphertexts (all users, 2 components, 2 limbs, N), totals (2 limbs, blocks, 2, N),
     all flat; users[row] says whose ciphertext belongs to a row, and padded has room for N whole numbers.
@@ -385,18 +387,21 @@ def add_products(values, parameters, users, ciphertexts, limb, blocks, ws, padde
     Returns whether all values are within their range. If not, the totals are worthless.
     """
     bits = 0
-    for block in range(blocks[0], blocks[1]):
-        count = min(N, parameters - block * N)
-        total = 2 * N * (limb * (totals.size // (4 * N)) + block)
-        for row in range(users.size):
-            start = row * parameters + block * N
-            bits |= bits_of(values, start, count)
-            if 512 < count < N:  # the first pass takes whole blocks
-                padded[count:] = 0
-                padded[:count] = values[start : start + count]
-                transform(padded, 0, N, ws, table)
-            else:
-                transform(values, start, count, ws, table)
-            first = (4 * users[row] + limb) * N
-            last_pass_of_product(ws, table, ciphertexts, first, first + 2 * N, totals, total)
+    for tile in range(0, users.size, TILE):
+        for block in range(blocks[0], blocks[1]):
+            count = min(N, parameters - block * N)
+            for limb in range(limbs[0], limbs[1]):
+                table = tables[limb * TABLE : (limb + 1) * TABLE]
+                total = 2 * N * (limb * (totals.size // (4 * N)) + block)
+                for row in range(tile, min(tile + TILE, users.size)):
+                    start = row * parameters + block * N
+                    bits |= bits_of(values, start, count)
+                    if 512 < count < N:  # the first pass takes whole blocks
+                        padded[count:] = 0
+                        padded[:count] = values[start : start + count]
+                        transform(padded, 0, N, ws, table)
+                    else:
+                        transform(values, start, count, ws, table)
+                    first = (4 * users[row] + limb) * N
+                    last_pass_of_product(ws, table, ciphertexts, first, first + 2 * N, totals, total)
     return bits < 2**50

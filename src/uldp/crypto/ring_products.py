@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any, Final
 
@@ -24,6 +25,10 @@ def blocks_of(parameters: int) -> int:
     (1, 2)
     """
     return -(-parameters // N)
+
+
+#: Limbs and blocks, from and to.
+_Part = tuple[tuple[int, int], tuple[int, int]]
 
 
 class _Room(threading.local):
@@ -72,10 +77,9 @@ class ProductSum:
         given = (read_only(values), values.shape[1], read_only(chosen), read_only(ciphertexts))
         kernel = compiled("add_products")  # here, not in several threads at once
 
-        def work(part: tuple[int, tuple[int, int]]) -> bool:
-            limb, blocks = part
-            rooms = (_ROOM.floats, _ROOM.integers)
-            return bool(kernel(*given, limb, blocks, *rooms, tables()[limb], self._totals.reshape(-1)))
+        def work(part: _Part) -> bool:
+            rooms = (_ROOM.floats, _ROOM.integers, read_only(tables()))
+            return bool(kernel(*given, *part, *rooms, self._totals.reshape(-1)))
 
         parts = self._parts(len(values), blocks_of(values.shape[1]))
         threads = min(self._threads, len(parts))
@@ -89,13 +93,15 @@ class ProductSum:
         primes = np.array(PRIMES, dtype=np.float64).reshape(LIMBS, 1)
         return np.where(totals < 0, totals + primes, totals).astype(np.uint64)
 
-    def _parts(self, rows: int, blocks: int) -> list[tuple[int, tuple[int, int]]]:
-        """(limb, blocks from, to): some parts for each thread, none of them tiny."""
-        if rows * blocks * LIMBS < 2 * _SHARE:
-            return [(limb, (0, blocks)) for limb in range(LIMBS)] if blocks else []
-        size = max(1, blocks // (4 * self._threads), _SHARE // rows)
-        cuts = range(0, blocks, size)
-        return [(limb, (cut, min(cut + size, blocks))) for limb in range(LIMBS) for cut in cuts]
+    def _parts(self, rows: int, blocks: int) -> list[_Part]:
+        """Limbs and blocks, from and to: several parts for each thread, none of them tiny."""
+        most = min(4 * self._threads, rows * blocks * LIMBS // _SHARE)
+        if self._threads == 1 or most < 2:
+            return [((0, LIMBS), (0, blocks))]
+        if blocks < self._threads:
+            return [((limb, limb + 1), (block, block + 1)) for limb in range(LIMBS) for block in range(blocks)]
+        cuts = [blocks * part // most for part in range(most + 1)] if most < blocks else [*range(blocks + 1)]
+        return [((0, LIMBS), part) for part in itertools.pairwise(cuts)]
 
     def _check(self, values: npt.NDArray[Any], ciphertexts: npt.NDArray[Any], users: Integers) -> None:
         """Kernels do not look where they read."""

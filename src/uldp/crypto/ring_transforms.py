@@ -58,9 +58,11 @@ def transformed(polynomials: Polynomials, *, inverse: bool) -> Polynomials:
 
 
 @functools.cache
-def tables(*, inverse: bool = False) -> tuple[npt.NDArray[np.float64], ...]:
-    """What kernels read for each limb: the factors of all stages, or their inverses; 1 / N; p."""
-    return tuple(read_only(_table(p, inverse)) for p in PRIMES)
+def tables(*, inverse: bool = False) -> npt.NDArray[np.float64]:
+    """What kernels read, a row for each limb: the factors of all stages, or their inverses; 1 / N; p."""
+    found = np.stack([_table(p, inverse) for p in PRIMES])
+    found.flags.writeable = False
+    return found
 
 
 def _table(p: int, inverse: bool) -> npt.NDArray[np.float64]:
