@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from uldp.aggregation.ratios import weights_in_the_clear
 from uldp.bench.protocol import (
     COMPARISONS,
+    LATTICE_SHAPES,
     PACKED,
     ROUND,
     SETUP,
@@ -203,7 +204,7 @@ def test_bad_options_are_refused():
 
 def test_names_are_unique_and_all_targets_stand():
     assert len({shape.name for shape in SHAPES}) == len(SHAPES)
-    assert len(Bench().cases()) == len(SHAPES) + len(COMPARISONS) + len(TRANSFERS) + 2
+    assert len(Bench().cases()) == len(SHAPES) + len(COMPARISONS) + len(TRANSFERS) + len(LATTICE_SHAPES) + 2
     assert {shape.name: shape.target.text for shape in SHAPES if shape.target} == {
         "d=16 U=20": "a round within 2 s",
         "d=107 U=40": "45x",
@@ -215,6 +216,14 @@ def test_names_are_unique_and_all_targets_stand():
         None,
     ]
     assert [shape.target and shape.target.text for shape in TRANSFERS] == ["under 1 ms", None]
+    assert {shape.name: shape.target.text for shape in LATTICE_SHAPES if shape.target} == {
+        "lattice d=16 U=10": "no slower",
+        "lattice d=107 U=100": "a silo within 20 ms",
+        "lattice d=107 U=1000": "a silo within 60 ms",
+        "lattice d=4000 U=100": "1000x",
+        "lattice d=5012 U=1000": "a silo within 150 ms",
+        "lattice d=1000000 U=1000": "a silo within 10 s",
+    }
 
 
 def test_lattice_is_measured_beside_the_others():
@@ -224,4 +233,4 @@ def test_lattice_is_measured_beside_the_others():
     assert case["update_bytes"] == 12 * (16 + 4096)
     assert case["setup_to_silo"] > 10 * 12 * 4096 and "extrapolated from d=16 U=10" in case["note"]
     shown = call("--quick", "--case", "lattice d=16 U=10").stdout
-    assert "bytes of the setup" in " ".join(shown.split()) or "lattice: a round" in shown
+    assert "lattice: a round, the setup, bytes and memory" in shown and "49,344" in shown
