@@ -156,15 +156,17 @@ def test_a_library_of_which_no_variant_runs_is_no_baseline():
 def test_cold_and_warm_use_one_folder_that_was_empty(monkeypatch):
     seen = []
 
-    def fake(folder):
+    def fake(folder, *what):
         seen.append((folder, len(list(Path(folder).iterdir()))))
         (Path(folder) / "kernels").touch()
+        if what:
+            return {"import_uldp": 0.1, "other_imports": 2.0, "train": 10.0 - len(seen)}
         return {"total": 10.0 - len(seen), "torch": 1.0, "numba": 0.5, "uldp": 0.2, "kernels": 5.0}
 
     monkeypatch.setattr(start, "start", fake)
     case = start.run_case()
-    assert [entries for _, entries in seen] == [0, 1, 1, 1] and len({folder for folder, _ in seen}) == 1
-    assert case["cold"]["total"] == 9.0 and case["warm"]["total"] == 6.0
+    assert [entries for _, entries in seen] == [0, 1, 1, 1, 1, 1, 1] and len({folder for folder, _ in seen}) == 1
+    assert case["cold"]["total"] == 9.0 and case["warm"]["total"] == 6.0 and case["library"]["train"] == 3.0
 
 
 def test_a_process_that_cannot_start_gives_one_sentence(monkeypatch, tmp_path):
@@ -197,7 +199,8 @@ def test_all_cases_are_known_by_name():
 
 def test_the_command_prints_a_table_for_each_kind_of_case(monkeypatch):
     seconds = {"total": 3.0, "torch": 1.5, "numba": 0.5, "uldp": 0.25, "kernels": 0.125}
-    monkeypatch.setattr(start, "start", lambda folder: seconds)
+    seconds |= {"import_uldp": 0.0625, "other_imports": 2.5, "train": 1.25}
+    monkeypatch.setattr(start, "start", lambda folder, *what: seconds)
     monkeypatch.setitem(sys.modules, "opacus", None)
     cases = {
         "dp-sgd-epoch": lambda say: dp_sgd_epoch.run_case(say, EPOCH),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -82,6 +82,16 @@ class Outcome:
         """None if one trial is all there is."""
         trials = len(self.errors)
         return float(self.errors.std(ddof=1)) / math.sqrt(trials) if trials > 1 else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "mechanism": self.mechanism,
+            "adversary": self.adversary,
+            "epsilon": self.epsilon,
+            "error_percent": 100 * self.error,
+            "standard_error": None if self.standard_error is None else 100 * self.standard_error,
+            "confidence": self.confidence,
+        }
 
 
 def attack(

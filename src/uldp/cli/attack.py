@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from uldp.cli import options as opt
 from uldp.cli.output import naming, print_json, print_table, reporting
-from uldp.errors import ConfigError, did_you_mean
+from uldp.errors import ConfigError
 from uldp.limits import MAX_CURVE, MAX_SEED, check_whole
-
-if TYPE_CHECKING:
-    from uldp.attacks.estimators import Adversary
-    from uldp.attacks.inference import Outcome, Scene
-    from uldp.mechanisms.local_mechanism import LocalMechanism
 
 attack = typer.Typer(help="Run attacks on what is sent.", no_args_is_help=True)
 
@@ -28,8 +23,8 @@ _OPTIONS = {
     "method.groups": "--groups",
     "method.delta_sizes": "--delta-sizes",
     "method.precision": "--precision",
+    "adversary": "--adversary",
 }
-_PUBLISHED = (1501, 10, 20.0)  # g, m and Delta(d) of the paper's experiments
 
 Mechanisms = Annotated[
     list[str], typer.Option("--mechanism", help="srr, two-point, grr, piecewise, hybrid; comma-separated, or repeated.")
@@ -78,23 +73,25 @@ def inference(
     d is by how much of the range the guesses from two halves of the rounds differ: 100 if they agree.
     """
     from uldp.attacks.inference import Scene
+    from uldp.attacks.series import chosen_adversaries, mechanisms_of, misfits, play
     from uldp.reports.figures import attack_figure, check_picture
 
     check_whole(seed, 0, MAX_SEED, "--seed")
     offset = 0.3 * radius if weight is None else weight - center
     scene = Scene(clients=clients, rounds=rounds, offset=offset, spread=spread, tolerance=tolerance, trials=trials)
     settings = {"center": center, "radius": radius, "groups": groups, "delta": delta_sizes, "precision": precision}
-    mechanisms = _mechanisms(_listed(mechanism), _numbers(_listed(epsilon)), settings)
-    adversaries = _adversaries(_listed(adversary), mechanisms)
+    with naming(_OPTIONS):
+        mechanisms = mechanisms_of(_listed(mechanism), _numbers(_listed(epsilon)), settings)
+        adversaries = chosen_adversaries(_listed(adversary), mechanisms)
     if out is not None:
         check_picture(out)
-    outcomes = _played(mechanisms, adversaries, scene, seed)
+    outcomes = play(mechanisms, adversaries, scene, seed)
     for one in adversaries:
-        for name, why in _misfits(one, mechanisms).items():
+        for name, why in misfits(one, mechanisms).items():
             typer.echo(f"{one.name} is not played on {name}: {why}", err=as_json)
     if out is not None:
         attack_figure(outcomes, out)
-    rows = [_row(outcome) for outcome in outcomes]
+    rows = [outcome.to_json() for outcome in outcomes]
     if as_json:
         print_json(rows)
         return
@@ -120,86 +117,6 @@ def _numbers(given: Sequence[str]) -> list[float]:
         except ValueError:
             raise ConfigError(f"a number such as 3, not {text!r}", location="--epsilon", value=text) from None
     return numbers
-
-
-def _mechanisms(names: Sequence[str], epsilons: Sequence[float], settings: dict[str, Any]) -> list[LocalMechanism]:
-    """Each mechanism with each epsilon; a setting goes to those that have it."""
-    from dataclasses import fields
-
-    from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
-
-    if not names:
-        raise ConfigError("give at least one mechanism, such as srr", location="--mechanism")
-    built = []
-    with naming(_OPTIONS):
-        for name in names:
-            known = {field.name for field in fields(LOCAL_MECHANISMS[name])} if name in LOCAL_MECHANISMS else set()
-            own = {key: value for key, value in settings.items() if key in known}
-            if "delta" in own and own["delta"] is None:
-                own["delta"] = _published_delta(settings)
-            built += [local_mechanism(name, epsilon=epsilon, **own) for epsilon in epsilons]
-    return built
-
-
-def _published_delta(settings: dict[str, Any]) -> float:
-    """The paper's Delta(d), which is about 0.6 of the largest possible one, for another grid."""
-    from uldp.mechanisms.staircase import StaircaseResponse, largest_delta
-
-    groups = settings["groups"]
-    size = StaircaseResponse(**{**settings, "epsilon": 1.0, "delta": 0.0}).grid.size
-    if groups == 1:
-        return 0.0
-    size_then, groups_then, delta = _PUBLISHED
-    return delta * float(largest_delta(size, groups) / largest_delta(size_then, groups_then))
-
-
-def _adversaries(names: Sequence[str], mechanisms: Sequence[LocalMechanism]) -> list[Adversary]:
-    """The named ones, or all. One that fits none of the mechanisms is refused."""
-    from uldp.attacks.estimators import ADVERSARIES
-
-    for name in names:
-        if name not in ADVERSARIES:
-            raise ConfigError(
-                f"unknown adversary {name!r}. Known: {', '.join(ADVERSARIES)}" + did_you_mean(name, ADVERSARIES),
-                location="--adversary",
-                value=name,
-            )
-        if not any(ADVERSARIES[name].fits(mechanism) for mechanism in mechanisms):
-            reasons = _misfits(ADVERSARIES[name], mechanisms)
-            listed = "; ".join(f"{name!r} does not work on {on}: {why}" for on, why in reasons.items())
-            raise ConfigError(listed, location="--adversary", value=name)
-    return [ADVERSARIES[name] for name in names or ADVERSARIES]
-
-
-def _misfits(adversary: Adversary, mechanisms: Sequence[LocalMechanism]) -> dict[str, str]:
-    """The mechanisms that an adversary cannot be used on, and why."""
-    found = {mechanism.name: adversary.misfit(mechanism) for mechanism in mechanisms}
-    return {name: why for name, why in found.items() if why}
-
-
-def _played(
-    mechanisms: Sequence[LocalMechanism], adversaries: Sequence[Adversary], scene: Scene, seed: int
-) -> list[Outcome]:
-    from uldp.attacks.inference import attack
-    from uldp.rng import Secrets, Streams
-
-    streams, secrets = Streams.from_seed(seed), Secrets.simulated_from_seed(seed)
-    outcomes: list[Outcome] = []
-    for mechanism in mechanisms:
-        path = ("attack", mechanism.name, repr(mechanism.epsilon))
-        outcomes += attack(mechanism, adversaries, scene, streams.child(*path), secrets.child(*path))
-    return outcomes
-
-
-def _row(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "mechanism": outcome.mechanism,
-        "adversary": outcome.adversary,
-        "epsilon": outcome.epsilon,
-        "error_percent": 100 * outcome.error,
-        "standard_error": None if outcome.standard_error is None else 100 * outcome.standard_error,
-        "confidence": outcome.confidence,
-    }
 
 
 def _print_outcomes(rows: Sequence[dict[str, Any]]) -> None:

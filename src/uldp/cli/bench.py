@@ -144,6 +144,9 @@ def _print_starts(cases: Cases) -> None:
     starts = [item for item in cases if item["kind"] == "start"]
     if rows := [(how, *(_seconds(item[how][part]) for part in parts)) for item in starts for how in ("cold", "warm")]:
         print_table(("start", "new process", "import torch", "import numba", "other imports", "kernels"), rows)
+    calls = ("import_uldp", "other_imports", "train")
+    if firsts := [[_seconds(item["library"][part]) for part in calls] for item in starts]:
+        print_table(("import uldp", "other imports", "first uldp.train (breast-cancer)"), firsts)
 
 
 def _print_scaling(cases: Cases) -> None:

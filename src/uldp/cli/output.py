@@ -16,7 +16,7 @@ from typing import Any, ParamSpec
 
 import typer
 
-from uldp.errors import ConfigError, InputError, UldpError, first_line
+from uldp.errors import ConfigError, DataError, InputError, UldpError, first_line
 
 P = ParamSpec("P")
 
@@ -107,9 +107,9 @@ def naming(options: Mapping[str, str]) -> Iterator[None]:
     """Errors inside name a command's own options: ``options`` maps locations to them."""
     try:
         yield
-    except ConfigError as error:
+    except (ConfigError, DataError) as error:
         location = options.get(error.location or "", error.location)
-        raise ConfigError(error.message, location=location, value=error.value) from error
+        raise type(error)(error.message, location=location, value=error.value) from error
 
 
 def print_json(tree: Any) -> None:
