@@ -91,9 +91,9 @@ class TinyLearner:
     def evaluate(self, x, records):
         return {"loss": float(np.mean((records.features @ x - records.labels) ** 2))}
 
-    measures = (("loss", 1.0), ("mae", 3.0))
+    mean_metrics = (("loss", 1.0), ("mae", 3.0))
 
-    def measured(self, x, records):
+    def record_metrics(self, x, records):
         errors = records.features.astype(float) @ x - records.labels
         return np.stack([errors**2, np.abs(errors)], axis=1)
 
@@ -213,9 +213,9 @@ def make_sessions(
     plan = make_plan(method, federation, learner.dimension, aggregation)
     streams, secrets = Streams.from_seed(seed), secrets or Secrets.simulated_from_seed(seed)
     identities = tuple(signing_key(secrets, index).public for index in range(len(plan.silos)))
-    measures = learner.measures if federation.holdout else ()
+    mean_metrics = learner.mean_metrics if federation.holdout else ()
     # The digest stays: tests write messages by hand.
-    plan = replace(plan, identities=identities, measures=measures, min_silos=min_silos)
+    plan = replace(plan, identities=identities, mean_metrics=mean_metrics, min_silos=min_silos)
     server = ServerSession(plan, learner.initial(streams), Ledger(delta, budget), secrets)
     holdout = federation.holdout or [None] * len(federation.silos)
     silos = {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         RunError,
         UldpError,
     )
-    from uldp.experiment.build import Prepared, prepare
+    from uldp.experiment.build import PreparedExperiment, prepare
     from uldp.experiment.config import Experiment
     from uldp.library.calculators import epsilon, noise_multiplier
     from uldp.library.comparing import Comparison, compare
@@ -55,7 +55,7 @@ _HOMES = {
     "Method": "uldp.methods.base",
     "MlflowTracker": "uldp.library.tracking",
     "ModelError": "uldp.errors",
-    "Prepared": "uldp.experiment.build",
+    "PreparedExperiment": "uldp.experiment.build",
     "PublicFacts": "uldp.privacy.releases",
     "Records": "uldp.data.federation",
     "Release": "uldp.privacy.releases",
@@ -102,7 +102,7 @@ __all__ = [
     "Method",
     "MlflowTracker",
     "ModelError",
-    "Prepared",
+    "PreparedExperiment",
     "PublicFacts",
     "Records",
     "Release",

@@ -325,12 +325,12 @@ def foreign_exceptions(*authors: object, location: str) -> Iterator[None]:
 
 
 @contextmanager
-def own_code(kind: type[UldpError], what: str, location: str) -> Iterator[None]:
-    """Whatever code of somebody's own raises inside is an error of ours; Ctrl-C stays what it is.
+def user_code(kind: type[UldpError], what: str, location: str) -> Iterator[None]:
+    """An exception in third-party code becomes an error of uldp; Ctrl-C stays what it is.
 
-    ``sys.exit(0)`` too: it would end a command as if all had been done.
+    ``sys.exit(0)`` too: it would end a command as if it had succeeded.
 
-    >>> with own_code(ModelError, "'nets:make' failed", "model.name"):
+    >>> with user_code(ModelError, "'nets:make' failed", "model.name"):
     ...     raise SystemExit(0)
     Traceback (most recent call last):
     uldp.errors.ModelError: model.name: 'nets:make' failed (SystemExit: 0)

@@ -1,4 +1,4 @@
-"""Import code of somebody's own that an experiment names as ``package.module:Name``."""
+"""Import third-party code that an experiment names as ``package.module:Name``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from uldp.errors import ConfigError, did_you_mean, own_code, shown
+from uldp.errors import ConfigError, did_you_mean, shown, user_code
 
 
-def import_own(module: str) -> ModuleType:
+def import_user_module(module: str) -> ModuleType:
     """``module``, which may lie in the current folder.
 
-    That folder comes last on the path, and only here: a file in a folder that somebody sent, called like a package of
-    ours, must not run unless the experiment names it.
+    That folder comes last on the path, and only here: a file in a folder from another party that is named like an
+    installed package must not run unless the experiment names it.
     """
     if "" not in sys.path:
         sys.path.append("")
@@ -35,8 +35,8 @@ def named_object(name: str, location: str) -> Any:
         raise ConfigError(f"write package.module:Name, not {shown(name)}", location=location, value=name)
     there = _findable(module.partition(".")[0])
     why = "failed while it was imported" if there else "is neither in the current folder nor on PYTHONPATH"
-    with own_code(ConfigError, f"cannot import {name!r}: {module} {why}", location):
-        imported = import_own(module)
+    with user_code(ConfigError, f"cannot import {name!r}: {module} {why}", location):
+        imported = import_user_module(module)
     if not hasattr(imported, attribute):
         raise ConfigError(
             f"cannot import {name!r}: {module} has no {attribute!r}{did_you_mean(attribute, dir(imported))}",

@@ -172,7 +172,7 @@ def test_a_silo_s_state_of_another_version_still_says_which_round_was_answered()
 
     state = msgspec.msgpack.encode({"phase": "ready", "round": 7, "answered": {"remark": 0}, "new": 1})
     assert SiloSession.last_round(state) == 7 and not SiloSession.is_closed(state)
-    assert SiloSession.is_closed(SiloSession.ended(state))
+    assert SiloSession.is_closed(SiloSession.close_state(state))
 
 
 METHOD = """

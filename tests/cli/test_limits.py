@@ -112,7 +112,7 @@ def test_code_that_leaves_while_it_trains_is_no_success(tmp_path, monkeypatch):
     def leave(*_, **__):
         raise SystemExit(0)
 
-    monkeypatch.setattr("uldp.runtimes.simulation.SilosHere.responses", leave)
+    monkeypatch.setattr("uldp.runtimes.simulation.InProcessSilos.responses", leave)
     assert "SystemExit" in refused("run", *SMALL)
 
 
@@ -123,7 +123,7 @@ def test_without_memory_there_is_a_sentence_and_nothing_else(tmp_path, monkeypat
     def lacks(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr(f"uldp.runtimes.simulation.SilosHere.{when}", lacks)
+    monkeypatch.setattr(f"uldp.runtimes.simulation.InProcessSilos.{when}", lacks)
     assert "not enough memory" in refused("run", *SMALL)
     assert not list(tmp_path.iterdir())
 

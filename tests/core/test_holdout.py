@@ -86,7 +86,7 @@ def test_the_metrics_are_those_of_all_hold_out_records_together(aggregation):
     drive(server, silos)
     features = np.concatenate([silo.features for silo in data.holdout])
     labels = np.concatenate([silo.labels for silo in data.holdout])
-    values = TinyLearner(4).measured(server.model, Records(features, labels)).mean(axis=0)
+    values = TinyLearner(4).record_metrics(server.model, Records(features, labels)).mean(axis=0)
     assert server.metrics["holdout_records"] == len(labels)
     assert server.metrics["holdout_loss"] == pytest.approx(values[0], abs=2 / SCALE)
     assert server.metrics["holdout_mae"] == pytest.approx(3 * values[1], abs=6 / SCALE)
@@ -136,20 +136,20 @@ def test_other_hold_out_records_have_other_keys():
 
 def test_a_value_that_is_no_number_counts_as_the_largest():
     class Broken(TinyLearner):
-        def measured(self, x, records):
+        def record_metrics(self, x, records):
             values = np.zeros((len(records), 2))
             values[0] = (np.nan, np.inf)
             values[1] = (-1.0, 1e300)
             return values
 
-    sums = holdout_sums(np.zeros(4), federation().holdout[0], Broken(4), TinyLearner.measures)
+    sums = holdout_sums(np.zeros(4), federation().holdout[0], Broken(4), TinyLearner.mean_metrics)
     assert sums[0] == MAX_VALUE * SCALE
     assert sums[1] == 2 * MAX_VALUE * SCALE
 
 
 @pytest.mark.parametrize("total", [[-1, 0, 5], [0, 0, -5], [1, 0, 0], [2**62, 0, 2**10], [0, 0, 2**40]])
 def test_a_total_that_cannot_be_one_is_no_metric(total):
-    assert holdout_means(np.array(total), TinyLearner.measures) is None
+    assert holdout_means(np.array(total), TinyLearner.mean_metrics) is None
 
 
 # --- few people
@@ -315,5 +315,5 @@ def test_masks_that_do_not_cancel_give_no_metric_and_do_not_stop_the_run():
 
 
 def test_clients_that_trust_nobody_are_not_asked():
-    with pytest.raises(ConfigError, match="trust nobody"):
+    with pytest.raises(ConfigError, match="local DP trusts no server"):
         make_sessions(build("ldp-fedavg", rounds=2), federation())

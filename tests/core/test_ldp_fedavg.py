@@ -243,7 +243,7 @@ def test_the_shuffler_forwards_every_value_at_its_position_and_nobodys_name():
     updates = {
         name: ask(m.Update(1, m.pack(vector), 0), silo=name) for name, vector in zip(names, vectors, strict=True)
     }
-    mixed = mixer.mixed(1, updates, 10**6)
+    mixed = mixer.shuffle(1, updates, 10**6)
     got = np.stack(
         [
             m.unpack_residues(decode(mixed[name], experiment=DIGEST, silo=name, limit=10**6).vector, 40, "x")
@@ -254,7 +254,7 @@ def test_the_shuffler_forwards_every_value_at_its_position_and_nobodys_name():
     assert (got != vectors).any(axis=1).all()
     origins = got // 40
     assert any(len(set(row)) > 1 for row in origins.tolist())  # values of one client do not stay together
-    again = mixer.mixed(
+    again = mixer.shuffle(
         2, {k: ask(m.Update(2, m.pack(v), 0), silo=k) for k, v in zip(names, vectors, strict=True)}, 10**6
     )
     assert again != mixed
@@ -266,7 +266,7 @@ def test_other_updates_and_other_rounds_are_mixed_otherwise():
     vectors = np.arange(2000, dtype=np.uint64).reshape(5, 400)
     orders = []
     for round_, further in ((1, 0), (1, 0), (1, 2000), (2, 0)):
-        mixed = mixer.mixed(round_, updates_of(round_, names, vectors + np.uint64(further)), 10**6)
+        mixed = mixer.shuffle(round_, updates_of(round_, names, vectors + np.uint64(further)), 10**6)
         bodies = [decode(mixed[name], experiment=DIGEST, silo=name, limit=10**6) for name in names]
         orders.append(np.stack([m.unpack_residues(body.vector, 400, "x") for body in bodies]) % 2000 // 400)
     assert (orders[0] == orders[1]).all()
@@ -278,7 +278,7 @@ def test_all_orders_are_alike():
     """Three clients have six orders: 3000 positions, chi-square with five degrees of freedom at level 1e-4."""
     mixer, names = shuffler(3, 3000)
     vectors = np.repeat(np.arange(3, dtype=np.uint64)[:, None], 3000, axis=1)
-    mixed = mixer.mixed(1, updates_of(1, names, vectors), 10**6)
+    mixed = mixer.shuffle(1, updates_of(1, names, vectors), 10**6)
     bodies = [decode(mixed[name], experiment=DIGEST, silo=name, limit=10**6) for name in names]
     ordered = np.stack([m.unpack_residues(body.vector, 3000, "x") for body in bodies]).astype(int)
     codes, counts = np.unique(ordered[0] * 9 + ordered[1] * 3 + ordered[2], return_counts=True)
@@ -305,7 +305,7 @@ def test_the_shuffler_refuses_what_is_no_update_of_this_round():
     good = {name: ask(m.Update(1, m.pack(np.zeros(4, np.uint64)), 0), silo=name) for name in names}
     for bad in (m.Closed(), m.Update(2, m.pack(np.zeros(4, np.uint64)), 0), m.Update(1, b"short", 0)):
         with pytest.raises(MessageRefused, match="silo-1"):
-            mixer.mixed(1, {**good, "silo-1": ask(bad, silo="silo-1")}, 10**6)
+            mixer.shuffle(1, {**good, "silo-1": ask(bad, silo="silo-1")}, 10**6)
     with pytest.raises(ConfigError, match="positive time"):
         Shuffler(DIGEST, names, 4, Secrets.from_key(b"s" * 32), spread=0.0)
 

@@ -29,7 +29,7 @@ from uldp.data.federation import SiloData
 from uldp.errors import ConfigError, DataError, MessageRefused
 from uldp.methods.registry import METHODS
 from uldp.methods.user_sum import UserSum
-from uldp.privacy.accountants import account, account_replaced
+from uldp.privacy.accountants import account, account_replace_one
 from uldp.privacy.events import Gaussian, NonPrivate, PoissonSampled
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.releases import Adversary, PublicFacts, views
@@ -203,7 +203,7 @@ def test_a_single_silo_knows_all_of_its_own_noise():
 
 def test_replacing_a_user_is_twice_as_far_as_leaving_one_out():
     release = build("uldp-avg", noise_multiplier=5.0).release(FACTS)
-    assert account_replaced({release.event(5): 100}, 1e-5).value == pytest.approx(24.38, abs=6e-3)
+    assert account_replace_one({release.event(5): 100}, 1e-5).value == pytest.approx(24.38, abs=6e-3)
 
 
 def test_a_release_that_does_not_say_what_others_see_makes_no_claim():

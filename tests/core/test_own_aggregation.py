@@ -94,5 +94,5 @@ def test_its_message_is_refused_out_of_turn_and_elsewhere():
 
 def test_a_message_of_its_own_does_not_take_the_name_of_another():
     server, _ = make_sessions(build("uldp-avg"), small_federation())
-    with pytest.raises(ConfigError, match="two kinds of messages have one name"):
+    with pytest.raises(ConfigError, match="two types of messages have one name"):
         replace(server.plan, aggregation=Padded(response=Update))

@@ -28,7 +28,7 @@ PUBLIC = [
     "Method",
     "MlflowTracker",
     "ModelError",
-    "Prepared",
+    "PreparedExperiment",
     "PublicFacts",
     "Records",
     "Release",

@@ -387,7 +387,7 @@ def test_the_budget_ends_the_run_before_the_round_is_asked_for():
     server, silos = make_sessions(method, small_federation(), budget=budget)
     drive(server, silos)
     assert server.round == 4
-    assert server.over and not server.ledger.affords(release.event(3), 5)
+    assert server.finished and not server.ledger.affords(release.event(3), 5)
     assert server.ledger.epsilon().value <= budget
 
 

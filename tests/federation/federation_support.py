@@ -11,7 +11,7 @@ import msgspec
 from tests.support import decode
 
 from uldp.crypto.keys import SigningKey
-from uldp.experiment.build import Prepared
+from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import prepare_server, prepare_silo
 from uldp.protocol import messages as m
@@ -48,7 +48,7 @@ def experiment(**sections) -> Experiment:
 
 
 @lru_cache(maxsize=64)
-def _parties(tree: str) -> tuple[Prepared, dict[str, Prepared]]:
+def _parties(tree: str) -> tuple[PreparedExperiment, dict[str, PreparedExperiment]]:
     import json
 
     built = Experiment.from_tree(json.loads(tree))
@@ -56,8 +56,8 @@ def _parties(tree: str) -> tuple[Prepared, dict[str, Prepared]]:
     return prepare_server(built, rehearsal=True), silos
 
 
-def parties(built: Experiment) -> tuple[Prepared, dict[str, Prepared]]:
-    """Prepared once for all tests with the same experiment: they are frozen."""
+def parties(built: Experiment) -> tuple[PreparedExperiment, dict[str, PreparedExperiment]]:
+    """PreparedExperiment once for all tests with the same experiment: they are frozen."""
     import json
 
     return _parties(json.dumps(built.to_tree(), sort_keys=True))

@@ -118,9 +118,9 @@ def test_the_ledger_is_charged_for_the_noise_that_is_there(aggregation):
     entry = finish_round(server)
     release = server.plan.release
     assert entry.event == release.event(3) != release.event(4)
-    assert server.heard == (3,)
+    assert server.silos_heard == (3,)
     drive(server, silos)
-    assert server.heard == (3, 4, 4)
+    assert server.silos_heard == (3, 4, 4)
     assert [entry.round for entry in server.ledger.entries] == [1, 2, 3]
 
 
@@ -251,7 +251,7 @@ def test_the_server_does_not_go_below_the_least_number_of_silos():
         server.requests()
     attempt(server, silos)
     finish_round(server)
-    assert server.heard == (2,)
+    assert server.silos_heard == (2,)
 
 
 def test_a_round_that_the_budget_does_not_afford_with_fewer_silos_is_not_made():
@@ -328,9 +328,9 @@ def test_identical_requests_get_identical_bytes_in_every_attempt(aggregation):
 def test_by_default_all_must_be_there_but_those_whose_absence_is_tolerated():
     federation = small_federation(silos=4)
     for tolerance, least in ((0, 4), (1, 3), (2, 2), (3, 2)):
-        assert make_plan(build("uldp-avg", dropout_tolerance=tolerance), federation).least_silos == least
+        assert make_plan(build("uldp-avg", dropout_tolerance=tolerance), federation).required_silos == least
     plan = make_plan(build("uldp-avg"), federation)
-    assert dataclasses.replace(plan, min_silos=3).least_silos == 3
+    assert dataclasses.replace(plan, min_silos=3).required_silos == 3
     for wrong in (1, 5):
         with pytest.raises(ConfigError, match="from 2 to the number of silos"):
             dataclasses.replace(plan, min_silos=wrong)

@@ -111,7 +111,7 @@ def test_the_statement_says_who_sees_what_of_whom(aggregation, seen):
     result = run(ready)
     for statement in (result.statement, ready.planned_statement()):
         # right below the headline
-        (caveat,) = [caveat for caveat in statement.weakening() if caveat.code == "holdout-metrics"]
+        (caveat,) = [caveat for caveat in statement.weakening_caveats() if caveat.code == "holdout-metrics"]
         assert caveat.text.startswith("Metrics of hold-out people")
         for words in ("outside the guarantee", "without noise", f"The server sees {seen}", "fewer than 10 people"):
             assert words in caveat.text
@@ -119,7 +119,7 @@ def test_the_statement_says_who_sees_what_of_whom(aggregation, seen):
 
 def test_a_method_without_a_guarantee_says_it_too():
     built = measured(method={"name": "fedavg", "rounds": 1}, privacy={"noise_multiplier": None})
-    assert "holdout-metrics" in [caveat.code for caveat in run(built).statement.weakening()]
+    assert "holdout-metrics" in [caveat.code for caveat in run(built).statement.weakening_caveats()]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_settings_that_make_no_sense_are_refused(sections, location, reason):
 def test_a_task_whose_loss_is_no_sum_over_records_is_refused(monkeypatch):
     from uldp.learners.torch import TorchLearner
 
-    monkeypatch.setattr(TorchLearner, "measures", ())
+    monkeypatch.setattr(TorchLearner, "mean_metrics", ())
     with pytest.raises(ConfigError, match="survival times couples records") as refused:
         prepare(measured())
     assert refused.value.location == "run.evaluate_silos"

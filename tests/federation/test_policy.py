@@ -147,7 +147,7 @@ def test_a_ledger_that_lost_rounds_and_a_session_that_is_gone_stop_a_silo(tmp_pa
     silo = tmp_path / "silo-1"
     prepared = parties(built)[1]["silo-1"]
     with SiloProcess(prepared, silo, "unix:/unused") as process:
-        process.charging.begins(1, "request")
+        process.charging.before_round(1, "request")
     with pytest.raises(RunError, match="its session is gone"):
         SiloProcess(prepared, silo, "unix:/unused")
     (silo / "rehearsal-ledger.jsonl").unlink()

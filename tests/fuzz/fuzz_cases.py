@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from uldp.experiment.build import Prepared, prepare
+from uldp.experiment.build import PreparedExperiment, prepare
 from uldp.experiment.config import Experiment
 from uldp.privacy.ledger import Entry
 from uldp.rng import Secrets
@@ -67,7 +67,7 @@ class Case:
         merged = {key: {**value, **sections.get(key, {})} for key, value in tree.items()}
         if "privacy" in sections:
             merged["privacy"] = dict(sections["privacy"])
-        self.prepared: Prepared = prepare(Experiment.from_tree(merged))
+        self.prepared: PreparedExperiment = prepare(Experiment.from_tree(merged))
         self.secrets = Secrets.simulated_from_seed(0)
         self.plan: Plan = simulated_plan(self.prepared, self.secrets)
         facts = self.plan.facts
@@ -130,4 +130,4 @@ class Case:
         """What the server gets of a round's updates."""
         if not self.plan.aggregation.shuffles:
             return replies
-        return self.shuffler.mixed(round_, replies, self.plan.message_limit)
+        return self.shuffler.shuffle(round_, replies, self.plan.message_limit)

@@ -45,7 +45,7 @@ class CountingGuard(ReleaseGuard):
 
     begun: int = 0
 
-    def begins(self, round_: int, request: str) -> None:
+    def before_round(self, round_: int, request: str) -> None:
         self.begun += 1
 
 
@@ -136,7 +136,13 @@ class AtServer(Target):
 
     def state(self) -> tuple[object, ...]:
         session = self.session
-        about = (session.model.tobytes(), session.ledger.entries, session.saturated, session.metrics, session.heard)
+        about = (
+            session.model.tobytes(),
+            session.ledger.entries,
+            session.saturated,
+            session.metrics,
+            session.silos_heard,
+        )
         return session.requests(), session.round, session.absent, session.stage, *about
 
     def genuine(self) -> bool:

@@ -31,7 +31,7 @@ class OwnCoordinates:
     by silo and in their order.
     """
 
-    measures = ()
+    mean_metrics = ()
 
     def __init__(self, dimension: int, pulling: int = 1) -> None:
         self.dimension, self.pulling = dimension, pulling

@@ -120,7 +120,9 @@ def test_the_accountants_number_is_that_of_a_users_own_rounds():
     assert server.ledger.epsilon().value == pytest.approx(by_hand(5.0, 6, 1e-5), abs=1e-6)
     assert [entry.group for entry in server.ledger.entries] == [t % 10 for t in range(60)]
     plan = make_plan(method, FEDERATION, aggregation="masked")
-    told = compose(plan.release, plan.disclosure, server.ledger, Background(), simulated=True, heard=server.heard)
+    told = compose(
+        plan.release, plan.disclosure, server.ledger, Background(), simulated=True, silos_heard=server.silos_heard
+    )
     stated = {row.who: row.epsilon for row in told.exposures}
     assert stated["the server"] == pytest.approx(1.948, abs=5e-4) == told.epsilon
     # One silo knows its own share of the noise: a third of the variance.
@@ -195,12 +197,12 @@ def test_the_silos_own_ledger_counts_the_worst_group(tmp_path):
     ledger = OwnLedger(tmp_path / "ledger.jsonl", Policy(delta=1e-5))
     guard = LedgerGuard(ledger, "experiment", "session", shown, Participation(10))
     for round_ in range(1, 61):
-        guard.begins(round_, f"request {round_}")
+        guard.before_round(round_, f"request {round_}")
     assert ledger.epsilon() == pytest.approx(by_hand(5.0, 6, 1e-5), abs=1e-6)
     assert OwnLedger(tmp_path / "ledger.jsonl", Policy(delta=1e-5)).epsilon() == ledger.epsilon()
     # Another experiment's worst group may be the same person's.
     other = replace(guard, experiment="another")
-    other.begins(1, "request")
+    other.before_round(1, "request")
     assert ledger.epsilon() == pytest.approx(by_hand(5.0, 7, 1e-5), abs=1e-6)
     assert isinstance(ledger.charges[0], Charge)
 

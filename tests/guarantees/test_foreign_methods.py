@@ -23,7 +23,7 @@ from tests.support import decode, drive, make_plan, make_sessions, moved, rows_o
 from uldp.aggregation.plain import Plain
 from uldp.caveats import Caveat, Severity
 from uldp.errors import ConfigError, ModelError
-from uldp.experiment.build import Prepared, prepare
+from uldp.experiment.build import PreparedExperiment, prepare
 from uldp.experiment.config import Experiment
 from uldp.mechanisms.two_point import TwoPoint
 from uldp.methods.base import Method, State
@@ -350,16 +350,16 @@ def tree_of(kind, secrets="simulated", **sections) -> dict[str, Any]:
     return {key: {**value, **sections.get(key, {})} for key, value in tree.items()}
 
 
-def prepared(kind, secrets="simulated", **sections) -> Prepared:
+def prepared(kind, secrets="simulated", **sections) -> PreparedExperiment:
     return prepare(Experiment.from_tree(tree_of(kind, secrets, **sections)))
 
 
-def small(kind, secrets="simulated", **sections) -> Prepared:
+def small(kind, secrets="simulated", **sections) -> PreparedExperiment:
     """With few parameters, where no noise is measured."""
     return prepared(kind, secrets, **{"data": {"options": {"records": 60, "features": 5}}, **sections})
 
 
-def rounds_of(ready: Prepared):
+def rounds_of(ready: PreparedExperiment):
     """(server, [total in units]): all rounds of an experiment, with what the silos' vectors add up to."""
     from uldp.protocol import messages as m
 
@@ -384,7 +384,7 @@ def rounds_of(ready: Prepared):
     return server, totals
 
 
-def check_noise(ready: Prepared) -> None:
+def check_noise(ready: PreparedExperiment) -> None:
     """Every round's event is that of the noise which was drawn, and so is every line of the statement."""
     server, totals = rounds_of(ready)
     units = ready.plan.release.encoding.integer_limit
@@ -519,7 +519,7 @@ class StatesASample(Foreign):
 
 @pytest.mark.parametrize("kind", [WithPliantFacts, StatesASample], ids=lambda kind: kind.__name__)
 def test_values_of_other_types_inside_of_our_releases_are_refused(kind):
-    with pytest.raises(ConfigError, match=r"^method: .* not one of ours"):
+    with pytest.raises(ConfigError, match=r"^method: .* not part of uldp"):
         small(kind)
 
 

@@ -155,7 +155,7 @@ def check_statement(method, federation, server, measured, absent):
     for aggregation in ("plain", "masked"):
         plan = replace(make_plan(method, federation, COORDINATES, aggregation), min_silos=SILOS - len(absent))
         made, shown = plan.release, plan.disclosure
-        told = compose(made, shown, server.ledger, Background(), simulated=True, heard=server.heard)
+        told = compose(made, shown, server.ledger, Background(), simulated=True, silos_heard=server.silos_heard)
         stated = {row.who: row.epsilon for row in told.exposures}
         for who, what in seen(made.shared_noise, aggregation, absent):
             if who.startswith(PUBLIC) and not made.user_sampling.everybody:

@@ -14,7 +14,7 @@ from uldp.data.federation import Task
 from uldp.learners import evaluation
 from uldp.learners.initialisers import WrittenOutDraws
 from uldp.learners.losses import choose_loss
-from uldp.learners.models import build_model, seeded
+from uldp.learners.models import build_model, build_seeded
 from uldp.rng import Streams
 
 GENERATOR = np.random.Generator(np.random.Philox(key=3))
@@ -64,7 +64,7 @@ def test_every_machine_starts_from_this_model():
     found = hashlib.sha256()
     for name, shape, task in (("mlp", (30,), Task(2)), ("cnn", (1, 28, 28), Task(10)), ("creditcard", (30,), Task(2))):
         found.update(flat(build_model(name, shape, task, streams=Streams.from_seed(4))).tobytes())
-    tables = seeded(lambda: nn.Sequential(nn.Embedding(50, 9), nn.Embedding(3, 5)), Streams.from_seed(4))
+    tables = build_seeded(lambda: nn.Sequential(nn.Embedding(50, 9), nn.Embedding(3, 5)), Streams.from_seed(4))
     found.update(flat(tables).tobytes())
     assert found.hexdigest() == "18df7129d598d8da0e83cc95a26837b96213506e9b1bfb5792f0d2c15a1881f1"
 

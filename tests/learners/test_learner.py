@@ -189,12 +189,12 @@ def test_what_records_measure_comes_to_the_metrics_of_all(task, outputs):
     labels = generator.integers(0, task.classes, 50) if task.classes else generator.normal(size=50).astype(np.float32)
     made = TorchLearner(nn.Linear(3, outputs), task)
     x = generator.normal(size=made.dimension)
-    values, expected = made.measured(x, Records(features, labels)), made.evaluate(x, Records(features, labels))
+    values, expected = made.record_metrics(x, Records(features, labels)), made.evaluate(x, Records(features, labels))
     assert values.shape == (50, 2)
     assert (values >= 0).all()
-    for column, (name, factor) in enumerate(made.measures):
+    for column, (name, factor) in enumerate(made.mean_metrics):
         assert values[:, column].mean() * factor == pytest.approx(expected[name], rel=1e-9)
-    assert made.measured(x, Records(features[:0], labels[:0])).shape == (0, 2)
+    assert made.record_metrics(x, Records(features[:0], labels[:0])).shape == (0, 2)
 
 
 def test_a_record_on_which_the_model_raises_is_not_a_number_and_raises_nothing():
@@ -211,13 +211,13 @@ def test_a_record_on_which_the_model_raises_is_not_a_number_and_raises_nothing()
     features = np.zeros((9, 3), dtype=np.float32)
     features[4] = 1000.0
     made = TorchLearner(Picky(), Task(classes=2), path="loop")
-    values = made.measured(np.zeros(4), Records(features, np.ones(9, dtype=np.int64)))
+    values = made.record_metrics(np.zeros(4), Records(features, np.ones(9, dtype=np.int64)))
     assert np.isnan(values[4]).all()
     assert np.isfinite(np.delete(values, 4, axis=0)).all()
 
 
 def test_a_survival_loss_is_no_sum_over_records():
-    assert TorchLearner(nn.Linear(3, 1), Task(0, survival=True)).measures == ()
+    assert TorchLearner(nn.Linear(3, 1), Task(0, survival=True)).mean_metrics == ()
 
 
 def test_undefined_metrics_are_left_out():

@@ -201,9 +201,9 @@ def test_every_entry_of_the_zoo_has_a_description():
 
 
 def test_dropout_rates_are_met_and_addresses_matter():
-    from uldp.learners.randomness import Noise, Place
+    from uldp.learners.randomness import Place, TrainingRandomness
 
-    noise = Noise(Streams.from_seed(0), np.arange(40))
+    noise = TrainingRandomness(Streams.from_seed(0), np.arange(40))
     for rate in (0.1, 0.5, 0.123):
         factors = noise.dropout(rate, Place(1, range(5)), (40, 20, 31))
         kept = factors > 0

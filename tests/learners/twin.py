@@ -11,7 +11,7 @@ from torch import nn
 from uldp.data.federation import SiloData, Task
 from uldp.learners.base import LocalTraining
 from uldp.learners.loop import Address, address_dropout
-from uldp.learners.randomness import Noise
+from uldp.learners.randomness import TrainingRandomness
 from uldp.rng import Streams
 
 STREAMS = Streams.from_seed(7).child("silo", 0, "round", 3)
@@ -72,7 +72,7 @@ def train_user(module, task, data, user, x, local: LocalTraining, streams: Strea
     here = Address()
     model = address_dropout(load(module, x), here)
     features, labels = tensors(model, task, data, user)
-    noise = Noise(streams, np.array([user]))
+    noise = TrainingRandomness(streams, np.array([user]))
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[local.optimizer]
     more = {"momentum": local.momentum} if local.optimizer == "sgd" else {}
     optimizer = kind(model.parameters(), lr=local.lr, weight_decay=local.weight_decay, **more)
@@ -95,7 +95,7 @@ def gradient_of_user(module, task, data, user, x, streams: Streams) -> np.ndarra
     here = Address()
     model = address_dropout(load(module, x), here)
     features, labels = tensors(model, task, data, user)
-    here.set(Noise(streams, np.array([user])), 0, 0)
+    here.set(TrainingRandomness(streams, np.array([user])), 0, 0)
     loss_of(task, model(features), labels).backward()
     return torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy()
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from uldp.errors import ConfigError
-from uldp.privacy.accountants import account, account_replaced
+from uldp.privacy.accountants import account, account_replace_one
 from uldp.privacy.events import Gaussian, Group, PoissonSampled, Repeated
 from uldp.privacy.groups import published_epsilon
 
@@ -37,7 +37,7 @@ def test_sampled_users(rate, tight, by_rdp):
 
 def test_naive_moves_by_twice_the_clip():
     assert account({Gaussian(2.5): 100}, DELTA).value == pytest.approx(24.38, abs=5e-3)
-    assert account_replaced({Gaussian(5.0): 100}, DELTA).value == account({Gaussian(2.5): 100}, DELTA).value
+    assert account_replace_one({Gaussian(5.0): 100}, DELTA).value == account({Gaussian(2.5): 100}, DELTA).value
 
 
 @pytest.mark.parametrize(("missing", "expected"), [(0, 9.997), (1, 11.48), (2, 13.76)])

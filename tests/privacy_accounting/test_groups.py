@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.privacy_accounting.brute_force import replaced_one_step
 
-from uldp.privacy.accountants import account, account_replaced
+from uldp.privacy.accountants import account, account_replace_one
 from uldp.privacy.events import Gaussian, Group, NonPrivate, PoissonSampled, Repeated
 from uldp.privacy.gaussian import AnalyticGaussian
 from uldp.privacy.mixture import Mixture, mixture_of
@@ -103,10 +103,12 @@ def test_a_cut_tail_costs_rather_than_saves(monkeypatch):
 )
 def test_replaced_records_are_covered(size, rate, sigma, delta):
     event = Group(size, PoissonSampled(rate, Gaussian(sigma)))
-    replaced = account_replaced({event: 1}, delta).value
+    replaced = account_replace_one({event: 1}, delta).value
     assert replaced >= replaced_one_step(size, rate, sigma, delta)
     assert (
-        account({event: 1}, delta).value < replaced <= account_replaced({Group(size, Gaussian(sigma)): 1}, delta).value
+        account({event: 1}, delta).value
+        < replaced
+        <= account_replace_one({Group(size, Gaussian(sigma)): 1}, delta).value
     )
 
 
@@ -123,17 +125,17 @@ def test_replaced_users_over_many_rounds(rate):
         neighboring_relation=NeighboringRelation.REPLACE_ONE,
     ).self_compose(60)
     below = pair.get_epsilon_for_delta(DELTA)
-    replaced = account_replaced({PoissonSampled(rate, Gaussian(4.0)): 60}, DELTA).value
+    replaced = account_replace_one({PoissonSampled(rate, Gaussian(4.0)): 60}, DELTA).value
     assert below * 0.999 < replaced < below * 1.15
 
 
 def test_replaced_is_exact_without_sampling_and_below_lemma_5_with_it():
-    assert account_replaced({Gaussian(3.0): 7, Group(2, Gaussian(8.0)): 3}, DELTA) == account(
+    assert account_replace_one({Gaussian(3.0): 7, Group(2, Gaussian(8.0)): 3}, DELTA) == account(
         {Gaussian(1.5): 7, Gaussian(2.0): 3}, DELTA
     )
     for size in (1, 4, 16):
         composition = {Repeated(50, group(size)): 4}
         by_hand = account({Repeated(50, group(2 * size)): 4}, DELTA, "lemma5").value
-        assert account(composition, DELTA).value * 1.8 < account_replaced(composition, DELTA).value < by_hand
-    assert account_replaced({NonPrivate(): 1, group(2): 1}, DELTA).value == math.inf
-    assert account_replaced({}, DELTA).value == 0.0
+        assert account(composition, DELTA).value * 1.8 < account_replace_one(composition, DELTA).value < by_hand
+    assert account_replace_one({NonPrivate(): 1, group(2): 1}, DELTA).value == math.inf
+    assert account_replace_one({}, DELTA).value == 0.0

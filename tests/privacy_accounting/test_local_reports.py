@@ -6,7 +6,7 @@ import math
 import pytest
 
 from uldp.errors import ConfigError
-from uldp.privacy.accountants import account, account_replaced
+from uldp.privacy.accountants import account, account_replace_one
 from uldp.privacy.calibrate import rounds_within
 from uldp.privacy.events import Gaussian, LocalReports, NonPrivate, Repeated, event_from_json, event_to_json
 from uldp.privacy.local_reports import composed
@@ -56,12 +56,12 @@ def test_rounds_and_weights_are_the_same_thing():
 
 def test_it_is_about_replaced_data_and_goes_beside_other_events():
     local, noised = {LocalReports(1.0, 10): 2}, {Gaussian(5.0): 100}
-    assert account_replaced(local, 1e-5) == account(local, 1e-5)
+    assert account_replace_one(local, 1e-5) == account(local, 1e-5)
     both = {**local, **noised}
-    for epsilon in (account, account_replaced):  # they share delta
+    for epsilon in (account, account_replace_one):  # they share delta
         halves = epsilon(local, 5e-6).value + epsilon(noised, 5e-6).value
         assert epsilon(both, 1e-5).value == pytest.approx(halves, rel=1e-12)
-    assert account_replaced(both, 1e-5).value > account(both, 1e-5).value
+    assert account_replace_one(both, 1e-5).value > account(both, 1e-5).value
     assert math.isinf(account({**local, NonPrivate(): 1}, 1e-5).value)
 
 

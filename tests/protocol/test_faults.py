@@ -223,7 +223,7 @@ def test_a_round_with_malformed_weights_is_refused_before_its_owner_is_charged(s
     begun = []
 
     class Guard(ReleaseGuard):
-        def begins(self, round_, request):
+        def before_round(self, round_, request):
             begun.append(round_)
 
     server, silos = until(m.UpdateRequest, owners={"silo-0": Owner(guard=Guard())}, sample_rate=0.5, sampling=sampling)

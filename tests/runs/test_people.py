@@ -263,7 +263,7 @@ def test_without_a_key_it_is_said_once_and_the_run_is_added_up(folder, monkeypat
 def test_what_a_start_that_was_cut_short_left_behind_does_not_count(folder, monkeypatch):
     tables("one", records(0), records(20))
     with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "discarded_unless_begun", lambda self: nullcontext())  # as after kill -9
+        patch.setattr(RunDirectory, "discard_unless_started", lambda self: nullcontext())  # as after kill -9
         patch.setattr(RunState, "save_checkpoint", lambda self, checkpoint: (_ for _ in ()).throw(KeyboardInterrupt))
         result = runner.invoke(app, ["run", "one/experiment.toml", "--out", "runs/one"])
         assert result.exit_code == 130 and stored_people(RunDirectory("runs/one")) is not None

@@ -101,7 +101,7 @@ class ServerSide(ABC):
     def collect(self, request: RequestType, responses: Mapping[str, m.Message]) -> None:  # noqa: B027
         """Use the responses of all silos to what :meth:`ask` gave."""
 
-    def kept(self, body: m.Message) -> m.Message:
+    def prune_response(self, body: m.Message) -> m.Message:
         """What is kept of a response of the setup, once the next exchange is over, to restore this machine."""
         return body
 
@@ -184,7 +184,7 @@ class Aggregation(ABC):
     """Whether weighting by records works without anybody seeing anybody's record counts."""
     hides_sample: ClassVar[bool] = False
     """Whether silos do not learn which users were sampled."""
-    agrees_keys: ClassVar[bool] = False
+    needs_key_agreement: ClassVar[bool] = False
     """Whether silos agree on keys with one another, and so need each other's public signing keys."""
     rounding: ClassVar[float] = 0
     """See :class:`uldp.privacy.releases.PublicFacts`."""
@@ -274,7 +274,7 @@ def out_of_range() -> MessageRefused:
     )
 
 
-def checked_total(total: Sequence[int] | Integers, context: AggregationContext) -> Residues:
+def check_total(total: Sequence[int] | Integers, context: AggregationContext) -> Residues:
     """``total`` modulo 2^64. Raise MessageRefused if it is out of range, as it is where masks do not cancel."""
     largest = largest_total(context.release) + context.facts.silos
     lowest, highest = (total.min(), total.max()) if isinstance(total, np.ndarray) else (min(total), max(total))
@@ -294,7 +294,7 @@ class ModularSumServer(ServerSide):
         total = np.zeros(dimension, dtype=np.uint64)
         for silo, vector in vectors.items():
             total += m.unpack_residues(vector, dimension, f"silo {silo}")
-        return checked_total(from_residues(total), self._context)
+        return check_total(from_residues(total), self._context)
 
 
 class ModularSumSilo(SiloSide):

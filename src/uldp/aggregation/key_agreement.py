@@ -146,7 +146,7 @@ class PairwiseKeys:
     def _bound(self, other: int, purpose: str) -> tuple[str | int, ...]:
         return pair_purpose(self._context, self._index, other, purpose)
 
-    def masked(
+    def mask(
         self, residues: Residues, shared: Mapping[int, SharedKey], purpose: str, *further: str | int | bytes
     ) -> Residues:
         """``residues`` under the masks of these pairs, which cancel in the sum over their silos, modulo 2^64."""

@@ -74,7 +74,7 @@ class LatticeWeighting(Aggregation):
         "the server sees the noised total only; nobody sees anybody's record counts; for large models"
     )
     hides_counts: ClassVar[bool] = True
-    agrees_keys: ClassVar[bool] = True
+    needs_key_agreement: ClassVar[bool] = True
     hides_sample: ClassVar[bool] = True
     repeatable: ClassVar[bool] = True
     rounding: ClassVar[float] = 2.0 ** (DITHER_BITS - WEIGHT_BITS)

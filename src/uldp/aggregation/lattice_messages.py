@@ -43,7 +43,7 @@ class RingWeights(Message, frozen=True):
 
 LOOK_UP_WEIGHTS: Final = (
     Exchange(RingKey, MaskedCounts, "dealt", individual=True),
-    Exchange(LookUp, TableEntries, "weighed", individual=True, forgotten=True),
+    Exchange(LookUp, TableEntries, "weighed", individual=True, replayed=False),
 )
 RING_WEIGHTS: Final = (Exchange(RingWeights, Accepted, Phase.READY),)
 
@@ -95,6 +95,6 @@ class WeightShares(RoundMessage, frozen=True):
 
 TRANSFER: Final = (
     Exchange(TransferRequest, Transfer, "offered"),
-    Exchange(SlotRequest, SlotEntries, "transferred", individual=True, forgotten=True),
+    Exchange(SlotRequest, SlotEntries, "transferred", individual=True, replayed=False),
 )
-ANSWERS: Final = (Exchange(AnswerRequest, WeightShares, "shared", individual=True, forgotten=True),)
+ANSWERS: Final = (Exchange(AnswerRequest, WeightShares, "shared", individual=True, replayed=False),)

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from uldp.aggregation.base import AggregationContext, Sample, ServerSide, checked_total
+from uldp.aggregation.base import AggregationContext, Sample, ServerSide, check_total
 from uldp.aggregation.key_agreement import KeyRequest, SealedSeeds, SiloKey, SiloKeys, check_key, check_seeds, relay
 from uldp.aggregation.lattice_lookup import (
     ENTRY_BYTES,
@@ -185,7 +185,7 @@ class LatticeServer(ServerSide):
         numbers = self.transfer.numbers(self._entries_of_round, self._context.silos)
         return self._encrypted(numbers, self._round) + b"".join(self._shares)
 
-    def kept(self, body: m.Message) -> m.Message:
+    def prune_response(self, body: m.Message) -> m.Message:
         return MaskedCounts(body.counts, b"") if isinstance(body, MaskedCounts) else body
 
     def _look_up(self, keeper: int) -> LookUp:
@@ -234,4 +234,4 @@ class LatticeServer(ServerSide):
             body.add(Body.unpack(vector, self._scheme, f"silo {silo}"))
         opened = ring.to_coefficients(ring.multiply(body.c1, self._secret))
         phase = ring.add(body.c0, cut(opened, self._scheme.dimension))
-        return checked_total(decoded(phase, len(vectors)), self._context)
+        return check_total(decoded(phase, len(vectors)), self._context)

@@ -281,7 +281,7 @@ class LatticeSilo(SiloSide):
         return self.protected(Body.unpack(noised, self._scheme, self._location), request)
 
     def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
-        return self._pairwise.masked(residues, self._shared, "metrics", request.round, request.digest, self._setup)
+        return self._pairwise.mask(residues, self._shared, "metrics", request.round, request.digest, self._setup)
 
 
 class _Accumulator(Accumulator):

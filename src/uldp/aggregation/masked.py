@@ -47,7 +47,7 @@ class Masked(Aggregation):
 
     name: ClassVar[str] = "masked"
     summary: ClassVar[str] = "the server sees the noised total only"
-    agrees_keys: ClassVar[bool] = True
+    needs_key_agreement: ClassVar[bool] = True
     repeatable: ClassVar[bool] = True
 
     def route(self, release: Release) -> Route:
@@ -110,7 +110,7 @@ class MaskedSilo(ModularSumSilo):
         present = request.present
         # The digest covers who is present: another set of silos meets other masks.
         others = {i: key for i, key in self._shared.items() if present is None or present[i]}
-        return self._pairwise.masked(residues, others, "mask", request.round, request.digest)
+        return self._pairwise.mask(residues, others, "mask", request.round, request.digest)
 
     def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
-        return self._pairwise.masked(residues, self._shared, "metrics", request.round, request.digest)
+        return self._pairwise.mask(residues, self._shared, "metrics", request.round, request.digest)

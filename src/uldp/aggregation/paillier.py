@@ -91,7 +91,7 @@ class PaillierWeighting(Aggregation):
     name: ClassVar[str] = "paillier"
     summary: ClassVar[str] = "the server sees the noised total only; nobody sees anybody's record counts"
     hides_counts: ClassVar[bool] = True
-    agrees_keys: ClassVar[bool] = True
+    needs_key_agreement: ClassVar[bool] = True
     hides_sample: ClassVar[bool] = True
     rounding: ClassVar[float] = 1
 

@@ -11,7 +11,7 @@ import numpy as np
 from gmpy2 import mpz
 
 from uldp.aggregation import offers
-from uldp.aggregation.base import AggregationContext, Sample, ServerSide, checked_total, out_of_range
+from uldp.aggregation.base import AggregationContext, Sample, ServerSide, check_total, out_of_range
 from uldp.aggregation.key_agreement import KeyRequest, SealedSeeds, SiloKey, SiloKeys, check_key, check_seeds, relay
 from uldp.aggregation.layout import Scheme
 from uldp.aggregation.paillier_messages import BlindedShares, Choices, ChoicesRequest, EncryptedWeights, SealedSeed
@@ -175,4 +175,4 @@ class PaillierServer(ServerSide):
         values = self._layout.unpacked([signed(value, public.n) for value in decrypted])
         if values is None:
             raise out_of_range()
-        return checked_total([int(self._layout.decoded(value)) for value in values], self._context)
+        return check_total([int(self._layout.decoded(value)) for value in values], self._context)

@@ -213,7 +213,7 @@ class PaillierSilo(SiloSide):
 
     def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
         further = (request.round, request.digest, self._modulus)
-        return self._pairwise.masked(residues, self._shared, "metrics", *further)
+        return self._pairwise.mask(residues, self._shared, "metrics", *further)
 
     def _packed(self, product: list[mpz]) -> list[mpz]:
         """One ciphertext for every ``slots`` coordinates: the slot's number becomes a power of two in the exponent."""

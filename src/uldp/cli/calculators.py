@@ -141,7 +141,9 @@ def _print_side_by_side(query: PrivacyQuery, noise_multiplier: float, out: Path 
             {table.head: key, **dict(zip(table.columns, map(finite_or_none, values), strict=True))}
             for key, values in table.rows
         ]
-        print_json({"table": rows, "delta": query.delta, "asserted_by": list(query.authors()), "figure": figure})
+        print_json(
+            {"table": rows, "delta": query.delta, "asserted_by": list(query.third_party_names()), "figure": figure}
+        )
         return
     shown = [(str(key), *("-" if math.isnan(v) else show_epsilon(v) for v in values)) for key, values in table.rows]
     print_table((table.head, *table.columns), shown)

@@ -11,7 +11,7 @@ from uldp.cli.output import naming, print_json, print_table, reporting, warn
 from uldp.cli.source import experiment_from, shortcuts
 
 if TYPE_CHECKING:
-    from uldp.experiment.build import Prepared
+    from uldp.experiment.build import PreparedExperiment
     from uldp.experiment.config import Experiment
 
 
@@ -54,7 +54,7 @@ def plan(
     typer.echo("\n".join(["Privacy after the last round", *text(planned.statement)]))
 
 
-def _prepared(experiment: Experiment) -> Prepared:
+def _prepared(experiment: Experiment) -> PreparedExperiment:
     """With all tables here they are read; a party that does not hold all of them plans from the file alone."""
     from uldp.experiment.build import prepare
     from uldp.experiment.parties import prepare_server

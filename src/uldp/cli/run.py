@@ -15,7 +15,7 @@ from uldp.cli.source import experiment_from, experiment_of, new_run, shortcuts
 from uldp.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from uldp.experiment.build import Prepared
+    from uldp.experiment.build import PreparedExperiment
     from uldp.experiment.config import Experiment
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.recording import Silos
@@ -106,13 +106,13 @@ def _silos(runtime: str, directory: RunDirectory) -> Iterator[Silos]:
         with ended_by_sigterm(), SilosOnRay(directory.path / "private" / "engine.log") as silos:
             yield silos
     else:
-        from uldp.runtimes.simulation import SilosHere
+        from uldp.runtimes.simulation import InProcessSilos
 
-        yield SilosHere()
+        yield InProcessSilos()
 
 
 def _train(
-    prepared: Prepared, directory: RunDirectory, runtime: str, transcript: bool, verbose: bool, as_json: bool
+    prepared: PreparedExperiment, directory: RunDirectory, runtime: str, transcript: bool, verbose: bool, as_json: bool
 ) -> None:
     from uldp.library.progress import progress_bar
     from uldp.library.training import warnings_after, warnings_before

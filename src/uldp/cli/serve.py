@@ -15,7 +15,7 @@ from uldp.cli.source import experiment_from, experiment_of, new_run
 from uldp.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from uldp.experiment.build import Prepared
+    from uldp.experiment.build import PreparedExperiment
     from uldp.runs.directory import RunDirectory
     from uldp.runtimes.flower.federation import Where
     from uldp.runtimes.result import RoundReport
@@ -70,7 +70,7 @@ def serve(
 
 def _new(
     file: Path, out: Path | None, overrides: list[str], rehearse: bool, where: Where
-) -> tuple[Prepared, RunDirectory]:
+) -> tuple[PreparedExperiment, RunDirectory]:
     from uldp.experiment.parties import prepare_server
     from uldp.runtimes.flower.checks import port_finding
     from uldp.runtimes.flower.federation import check_rehearsal, node_keys
@@ -87,7 +87,9 @@ def _new(
     return prepared, new_run(prepared, out)
 
 
-def _serve(prepared: Prepared, directory: RunDirectory, where: Where, patience: Patience, as_json: bool) -> None:
+def _serve(
+    prepared: PreparedExperiment, directory: RunDirectory, where: Where, patience: Patience, as_json: bool
+) -> None:
     from uldp.runtimes.flower.checks import missing_test
     from uldp.runtimes.flower.federation import serve as serve_over_flower
 

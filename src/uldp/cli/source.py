@@ -10,7 +10,7 @@ from uldp.cli.output import say, warn
 from uldp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from uldp.experiment.build import Prepared
+    from uldp.experiment.build import PreparedExperiment
     from uldp.experiment.config import Experiment
     from uldp.experiment.foreign import Admit, ForeignCode
     from uldp.runs.directory import RunDirectory
@@ -93,7 +93,7 @@ def experiment_of(directory: RunDirectory) -> Experiment:
     return directory.experiment()
 
 
-def new_run(prepared: Prepared, out: Path | None) -> RunDirectory:
+def new_run(prepared: PreparedExperiment, out: Path | None) -> RunDirectory:
     """A new run directory: ``out``, or the next free one of ``runs/DATASET-METHOD-N``."""
     from uldp.runs.directory import RunDirectory
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from uldp.errors import ConfigError
-from uldp.experiment.build import Prepared
+from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.noise import planned_events
 from uldp.mechanisms.local_mechanism import MIN_EPSILON
 from uldp.methods.base import Method
@@ -17,7 +17,7 @@ from uldp.privacy.accountants import account
 from uldp.privacy.calibrate import calibrate, rounds_within
 
 
-def fitting_changes(prepared: Prepared, budget: float) -> dict[str, Any]:
+def fitting_changes(prepared: PreparedExperiment, budget: float) -> dict[str, Any]:
     """The last round within ``budget`` and, where that is not the last one planned, single changes that would fit."""
     plan, delta = prepared.plan, prepared.experiment.privacy.delta
     method, facts = plan.method, plan.facts

@@ -17,16 +17,16 @@ from uldp.data.federation import Federation, IntArray, Records, SiloData, Task
 from uldp.data.schema import feature_norm
 from uldp.errors import ConfigError, shown
 from uldp.experiment.config import GIVEN, Experiment
-from uldp.experiment.foreign import authors, code_digests, qualified_name
+from uldp.experiment.foreign import code_digests, qualified_name, third_party_names
 from uldp.experiment.loading import load_federation
-from uldp.experiment.noise import noised_method
+from uldp.experiment.noise import method_with_noise
 from uldp.learners.base import Learner
 from uldp.learners.prior import Prior
 from uldp.limits import MAX_PAIRED_SILOS, MAX_UPDATES
-from uldp.methods.registry import is_own
+from uldp.methods.registry import is_builtin
 from uldp.privacy.events import Event
 from uldp.privacy.ledger import Entry, Ledger
-from uldp.privacy.releases import OWN_RELEASES, PublicFacts, sealed
+from uldp.privacy.releases import BUILTIN_RELEASES, PublicFacts, rebuild_release
 from uldp.privacy.statement import Background, Statement, compose
 from uldp.protocol.messages import pack
 from uldp.rng import Streams
@@ -56,7 +56,7 @@ INITIAL_PARAMETERS: Final = Caveat(
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedExperiment:
     """An experiment that is ready to run at one party: in a simulation with all silos' data, at a server with none.
 
     Args:
@@ -114,7 +114,7 @@ class Prepared:
         plan, federation = self.plan, self.federation
         return Background(
             caveats=(*federation.caveats, *plan.method.caveats(plan.facts)),
-            corrections=plan.method.corrections() if is_own(plan.method) else (),
+            corrections=plan.method.corrections() if is_builtin(plan.method) else (),
             no_guarantee=federation.no_guarantee,
             hashed_ids=federation.hashed_ids,
             asserted_by=asserted_by(self.experiment, plan, self.learner.training(federation.feature_shape).layers),
@@ -140,14 +140,16 @@ def asserted_by(experiment: Experiment, plan: Plan, layers: Sequence[type] = ())
     row. A model that kernels train is read, not run, and is not named. A method may turn into another one
     (``for_model``): the one that the experiment names counts too, under that name.
     """
-    foreign: list[type] = [] if type(plan.release) in OWN_RELEASES else [type(plan.release)]
-    foreign += [] if is_own(plan.method) else [type(plan.method)]
+    foreign: list[type] = [] if type(plan.release) in BUILTIN_RELEASES else [type(plan.release)]
+    foreign += [] if is_builtin(plan.method) else [type(plan.method)]
     foreign += [] if type(plan.aggregation) in AGGREGATIONS.values() else [type(plan.aggregation)]
     names = [qualified_name(kind) for kind in (*foreign, *layers)]
-    return tuple(dict.fromkeys([*names, *authors([experiment])]))
+    return tuple(dict.fromkeys([*names, *third_party_names([experiment])]))
 
 
-def prepare(experiment: Experiment, federation: Federation | None = None, module: OwnModel | None = None) -> Prepared:
+def prepare(
+    experiment: Experiment, federation: Federation | None = None, module: OwnModel | None = None
+) -> PreparedExperiment:
     """Load the data, build the model, calibrate the noise, check all ranges. Nothing is trained or written.
 
     Args:
@@ -163,7 +165,7 @@ def prepare(experiment: Experiment, federation: Federation | None = None, module
 
     Example:
         >>> prepare(Experiment.from_tree({"data": {"dataset": "synthetic", "users": 20}, "method": {"name": "fedavg"}}))
-        Prepared(...)
+        PreparedExperiment(...)
     """
     if federation is None:
         federation = load_federation(experiment)
@@ -177,16 +179,16 @@ def prepare(experiment: Experiment, federation: Federation | None = None, module
             location="run.evaluate_silos",
         )
     counts = federation.counts()
-    prepared = prepared_for(experiment, federation, counts.sum(axis=0), module)
+    prepared = prepare_party(experiment, federation, counts.sum(axis=0), module)
     plan = prepared.plan
     plan.release.check(counts)
     notes = (*plan.method.notes(plan.facts, counts), *plan.aggregation.notes(plan.release, counts))
     return replace(prepared, federation=replace(prepared.federation, notes=(*prepared.federation.notes, *notes)))
 
 
-def prepared_for(
+def prepare_party(
     experiment: Experiment, federation: Federation, totals: IntArray, module: OwnModel | None = None
-) -> Prepared:
+) -> PreparedExperiment:
     """The experiment for a party that holds this federation. ``totals`` matter to methods that read the data only."""
     learner = build_learner(experiment, federation.feature_shape, federation.task, module)
     slow = training_notes(learner, federation.feature_shape)
@@ -200,19 +202,19 @@ def prepared_for(
     # A factory may read them from a file, and a module that was handed over may have been trained before.
     rounding += (INITIAL_PARAMETERS,) if module is not None or ":" in experiment.model.name else ()
     federation = replace(federation, caveats=(*federation.caveats, *rounding), notes=(*federation.notes, *slow))
-    return Prepared(experiment, federation, learner, agreed_plan(experiment, learner, federation, totals))
+    return PreparedExperiment(experiment, federation, learner, build_plan(experiment, learner, federation, totals))
 
 
 def build_learner(
     experiment: Experiment, feature_shape: tuple[int, ...], task: Task, module: OwnModel | None = None
 ) -> TorchLearner:
     """The model of an experiment for data of this shape, or ``module``, ready to be trained or applied."""
-    from uldp.learners.models import build_model, own_module
+    from uldp.learners.models import build_model, copy_module
     from uldp.learners.torch import TorchLearner
 
     run = experiment.run
     if module is not None:
-        model = own_module(module, feature_shape, task)
+        model = copy_module(module, feature_shape, task)
     elif experiment.model.name == GIVEN:
         raise ConfigError("the model was handed over in Python; hand it over again", location="model.name", value=GIVEN)
     else:
@@ -240,7 +242,7 @@ def training_notes(learner: TorchLearner, feature_shape: tuple[int, ...]) -> tup
     return (slow,) if slow else ()
 
 
-def agreed_plan(experiment: Experiment, learner: TorchLearner, federation: Federation, totals: IntArray) -> Plan:
+def build_plan(experiment: Experiment, learner: TorchLearner, federation: Federation, totals: IntArray) -> Plan:
     """What all parties of an experiment agree on."""
     from uldp.learners.torch import architecture
 
@@ -256,17 +258,19 @@ def agreed_plan(experiment: Experiment, learner: TorchLearner, federation: Feder
         feature_norm=math.inf if federation.schema is None else feature_norm(federation.schema),
         residual=aggregation.residual,
     )
-    method = noised_method(experiment, totals, facts).for_model(learner.layer_sizes).for_facts(facts)
-    release = sealed(method.release(facts))
+    method = method_with_noise(experiment, totals, facts).for_model(learner.layer_sizes).for_facts(facts)
+    release = rebuild_release(method.release(facts))
     if release.facts != facts:
         raise ConfigError(f"its release is made for {release.facts}, the experiment has {facts}", location="method")
-    _check_products(facts, paired=aggregation.agrees_keys)
-    if experiment.run.evaluate_silos and not learner.measures:
+    _check_products(facts, paired=aggregation.needs_key_agreement)
+    if experiment.run.evaluate_silos and not learner.mean_metrics:
         reason = "the loss of survival times couples records, so sums of silos are no metric of all; leave it out"
         raise ConfigError(reason, location="run.evaluate_silos")
     release.check()
     check_event(release.event(facts.silos), type(release))
-    foreign = [name.partition(":")[0] for name in (*authors([experiment]), experiment.model.name) if ":" in name]
+    foreign = [
+        name.partition(":")[0] for name in (*third_party_names([experiment]), experiment.model.name) if ":" in name
+    ]
     foreign += [type(release).__module__, type(method).__module__]
     return Plan(
         # The calibrated noise is part of what is agreed on: another version of an accountant may find another one. And
@@ -285,7 +289,7 @@ def agreed_plan(experiment: Experiment, learner: TorchLearner, federation: Feder
         min_silos=experiment.aggregation.min_silos or 0,
         layers=architecture(learner.module),
         outputs=first_outputs(learner, federation.feature_shape, Streams.from_seed(experiment.run.seed)),
-        measures=learner.measures if experiment.run.evaluate_silos else (),
+        mean_metrics=learner.mean_metrics if experiment.run.evaluate_silos else (),
     )
 
 

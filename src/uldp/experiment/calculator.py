@@ -18,8 +18,8 @@ from uldp.experiment.config import build_method
 from uldp.experiment.foreign import qualified_name
 from uldp.limits import MAX_ROUNDS, MAX_SILOS, check_whole
 from uldp.methods.base import Method, settings
-from uldp.methods.registry import is_own, lookup
-from uldp.privacy.accountants import Epsilon, account, account_replaced
+from uldp.methods.registry import is_builtin, lookup
+from uldp.privacy.accountants import Epsilon, account, account_replace_one
 from uldp.privacy.calibrate import calibrate
 from uldp.privacy.events import Composition, sampled_gaussian
 from uldp.privacy.groups import published_epsilon
@@ -131,7 +131,7 @@ class PrivacyQuery:
         release = self.release(noise_multiplier)
         if release.replace_one:
             return self.epsilon(noise_multiplier).value
-        return account_replaced(self.seen(release), self.delta).value
+        return account_replace_one(self.seen(release), self.delta).value
 
     def silos_of_a_user(self) -> int | None:
         """In how many silos a user may have records, where epsilon depends on it."""
@@ -140,15 +140,15 @@ class PrivacyQuery:
             return (
                 None
                 if release.user_weighting is not None
-                else release.silo_sampling.of_a_user(release.max_silos, release.facts.silos)
+                else release.silo_sampling.silos_per_user(release.max_silos, release.facts.silos)
             )
         if isinstance(release, NoisedModel) and release.sampling != "records":
-            return release.silo_sampling.of_a_user(release.max_silos, release.facts.silos)
+            return release.silo_sampling.silos_per_user(release.max_silos, release.facts.silos)
         return None
 
-    def authors(self) -> tuple[str, ...]:
+    def third_party_names(self) -> tuple[str, ...]:
         """Code that is not ours and on which the response rests."""
-        methods = () if is_own(self.method) else (qualified_name(type(self.method)),)
+        methods = () if is_builtin(self.method) else (qualified_name(type(self.method)),)
         return (*methods, *(name for name in (self.side.aggregation, self.accountant) if ":" in name))
 
     def noise_multiplier(self, epsilon: float) -> float:

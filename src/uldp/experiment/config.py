@@ -17,7 +17,7 @@ from typing import Any
 
 from uldp.aggregation import AGGREGATIONS, Aggregation, lookup_aggregation
 from uldp.data.federation import check_size
-from uldp.errors import ConfigError, check_keys, own_code, require, shown
+from uldp.errors import ConfigError, check_keys, require, shown, user_code
 from uldp.experiment.sections import Tree, check_section, read_section, with_override, write_section
 from uldp.learners.prior import Prior
 from uldp.limits import MAX_MEMORY_MB, MAX_SEED, MAX_SILOS, MAX_THREADS, MAX_USERS, check_whole
@@ -180,7 +180,7 @@ class AggregationConfig:
                 named = " or ".join(map(repr, owners))
                 reason = f"{key} goes with name = {named}, not with {self.name!r}; leave it out"
                 raise ConfigError(reason, location=f"aggregation.{key}", value=value)
-        with own_code(ConfigError, f"{self.name!r} failed", "aggregation"):
+        with user_code(ConfigError, f"{self.name!r} failed", "aggregation"):
             built = read_section(kind, self.settings, "aggregation", known=(*_COMMON, *_own_settings(kind)))
         return dataclasses.replace(built, **({"workers": workers} if "workers" in known else {}))
 
@@ -390,7 +390,7 @@ def build_method(name: str, fields: Mapping[str, Any]) -> Method:
     for key, value in named.fixed.items():
         given = fields.get(key, value)
         require(given == value, f"method.{key}", given, f"{name} means {key} = {value!r}")
-    with own_code(ConfigError, f"{name!r} failed", "method"):
+    with user_code(ConfigError, f"{name!r} failed", "method"):
         return read_section(named.method, {**fields, **named.fixed}, "method", known=settings(named.method))
 
 

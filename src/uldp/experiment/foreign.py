@@ -1,7 +1,7 @@
-"""Code that an experiment names and that is not ours: ``package.module:Name`` as a method, a model and so on.
+"""Third-party code that an experiment names: ``package.module:Name`` as a method, a model and so on.
 
-Whoever loads the experiment imports the module, and so runs it. A file may come from somebody else: what it would run
-is known from its tree, before anything is imported.
+Loading an experiment imports these modules, and so runs them. An experiment file may come from another party: what it
+would run is known from its tree, before anything is imported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uldp.methods.registry import is_own
+from uldp.methods.registry import is_builtin
 
 if TYPE_CHECKING:
     from uldp.experiment.config import Experiment
@@ -34,17 +34,17 @@ class ForeignCode:
 
 
 Admit = Callable[[Any], None]
-"""Is shown an experiment's tree before anything that it names is imported, and raises to refuse it."""
+"""Called with an experiment's tree before anything that it names is imported; raises to refuse it."""
 
 
-def authors(experiments: Iterable[Experiment]) -> tuple[str, ...]:
-    """Code that is not ours and on which these experiments' epsilons rest: methods, aggregations and data sets.
+def third_party_names(experiments: Iterable[Experiment]) -> tuple[str, ...]:
+    """Third-party code on which these experiments' epsilons rest: methods, aggregations and data sets.
 
-    Who makes the rows, who adds the noise, and who says whose a record is.
+    They make the rows, add the noise, and say to whom a record belongs.
     """
     found: dict[str, None] = {}
     for one in experiments:
-        if not is_own(one.method):
+        if not is_builtin(one.method):
             found[qualified_name(type(one.method))] = None
         names = (one.method_name, one.aggregation.name, one.data.dataset or "")
         found |= {name: None for name in names if ":" in name}
@@ -57,7 +57,7 @@ def qualified_name(kind: type) -> str:
 
 
 def code_digests(modules: Iterable[str]) -> list[str]:
-    """Fingerprints of the files of these modules, without ours: a run resumes with the code that started it."""
+    """Fingerprints of the files of third-party modules: a run is resumed only with the code that started it."""
     found = []
     for name in sorted({name for name in modules if name.partition(".")[0] != "uldp"}):
         file = getattr(sys.modules.get(name), "__file__", None)
@@ -77,7 +77,7 @@ def foreign_code(tree: Any) -> tuple[ForeignCode, ...]:
 
 
 def named(tree: Any, section: str, key: str = "name") -> str:
-    """The name in a section; empty where there is none. Whatever is wrong with a tree is said where it is read."""
+    """The name in a section; empty where there is none. A malformed tree is reported where it is parsed."""
     inside = tree.get(section) if isinstance(tree, Mapping) else None
     name = inside.get(key) if isinstance(inside, Mapping) else None
     return name if isinstance(name, str) else ""

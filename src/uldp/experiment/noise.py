@@ -19,7 +19,7 @@ def planned_events(method: Method, facts: PublicFacts) -> Composition:
     return {release.event(facts.silos - method.dropout_tolerance): rounds}
 
 
-def noised_method(experiment: Experiment, totals: IntArray, facts: PublicFacts) -> Method:
+def method_with_noise(experiment: Experiment, totals: IntArray, facts: PublicFacts) -> Method:
     """The method with its noise: as given, or calibrated to the target epsilon."""
     privacy, method = experiment.privacy, experiment.method
     if method.local and privacy.epsilon is not None:
@@ -39,17 +39,17 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: PublicFacts) 
         )
         raise ConfigError(reason, location=f"method.{method.reads_data}", value=getattr(method, method.reads_data))
 
-    def noised(noise_multiplier: float) -> Method:
+    def with_noise(noise_multiplier: float) -> Method:
         return experiment.with_noise(noise_multiplier).for_data(totals)
 
     if privacy.noise_multiplier is not None:
-        return noised(privacy.noise_multiplier)
+        return with_noise(privacy.noise_multiplier)
     assert privacy.epsilon is not None
     try:
-        sigma = calibrate(lambda noise: planned_events(noised(noise), facts), privacy.epsilon, privacy.delta)
+        sigma = calibrate(lambda noise: planned_events(with_noise(noise), facts), privacy.epsilon, privacy.delta)
     except ConfigError:
-        fixed = planned_events(noised(1.0), facts)
-        if fixed != planned_events(noised(2.0), facts):
+        fixed = planned_events(with_noise(1.0), facts)
+        if fixed != planned_events(with_noise(2.0), facts):
             raise
         cost = account(fixed, privacy.delta).value
         reason = (
@@ -58,7 +58,7 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: PublicFacts) 
         )
         raise ConfigError(reason, location="privacy.epsilon", value=privacy.epsilon) from None
     try:
-        noised(sigma).release(facts).check()
+        with_noise(sigma).release(facts).check()
     except ConfigError as error:
         if error.location != "privacy.noise_multiplier":
             raise
@@ -67,4 +67,4 @@ def noised_method(experiment: Experiment, totals: IntArray, facts: PublicFacts) 
             f"{'larger' if sigma > 1 else 'smaller'} epsilon or {'fewer' if sigma > 1 else 'more'} rounds"
         )
         raise ConfigError(reason, location="privacy.epsilon", value=privacy.epsilon) from error
-    return noised(sigma)
+    return with_noise(sigma)

@@ -13,14 +13,14 @@ import numpy as np
 
 from uldp.data.federation import Federation
 from uldp.errors import ConfigError
-from uldp.experiment.build import Prepared, prepared_for
+from uldp.experiment.build import PreparedExperiment, prepare_party
 from uldp.experiment.config import Experiment
 from uldp.experiment.loading import schema_of, server_federation, silo_federation
 from uldp.rng import Secrets
 from uldp.sessions.silo import signing_key
 
 
-def prepare_server(experiment: Experiment, *, rehearsal: bool = False) -> Prepared:
+def prepare_server(experiment: Experiment, *, rehearsal: bool = False) -> PreparedExperiment:
     """All that the server needs; no silo's data are read, unless they are a built-in data set of a rehearsal."""
     check_deployable(experiment, rehearsal=rehearsal)
     return _prepared(experiment, server_federation(experiment))
@@ -33,7 +33,7 @@ def prepare_silo(
     *,
     holdout_file: Path | str | None = None,
     rehearsal: bool = False,
-) -> Prepared:
+) -> PreparedExperiment:
     """All that one silo needs; see :func:`~uldp.experiment.loading.silo_federation`."""
     check_deployable(experiment, rehearsal=rehearsal)
     prepared = _prepared(experiment, silo_federation(experiment, silo, data_file, holdout_file))
@@ -43,9 +43,9 @@ def prepare_silo(
     return replace(prepared, silo=silo, federation=replace(prepared.federation, notes=notes))
 
 
-def _prepared(experiment: Experiment, federation: Federation) -> Prepared:
+def _prepared(experiment: Experiment, federation: Federation) -> PreparedExperiment:
     # Methods that read the totals are refused, so anything will do.
-    prepared = prepared_for(experiment, federation, np.ones(federation.users, dtype=np.int64))
+    prepared = prepare_party(experiment, federation, np.ones(federation.users, dtype=np.int64))
     if experiment.run.secrets == "os" or experiment.aggregation.identities:
         return prepared
     secrets = Secrets.simulated_from_seed(experiment.run.seed)
@@ -83,6 +83,6 @@ def check_deployable(experiment: Experiment, *, rehearsal: bool = False) -> None
             "the silos need a key for hashing ids, which the server never gets (`openssl rand -hex 32`), or a roster",
             location="data.id_key",
         )
-    if aggregation.agrees_keys and not experiment.aggregation.identities:
+    if aggregation.needs_key_agreement and not experiment.aggregation.identities:
         reason = f"{experiment.aggregation.name} needs every silo's public key; `uldp keys` makes them"
         raise ConfigError(reason, location="aggregation.identities")

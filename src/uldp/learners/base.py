@@ -61,7 +61,7 @@ class ClippedSums(Protocol):
     def __call__(self, x: Vector, records: IntArray, step: int, streams: Streams, /) -> Vector:
         """The sum over the records of their gradients, each clipped. One that is not finite counts as zero.
 
-        A record's gradient depends on x, on that record, on its user and on its place among that user's records.
+        A record's gradient depends on x, on that record, on its user and on its position among that user's records.
         """
         ...
 
@@ -105,12 +105,12 @@ class Learner(Protocol):
         ...
 
     @property
-    def measures(self) -> tuple[tuple[str, float], ...]:
-        """Metrics that are means over records, by name, each with the factor that brings its mean to usual units."""
+    def mean_metrics(self) -> tuple[tuple[str, float], ...]:
+        """Names of metrics that are means over records, each with the factor from its mean to the label's units."""
         ...
 
-    def measured(self, x: Vector, records: Records) -> Vector:
-        """(records, measures): every record's part of the :attr:`measures`; none is negative."""
+    def record_metrics(self, x: Vector, records: Records) -> Vector:
+        """Every record's value of each of the :attr:`mean_metrics`, of shape (records, metrics); none is negative."""
         ...
 
     def predict(self, x: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from uldp.errors import ModelError, first_line, own_code
+from uldp.errors import ModelError, first_line, user_code
 from uldp.learners.seeding import seed_cpu
 from uldp.limits import MAX_PARAMETERS
 
@@ -131,7 +131,7 @@ def _check_coupling(model: nn.Module, inputs: Tensor) -> None:
 def _seeded_try(model: nn.Module, inputs: Tensor) -> Tensor:
     seed_cpu(1)
     shape = tuple(inputs.shape[1:])
-    with own_code(ModelError, f"the model cannot be applied to {len(inputs)} record(s) of shape {shape}", "model"):
+    with user_code(ModelError, f"the model cannot be applied to {len(inputs)} record(s) of shape {shape}", "model"):
         outputs = model(inputs)
     if not isinstance(outputs, Tensor):
         raise ModelError(f"the model returns {type(outputs).__name__}, not a tensor", location="model")

@@ -1,6 +1,6 @@
-"""One user after the other, by autograd: for models with layers that have no kernel, and for other devices.
+"""Train one user after the other by autograd: for models with layers that have no kernel, and for other devices.
 
-Nobody else's records are in a call, so a user's row depends on that user's records alone. Slow.
+A call sees the records of one user, so that user's row depends on nobody else's. It is slow.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from uldp.errors import UldpError
 from uldp.learners.base import LocalTraining, Rows, Vector
 from uldp.learners.losses import Loss
-from uldp.learners.randomness import Noise, Place
+from uldp.learners.randomness import Place, TrainingRandomness
 from uldp.learners.seeding import seed_cpu
 from uldp.vectors import clip_rows
 
-#: Records of one user that are differentiated together: a user with many must not take everybody's memory.
+#: How many records of one user are differentiated at once, which bounds the memory.
 _PART = 256
 
 
 class Loop:
-    """Trains copies of ``module``. Dropout layers follow the addresses of :class:`Noise`; other random layers draw
-    from torch's generator, which is seeded by user and step."""
+    """Trains copies of ``module``. Dropout masks come from :class:`TrainingRandomness`; other random layers draw from
+    torch's generator, which is seeded by user and step."""
 
     def __init__(self, module: nn.Module, loss: Loss) -> None:
         self._here = Address()
@@ -35,16 +35,20 @@ class Loop:
         self._parameters = [p for p in self._module.parameters() if p.requires_grad]
         self._loss = loss
 
-    def delta(self, x: Tensor, features: Tensor, labels: Tensor, local: LocalTraining, noise: Noise) -> Rows:
+    def delta(
+        self, x: Tensor, features: Tensor, labels: Tensor, local: LocalTraining, randomness: TrainingRandomness
+    ) -> Rows:
         """x_u - x after Q epochs over these records of one user."""
         self._load(x)
         optimizer = _optimizer(self._parameters, local)
-        for step, batch in enumerate(batches(len(labels), local, noise)):
-            self._differentiate(features[batch], labels[batch], noise, step, 0)
+        for step, batch in enumerate(batches(len(labels), local, randomness)):
+            self._differentiate(features[batch], labels[batch], randomness, step, 0)
             optimizer.step()
         return (self._flat([p.detach() for p in self._parameters]) - x).cpu().numpy()
 
-    def gradient(self, x: Tensor, features: Tensor, labels: Tensor, noise: Noise, step: int = 0) -> Rows:
+    def gradient(
+        self, x: Tensor, features: Tensor, labels: Tensor, randomness: TrainingRandomness, step: int = 0
+    ) -> Rows:
         """The gradient of the mean loss over these records of one user."""
         self._load(x)
         count = len(labels)
@@ -52,7 +56,7 @@ class Loop:
         total = torch.zeros_like(x)
         for first in range(0, count, size):
             part = slice(first, min(first + size, count))
-            self._differentiate(features[part], labels[part], noise, step, first)
+            self._differentiate(features[part], labels[part], randomness, step, first)
             gradients = [p.grad for p in self._parameters if p.grad is not None]
             total += self._flat(gradients) * (len(labels[part]) / count)
         return total.cpu().numpy()
@@ -64,28 +68,32 @@ class Loop:
     def _flat(self, tensors: list[Tensor]) -> Tensor:
         return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
-    def _differentiate(self, features: Tensor, labels: Tensor, noise: Noise, step: int, first: int) -> None:
+    def _differentiate(
+        self, features: Tensor, labels: Tensor, randomness: TrainingRandomness, step: int, first: int
+    ) -> None:
         """Leave the gradient in the parameters: zero in those that the loss does not depend on."""
-        self._here.set(noise, step, first)
+        self._here.set(randomness, step, first)
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            seed_cpu(noise.seed(0, step) ^ first)
+            seed_cpu(randomness.seed(0, step) ^ first)
             loss = self._loss(self._module(features), labels)
             gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = torch.zeros_like(parameter) if gradient is None else gradient
 
-    def clipped_sum(self, x: Tensor, features: Tensor, labels: Tensor, clip: float, step: int, noise: Noise) -> Vector:
+    def clipped_sum(
+        self, x: Tensor, features: Tensor, labels: Tensor, clip: float, step: int, randomness: TrainingRandomness
+    ) -> Vector:
         """The sum of single records' clipped gradients; one that is not finite, or that raises, counts as zero.
 
-        ``noise`` has a place for each record.
+        ``randomness`` has an entry for each record.
         """
         total = np.zeros(x.numel())
         for i in range(len(labels)):
             try:
-                row = self.gradient(x, features[i : i + 1], labels[i : i + 1], noise.of(i), step)
+                row = self.gradient(x, features[i : i + 1], labels[i : i + 1], randomness.of(i), step)
             except (MemoryError, UldpError):
                 raise
-            except Exception:  # an error would tell about the record
+            except Exception:  # an error would reveal something about the record
                 continue
             if np.isfinite(row).all():
                 total += clip_rows(row[None], clip)[0]
@@ -99,12 +107,12 @@ def _optimizer(parameters: list[nn.Parameter], local: LocalTraining) -> torch.op
     return kind(parameters, lr=local.lr, weight_decay=local.weight_decay)
 
 
-def batches(count: int, local: LocalTraining, noise: Noise) -> Iterator[Tensor]:
+def batches(count: int, local: LocalTraining, randomness: TrainingRandomness) -> Iterator[Tensor]:
     """The records of every step; a user with several batches has a new order in every epoch."""
     order = np.arange(count)
     for epoch in range(local.epochs):
         if count > local.batch_size:
-            order = noise.orders(np.array([0]), np.array([epoch]), np.array([count]))[0]
+            order = randomness.orders(np.array([0]), np.array([epoch]), np.array([count]))[0]
         for first in range(0, count, local.batch_size):
             yield torch.from_numpy(order[first : first + local.batch_size])
 
@@ -113,19 +121,19 @@ class Address:
     """Whose turn it is, filled in before every call of the module; ``calls`` counts the uses of a layer within it."""
 
     def __init__(self) -> None:
-        self.noise: Noise | None = None
+        self.randomness: TrainingRandomness | None = None
         self.step = 0
         self.first = 0
         self.calls: Counter[int] = Counter()
 
-    def set(self, noise: Noise, step: int, first: int) -> None:
-        """The next call is for this noise's first user."""
-        self.noise, self.step, self.first = noise, step, first
+    def set(self, randomness: TrainingRandomness, step: int, first: int) -> None:
+        """The next call is for the first user of ``randomness``."""
+        self.randomness, self.step, self.first = randomness, step, first
         self.calls.clear()
 
 
 class AddressedDropout(nn.Module):
-    """Dropout whose choices come from a :class:`Noise` instead of torch's generator."""
+    """Dropout whose choices come from a :class:`TrainingRandomness` instead of torch's generator."""
 
     def __init__(self, rate: float, layer: int, channels_only: bool, here: Address) -> None:
         super().__init__()
@@ -133,14 +141,14 @@ class AddressedDropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         here = self._here
-        if not self._rate or here.noise is None:
+        if not self._rate or here.randomness is None:
             return x
         layer = self._layer + (here.calls[self._layer] << 16)
         here.calls[self._layer] += 1
         location = Place(layer, range(here.step, here.step + 1), here.first)
         shape = (1, len(x), x.shape[1] if self._channels_only else x[0].numel())
         dtype = np.float64 if x.dtype == torch.float64 else np.float32
-        mask = torch.from_numpy(here.noise.dropout(self._rate, location, shape, dtype)[0, 0])
+        mask = torch.from_numpy(here.randomness.dropout(self._rate, location, shape, dtype)[0, 0])
         mask = mask.to(x.device)
         return x * (mask[:, :, None, None] if self._channels_only else mask.view_as(x))
 

@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from uldp.data.federation import Task
-from uldp.errors import ConfigError, ModelError, own_code, require, shown
+from uldp.errors import ConfigError, ModelError, require, shown, user_code
 from uldp.learners.checks import Shape, check_model, check_parameters
 from uldp.learners.initialisers import WrittenOutDraws
 from uldp.learners.seeding import seed_cpu
 from uldp.limits import MAX_LAYERS, MAX_PARAMETERS, check_whole
-from uldp.plugins import import_own
+from uldp.plugins import import_user_module
 from uldp.rng import Streams
 
 Factory = Callable[..., nn.Module]
@@ -76,7 +76,7 @@ def _recipe(
     factory: Callable[..., object], name: str, shape: Shape, task: Task, arguments: Mapping[str, Any]
 ) -> Callable[[], nn.Module]:
     def recipe() -> nn.Module:
-        with own_code(ModelError, f"{name!r} failed for features of shape {shape}", "model.name"):
+        with user_code(ModelError, f"{name!r} failed for features of shape {shape}", "model.name"):
             module = factory(shape, task, **arguments)
         if not isinstance(module, nn.Module):
             raise ModelError(f"{name!r} returned {type(module).__name__}, not an nn.Module", location="model.name")
@@ -86,13 +86,13 @@ def _recipe(
 
 
 def _built(recipe: Callable[[], nn.Module], shape: Shape, streams: Streams) -> nn.Module:
-    module = seeded(recipe, streams)
+    module = build_seeded(recipe, streams)
     check_model(module, shape)
     _RECIPES[module] = recipe
     return module
 
 
-def own_module(module: object, feature_shape: Shape, task: Task) -> nn.Module:
+def copy_module(module: object, feature_shape: Shape, task: Task) -> nn.Module:
     """A copy of a module that was handed over: training starts from the parameters that it came with.
 
     A factory is called instead, as one that an experiment names: training starts from parameters of the seed.
@@ -105,13 +105,13 @@ def own_module(module: object, feature_shape: Shape, task: Task) -> nn.Module:
     elsewhere = sorted({p.device.type for p in module.parameters()} - {"cpu"})
     if elsewhere:
         raise ModelError(f"its parameters are on {elsewhere[0]}; move it with .cpu()", location="model")
-    with own_code(ModelError, "the model cannot be copied", "model"):
+    with user_code(ModelError, "the model cannot be copied", "model"):
         copied = copy.deepcopy(module)
     check_model(copied, feature_shape)
     return copied
 
 
-def seeded(recipe: Callable[[], nn.Module], streams: Streams) -> nn.Module:
+def build_seeded(recipe: Callable[[], nn.Module], streams: Streams) -> nn.Module:
     """Build under a generator that starts from ``streams``; torch's own generator stays where it is."""
     with torch.random.fork_rng(devices=[]), WrittenOutDraws():
         seed_cpu(streams.child("parameters").word() >> 1)
@@ -121,7 +121,7 @@ def seeded(recipe: Callable[[], nn.Module], streams: Streams) -> nn.Module:
 def initial_module(module: nn.Module, streams: Streams) -> nn.Module:
     """The module with fresh initial parameters; one that was not built by :func:`build_model` is taken as it is."""
     recipe = _RECIPES.get(module)
-    return module if recipe is None else seeded(recipe, streams)
+    return module if recipe is None else build_seeded(recipe, streams)
 
 
 def _automatic(shape: Shape, task: Task) -> str:
@@ -135,8 +135,8 @@ def _automatic(shape: Shape, task: Task) -> str:
 def _import_factory(name: str) -> Factory:
     path, _, attribute = name.partition(":")
     where = "it must be installed, or lie in the folder where the command is started"
-    with own_code(ConfigError, f"{name!r}: module {path!r} cannot be imported ({where})", "model.name"):
-        found: Any = import_own(path)
+    with user_code(ConfigError, f"{name!r}: module {path!r} cannot be imported ({where})", "model.name"):
+        found: Any = import_user_module(path)
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise ConfigError(f"{name!r}: module {path!r} has no {attribute!r}", location="model.name", value=name)

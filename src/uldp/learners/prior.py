@@ -76,7 +76,7 @@ class Prior:
         logs = log(rates)
         return logs[1:] - logs[:1] if outputs == 1 else logs
 
-    def applied(self, x: Vector, module: nn.Module, task: Task) -> Vector:
+    def apply(self, x: Vector, module: nn.Module, task: Task) -> Vector:
         """x_0 with a last layer that predicts this; as it is where that layer is none that can."""
         from torch import nn
 

@@ -48,7 +48,7 @@ def _keys(streams: Streams, users: IntArray) -> Words:
 
 
 def order_keys(users: IntArray, streams: Streams) -> Words:
-    """One word per record that depends on its user and its place among that user's records: sorted, a random order."""
+    """One word per record, from its user and its position among that user's records; sorted, a random order."""
     return mix(_keys(streams, users) + mix(_places(users) * np.uint64(_GOLDEN)))
 
 
@@ -74,15 +74,15 @@ class Place:
         return np.array([(step * _STEP + self.layer * _LAYER) & _MASK for step in self.steps], dtype=np.uint64)
 
 
-class Noise:
-    """The random choices of some users' training."""
+class TrainingRandomness:
+    """Dropout and the order of records in the training of some users. This is not DP noise."""
 
     def __init__(self, streams: Streams, users: IntArray) -> None:
         self._dropout = _keys(streams.child("dropout"), users)
         self._order = _keys(streams.child("order"), users)
 
-    def of(self, user: int) -> Noise:
-        """The same choices for the user in place ``user`` alone."""
+    def of(self, user: int) -> TrainingRandomness:
+        """The same for the user at position ``user`` alone."""
         alone = copy.copy(self)
         alone._dropout = self._dropout[user : user + 1]
         alone._order = self._order[user : user + 1]
@@ -123,12 +123,12 @@ class Noise:
         return factors
 
     def orders(self, users: IntArray, epochs: IntArray, counts: IntArray) -> IntArray:
-        """For each of ``users`` (places in this object) a random order of 0..count-1, followed by the other places."""
+        """For each of ``users`` (positions in this object) a random order of 0..count-1, followed by the rest."""
         location = mix(_counters(0, int(epochs.max(initial=0)) + 1))[epochs]
         keys = mix(mix(self._order[users] + location)[:, None] + _counters(0, int(counts.max(initial=0)))[None, :])
         keys[np.arange(keys.shape[1])[None, :] >= counts[:, None]] = np.uint64(_MASK)
         return np.argsort(keys, axis=1, kind="stable").astype(np.int64)
 
     def seed(self, user: int, step: int) -> int:
-        """A seed for the generator of a module whose random layers we cannot see into."""
+        """A seed for the generator of a module whose random layers are unknown."""
         return int(mix(self._dropout[user : user + 1] + np.uint64((step * _STEP) & _MASK))[0] >> np.uint64(1))

@@ -26,12 +26,12 @@ from uldp.learners import evaluation, metrics
 from uldp.learners.base import ClippedSums, LocalTraining, Rows, Vector
 from uldp.learners.checks import Shape, check_model, probe, runs_foreign_code
 from uldp.learners.groups import group_users, record_names
-from uldp.learners.kernels.support import why_not
+from uldp.learners.kernels.support import unavailable_reason
 from uldp.learners.loop import Loop
 from uldp.learners.losses import Loss, choose_loss
 from uldp.learners.models import initial_module
 from uldp.learners.prior import Prior
-from uldp.learners.randomness import Noise
+from uldp.learners.randomness import TrainingRandomness
 from uldp.rng import Streams
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ PATHS: Final = ("auto", "kernels", "loop")
 DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 
 MARGIN: Final = 1e-5
-"""The clip is taken so much smaller, relatively: rounding in float64 does not carry beyond it, neither that of one
-record's norm nor that of the sums of three million records, in which all others are added anew without one."""
-#: From so many operations per record on, torch's products are faster, though one user's at a time. A rule by the number
-#: of records would have to look at one user's only: a row must not depend on others.
+"""Kernels clip to (1 - MARGIN) times the clip, so that rounding in float64 never exceeds it: that of one record's norm,
+and that of sums of up to three million records, which round differently when one record is missing."""
+#: From so many operations per record up, torch is faster than the kernels. The rule must not look at the number of
+#: records: a row must not depend on other users.
 _LARGE: Final = 5 * 10**7
 _EVALUATION_BYTES: Final = 64 * 2**20
 
@@ -66,10 +66,10 @@ class SlowTrainingWarning(UserWarning):
 
 @dataclass(frozen=True)
 class TrainingPath:
-    """What is known once the shape of the features is: how to compute, and what a record costs.
+    """How records of one shape are trained, and what a record costs.
 
-    ``runner`` has the kernels, ``trainer`` too where they are the fastest way to train and to predict. ``slow`` says
-    why users are trained one after the other where nobody asked for it.
+    ``runner`` runs the kernels, if there are any; ``trainer`` is the same where kernels are the fastest way to train
+    and to predict, else None. ``slow`` says why users are trained by the loop where nobody asked for it.
     """
 
     loss: Loss
@@ -80,7 +80,7 @@ class TrainingPath:
     trainer: Runner | None
     slow: str = ""
     layers: tuple[type, ...] = ()
-    """Classes of layers that are neither torch's nor ours, whose code the loop runs on records. Kernels run none."""
+    """Classes of third-party layers, whose code the loop runs on records. Kernels run none of it."""
 
     @property
     def path(self) -> str:
@@ -116,7 +116,7 @@ class TorchLearner:
         self._original = module
         self._task = task
         self._dtype = DTYPES[dtype]
-        self._device = _checked_device(device)
+        self._device = _find_device(device)
         self._module = copy.deepcopy(module).to(device=self._device, dtype=self._dtype)
         self._names = [name for name, p in module.named_parameters() if p.requires_grad]
         self._sizes = [p.numel() for p in module.parameters() if p.requires_grad]
@@ -124,11 +124,11 @@ class TorchLearner:
         self._path = path
         self._threads = threads
         self._prior = prior
-        self._plans: dict[Shape, TrainingPath] = {}
+        self._paths: dict[Shape, TrainingPath] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """A pickle, or a deep copy, without plans: the kernels' workspaces hold the records of the last user."""
-        return {**self.__dict__, "_plans": {}}
+        """A pickle, or a deep copy, without paths: the kernels' workspaces hold the records of the last user."""
+        return {**self.__dict__, "_paths": {}}
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
@@ -145,11 +145,11 @@ class TorchLearner:
         return sum(self._sizes)
 
     def initial(self, streams: Streams) -> Vector:
-        """x_0; for a module that was not made by ``build_model``, the parameters that it came with."""
+        """x_0; for a module that was not made by ``build_model``, its own parameters."""
         module = initial_module(self._original, streams)
         parts = [p.detach().reshape(-1).double() for p in module.parameters() if p.requires_grad]
         x = torch.cat(parts).cpu().numpy()
-        return x if self._prior is None else self._prior.applied(x, module, self._task)
+        return x if self._prior is None else self._prior.apply(x, module, self._task)
 
     # --- training -------------------------------------------------------------------------------------------
 
@@ -158,95 +158,95 @@ class TorchLearner:
     ) -> Iterator[tuple[IntArray, Rows]]:
         if not len(data):
             return
-        plan = self.training(tuple(data.features.shape[1:]))
-        if plan.trainer is not None:
-            table, groups = _grouped(data, data.users, streams)
-            yield from plan.trainer.deltas(self._checked(x), table, groups, local)
+        path = self.training(tuple(data.features.shape[1:]))
+        if path.trainer is not None:
+            table, groups = _group_records(data, data.users, streams)
+            yield from path.trainer.deltas(self._check_length(x), table, groups, local)
             return
-        loop = Loop(self._module, plan.loss)
+        loop = Loop(self._module, path.loss)
         yield from self._one_by_one(
-            plan, x, data, streams, lambda start, f, y, noise: loop.delta(start, f, y, local, noise)
+            path, x, data, streams, lambda start, f, y, randomness: loop.delta(start, f, y, local, randomness)
         )
 
     def user_gradients(self, x: Vector, data: SiloData, streams: Streams) -> Iterator[tuple[IntArray, Rows]]:
         if not len(data):
             return
-        plan = self.training(tuple(data.features.shape[1:]))
-        if plan.trainer is not None:
-            table, groups = _grouped(data, data.users, streams)
-            yield from plan.trainer.gradients(self._checked(x), table, groups)
+        path = self.training(tuple(data.features.shape[1:]))
+        if path.trainer is not None:
+            table, groups = _group_records(data, data.users, streams)
+            yield from path.trainer.gradients(self._check_length(x), table, groups)
             return
-        loop = Loop(self._module, plan.loss)
-        yield from self._one_by_one(plan, x, data, streams, loop.gradient)
+        loop = Loop(self._module, path.loss)
+        yield from self._one_by_one(path, x, data, streams, loop.gradient)
 
     def clipped_sums(self, data: SiloData, clip: float) -> ClippedSums:
         if not len(data):
             return lambda x, records, step, streams: np.zeros(self.dimension)
-        plan = self.training(tuple(data.features.shape[1:]))
-        if not plan.loss.additive:
-            why = f"the {plan.loss.name} compares records with each other, so a single record has no gradient"
+        path = self.training(tuple(data.features.shape[1:]))
+        if not path.loss.additive:
+            why = f"the {path.loss.name} compares records with each other, so a single record has no gradient"
             raise ConfigError(f"{why}; take a method that clips per user", location="method.name")
         names, bound = record_names(data.users), clip * (1 - MARGIN)
-        if plan.runner is None:
-            features, labels = self._tensors(plan, data)
-            loop = Loop(self._module, plan.loss)
+        if path.runner is None:
+            features, labels = self._tensors(path, data)
+            loop = Loop(self._module, path.loss)
 
             def by_loop(x: Vector, records: IntArray, step: int, streams: Streams) -> Vector:
-                chosen, noise = torch.from_numpy(records), Noise(streams, names[records])
-                return loop.clipped_sum(self._vector(x), features[chosen], labels[chosen], clip, step, noise)
+                chosen, randomness = torch.from_numpy(records), TrainingRandomness(streams, names[records])
+                return loop.clipped_sum(self._vector(x), features[chosen], labels[chosen], clip, step, randomness)
 
             return by_loop
-        runner, table = plan.runner, _table(data.features, data.labels)
+        runner, table = path.runner, _table(data.features, data.labels)
 
         def by_kernels(x: Vector, records: IntArray, step: int, streams: Streams) -> Vector:
-            keys = Noise(streams, names[records]).keys()
-            return runner.clipped_sum(self._checked(x), table, records.astype(np.int64), keys, step, bound)
+            keys = TrainingRandomness(streams, names[records]).keys()
+            return runner.clipped_sum(self._check_length(x), table, records.astype(np.int64), keys, step, bound)
 
         return by_kernels
 
     def silo_delta(self, x: Vector, data: SiloData, local: LocalTraining, streams: Streams) -> Vector:
         if not len(data):
             return np.zeros(self.dimension)
-        plan = self.training(tuple(data.features.shape[1:]))
+        path = self.training(tuple(data.features.shape[1:]))
         below = streams.child("silo")
-        if plan.trainer is not None:
-            table, groups = _grouped(data, np.zeros(len(data), dtype=np.int64), below)
-            ((_, rows),) = plan.trainer.deltas(self._checked(x), table, groups, local)
+        if path.trainer is not None:
+            table, groups = _group_records(data, np.zeros(len(data), dtype=np.int64), below)
+            ((_, rows),) = path.trainer.deltas(self._check_length(x), table, groups, local)
         else:
-            features, labels = self._tensors(plan, data)
-            noise = Noise(below, np.zeros(1, dtype=np.int64))
-            rows = Loop(self._module, plan.loss).delta(self._vector(x), features, labels, local, noise)[None]
+            features, labels = self._tensors(path, data)
+            randomness = TrainingRandomness(below, np.zeros(1, dtype=np.int64))
+            rows = Loop(self._module, path.loss).delta(self._vector(x), features, labels, local, randomness)[None]
         delta: Vector = rows[0].astype(np.float64)
         return delta
 
     def _one_by_one(
         self,
-        plan: TrainingPath,
+        path: TrainingPath,
         x: Vector,
         data: SiloData,
         streams: Streams,
-        row: Callable[[Tensor, Tensor, Tensor, Noise], Rows],
+        row: Callable[[Tensor, Tensor, Tensor, TrainingRandomness], Rows],
     ) -> Iterator[tuple[IntArray, Rows]]:
-        """Each user's row by itself. A model may raise on one user's records: that row is then not a number.
+        """Each user's row by itself. If a model raises on one user's records, that row is NaN.
 
-        The error itself must not leave the silo: it would tell about that user (decision 0003).
+        The error itself must not leave the silo: it would reveal something about that user (decision 0003).
         """
-        features, labels = self._tensors(plan, data)
+        features, labels = self._tensors(path, data)
         start = self._vector(x)
         who, starts, counts, rows = group_users(data.users)
         for user, first, count in zip(who, starts, counts, strict=True):
             mine = torch.from_numpy(rows[first : first + count])
             try:
-                found = row(start, features[mine], labels[mine], Noise(streams, np.array([user])))
+                found = row(start, features[mine], labels[mine], TrainingRandomness(streams, np.array([user])))
             except (MemoryError, UldpError):
                 raise
             except Exception:
                 found = np.full(self.dimension, np.nan, dtype=np.float32)
             yield np.array([user]), found[None]
 
-    def _tensors(self, plan: TrainingPath, data: SiloData) -> tuple[Tensor, Tensor]:
+    def _tensors(self, path: TrainingPath, data: SiloData) -> tuple[Tensor, Tensor]:
         features = _tensor(data.features).to(self._device, self._dtype)
-        return features, plan.loss.labels(_tensor(data.labels), self._dtype).to(self._device)
+        return features, path.loss.labels(_tensor(data.labels), self._dtype).to(self._device)
 
     # --- using the model --------------------------------------------------------------------------------------
 
@@ -267,30 +267,30 @@ class TorchLearner:
         return metrics.score(self._task, self._predictions(outputs), records.labels, value)
 
     @property
-    def measures(self) -> tuple[tuple[str, float], ...]:
+    def mean_metrics(self) -> tuple[tuple[str, float], ...]:
         if self._task.kind == "classification":
             return (("loss", 1.0), ("accuracy", 1.0))
         if self._task.kind == "regression":
             return (("loss", 1.0), ("mae", abs(self._task.label_scale)))
-        return ()  # a survival loss couples records: a sum over silos is no loss of them together
+        return ()  # a survival loss compares records with each other: the silos' losses do not add up
 
-    def measured(self, x: Vector, records: Records) -> Vector:
+    def record_metrics(self, x: Vector, records: Records) -> Vector:
         if not len(records):
-            return np.zeros((0, len(self.measures)))
+            return np.zeros((0, len(self.mean_metrics)))
         try:
-            return self._measured(x, records)
+            return self._record_metrics(x, records)
         except (MemoryError, UldpError):
             raise
         except Exception:
-            # A model may raise on one record: that one is not a number, and the error stays here (decision 0003).
+            # If a model raises on one record, its metrics are NaN, and the error stays here (decision 0003).
             if len(records) == 1:
-                return np.full((1, len(self.measures)), np.nan)
+                return np.full((1, len(self.mean_metrics)), np.nan)
             middle = len(records) // 2
             halves = (slice(0, middle), slice(middle, None))
             parts = [Records(records.features[half], records.labels[half]) for half in halves]
-            return np.concatenate([self.measured(x, part) for part in parts])
+            return np.concatenate([self.record_metrics(x, part) for part in parts])
 
-    def _measured(self, x: Vector, records: Records) -> Vector:
+    def _record_metrics(self, x: Vector, records: Records) -> Vector:
         outputs = self._outputs(x, records.features)
         loss = self.training(tuple(records.features.shape[1:])).loss
         losses = evaluation.record_losses(loss.name, outputs, records.labels)
@@ -308,15 +308,15 @@ class TorchLearner:
 
     def _outputs(self, x: Vector, features: npt.NDArray[np.float32]) -> Vector:
         """(records, outputs) in float64, dropout off, some records at a time."""
-        plan = self.training(tuple(features.shape[1:]))
-        if plan.trainer is not None:
-            return plan.trainer.outputs(self._checked(x), _table(features, np.zeros(len(features))))
+        path = self.training(tuple(features.shape[1:]))
+        if path.trainer is not None:
+            return path.trainer.outputs(self._check_length(x), _table(features, np.zeros(len(features))))
         parts = self._vector(x).split_with_sizes(self._sizes)
         shapes = [p.shape for p in self._module.parameters() if p.requires_grad]
         parameters = {n: part.view(s) for n, part, s in zip(self._names, parts, shapes, strict=True)}
-        size = max(1, min(self._memory, _EVALUATION_BYTES) // (2 * plan.units * self._dtype.itemsize))
+        size = max(1, min(self._memory, _EVALUATION_BYTES) // (2 * path.units * self._dtype.itemsize))
         module = self._module.eval()
-        outputs = [torch.zeros((0, plan.outputs), dtype=torch.float64)]
+        outputs = [torch.zeros((0, path.outputs), dtype=torch.float64)]
         with torch.no_grad():
             for first in range(0, len(features), size):
                 part = _tensor(features[first : first + size])
@@ -324,19 +324,19 @@ class TorchLearner:
                 outputs.append(result.double().cpu())
         return torch.cat(outputs).numpy()
 
-    def _checked(self, x: Vector) -> Vector:
+    def _check_length(self, x: Vector) -> Vector:
         if x.shape != (self.dimension,):
             raise ModelError(f"{x.shape} parameters for a model of {self.dimension}", location="model")
         return x
 
     def _vector(self, x: Vector) -> Tensor:
-        return _tensor(self._checked(x)).to(self._device, self._dtype)
+        return _tensor(self._check_length(x)).to(self._device, self._dtype)
 
     # --- how to compute ---------------------------------------------------------------------------------------
 
     @property
     def caveat(self) -> str:
-        """Why a row may not be the same bits when it is computed again; empty on the processor."""
+        """Why a row may have other bits when it is computed again; empty on the CPU."""
         if self._device.type == "cpu":
             return ""
         return (
@@ -346,11 +346,11 @@ class TorchLearner:
 
     def training(self, feature_shape: Shape) -> TrainingPath:
         """How records of this shape are trained: by kernels or by the loop, why, and at what cost."""
-        if feature_shape not in self._plans:
-            self._plans[feature_shape] = self._make_plan(feature_shape)
-        return self._plans[feature_shape]
+        if feature_shape not in self._paths:
+            self._paths[feature_shape] = self._choose_path(feature_shape)
+        return self._paths[feature_shape]
 
-    def _make_plan(self, feature_shape: Shape) -> TrainingPath:
+    def _choose_path(self, feature_shape: Shape) -> TrainingPath:
         check_model(self._module, feature_shape)
         with torch.no_grad():
             sample = probe(feature_shape, 1).to(self._device, self._dtype)
@@ -372,7 +372,7 @@ class TorchLearner:
                 "An nn.Sequential of standard layers is fastest"
             )
             warnings.warn(slow, SlowTrainingWarning, stacklevel=2)
-        # We do not see the activations: as many as parameters is a cautious guess.
+        # The activations are unknown: as many as parameters is a cautious guess.
         units = max(2 * self.dimension, sample.numel())
         return TrainingPath(loss, outputs, units, 6 * self.dimension, None, None, slow, layers)
 
@@ -380,8 +380,8 @@ class TorchLearner:
         """What runs the model's program, or why there is none."""
         if self._device.type != "cpu":
             return None, f"there are none for {self._device.type}"
-        if why_not():
-            return None, why_not()
+        if unavailable_reason():
+            return None, unavailable_reason()
         from uldp.learners.kernels import objectives
         from uldp.learners.kernels.forms import NoKernelError
         from uldp.learners.kernels.program import compile_program
@@ -401,15 +401,17 @@ def _table(features: npt.NDArray[np.float32], labels: npt.NDArray[Any]) -> Table
     return Table.of(features, labels)
 
 
-def _grouped(data: SiloData, users: IntArray, streams: Streams) -> tuple[Table, Groups]:
-    """A silo's records for the kernels, user by user."""
+def _group_records(data: SiloData, users: IntArray, streams: Streams) -> tuple[Table, Groups]:
+    """A silo's records for the kernels, grouped by user."""
     from uldp.learners.kernels.runner import Groups
 
     who, starts, counts, rows = group_users(users)
-    return _table(data.features, data.labels), Groups(who, starts, counts, rows, Noise(streams, who).keys())
+    return _table(data.features, data.labels), Groups(
+        who, starts, counts, rows, TrainingRandomness(streams, who).keys()
+    )
 
 
-def _checked_device(device: str) -> torch.device:
+def _find_device(device: str) -> torch.device:
     try:
         found = torch.device(device)
         torch.zeros(1, device=found)
@@ -420,6 +422,6 @@ def _checked_device(device: str) -> torch.device:
 
 
 def _tensor(array: npt.NDArray[Any]) -> Tensor:
-    """The array as a tensor, without a copy where torch allows it (it dislikes read-only memory)."""
+    """The array as a tensor, without a copy unless its memory is read-only, which torch does not support."""
     array = np.ascontiguousarray(array)
     return torch.from_numpy(array if array.flags.writeable else array.copy())

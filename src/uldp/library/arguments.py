@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from uldp.data.federation import Federation
 from uldp.errors import ConfigError, check_keys, shown
-from uldp.experiment.build import Prepared, prepare
+from uldp.experiment.build import PreparedExperiment, prepare
 from uldp.experiment.config import AUTO, GIVEN, Experiment
 from uldp.experiment.presets import preset
 from uldp.experiment.variants import one_kind_of_noise, with_method
@@ -110,7 +110,7 @@ class Request:
         tree = _with_method({**tree, "method": {"name": DEFAULT_METHOD}}, what.get("method"))
         return cls(Experiment.from_tree(_with_settings(tree, what)), federation, module)
 
-    def prepare(self, experiment: Experiment | None = None) -> Prepared:
+    def prepare(self, experiment: Experiment | None = None) -> PreparedExperiment:
         """Ready to run, or a variant of it with other settings."""
         return prepare(experiment or self.experiment, self.federation, self.module)
 

@@ -63,7 +63,7 @@ class PrivacyCost(float):
     def notes(self) -> list[str]:
         """Code that is not ours, and the number of a user's silos where epsilon depends on it."""
         found = []
-        if by := self.query.authors():
+        if by := self.query.third_party_names():
             found.append(f"asserted by {', '.join(by)}, not proven by uldp")
         if (silos := self.query.silos_of_a_user()) is not None:
             of = self.query.side.silos
@@ -79,7 +79,7 @@ class PrivacyCost(float):
             "accountant": self.accountant,
             "adversary": self.query.side.adversary,
             "silos_of_a_user": self.query.silos_of_a_user(),
-            "asserted_by": list(self.query.authors()),
+            "asserted_by": list(self.query.third_party_names()),
             "noise_multiplier": self.noise_multiplier,
         }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from uldp.errors import ConfigError, error_context, shown
-from uldp.experiment.build import Prepared
+from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.config import Experiment
 from uldp.library.arguments import Request, Settings, method_name
 from uldp.library.progress import progress_bar
@@ -118,7 +118,7 @@ def _shown(progress: bool | None, warn: Warn) -> OnRun:
     said: set[str] = set()
 
     @contextmanager
-    def shown_run(prepared: Prepared) -> Iterator[OnRound | None]:
+    def shown_run(prepared: PreparedExperiment) -> Iterator[OnRound | None]:
         for text in warnings_before(prepared):
             if text not in said:
                 warn(text)

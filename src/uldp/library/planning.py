@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from uldp.errors import ConfigError
 from uldp.experiment.budget import fitting_changes
-from uldp.experiment.build import Prepared
+from uldp.experiment.build import PreparedExperiment
 from uldp.library.arguments import Request, Settings
 from uldp.library.training import Callback, checked_callbacks, trained, warnings_before
 from uldp.privacy.accountants import account
@@ -59,7 +59,7 @@ class TrainingPlan:
         {1: 0.73, 2: 1.06, 5: 1.76, 10: 2.59, 20: 3.85}
     """
 
-    prepared: Prepared
+    prepared: PreparedExperiment
 
     @cached_property
     def statement(self) -> Statement:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 from uldp.caveats import Caveat, Severity
 from uldp.errors import ConfigError, RunError, shown
-from uldp.experiment.build import Prepared
+from uldp.experiment.build import PreparedExperiment
 from uldp.library.arguments import Request, Settings
 from uldp.library.progress import progress_bar, stopping_after_the_round
 from uldp.library.tracking import tracked
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.result import Result, RoundReport
-from uldp.runtimes.simulation import LocalRun, SilosHere
+from uldp.runtimes.simulation import InProcessSilos, LocalRun
 
 if TYPE_CHECKING:
     from uldp.library.arguments import Silos
@@ -127,7 +127,7 @@ def resume(
 
 
 def trained(
-    prepared: Prepared,
+    prepared: PreparedExperiment,
     directory: RunDirectory | Path | str | None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
@@ -145,11 +145,11 @@ def trained(
         answers = [callback(report) for callback in callbacks]
         return stopping[-1]() or any(answer is True for answer in answers)
 
-    run = LocalRun(prepared, directory, on_round, None, SilosHere())
+    run = LocalRun(prepared, directory, on_round, None, InProcessSilos())
 
     def go() -> Result:
         label, rounds = prepared.experiment.method_name, prepared.plan.rounds
-        discarded = nullcontext() if directory is None else directory.discarded_unless_begun()
+        discarded = nullcontext() if directory is None else directory.discard_unless_started()
         bar_shown, tracking = progress_bar(label, rounds, progress), tracked(callbacks, prepared.experiment)
         with discarded, tracking as finished, bar_shown as bar, stopping_after_the_round() as stop:
             shown_round.append(bar)
@@ -166,7 +166,7 @@ def trained(
     return go()
 
 
-def warnings_before(prepared: Prepared) -> list[str]:
+def warnings_before(prepared: PreparedExperiment) -> list[str]:
     """What should be known before this experiment is run."""
     found = list(prepared.federation.notes)
     delta, users = prepared.experiment.privacy.delta, prepared.plan.facts.users
@@ -215,7 +215,7 @@ def checked_path(path: object) -> Path:
     return Path(path)
 
 
-def _directory(path: Path, prepared: Prepared) -> RunDirectory:
+def _directory(path: Path, prepared: PreparedExperiment) -> RunDirectory:
     """A new run directory, or the one of the same experiment, to go on with."""
     if not (path / "experiment.json").exists():
         return RunDirectory.create(path, prepared.experiment)

@@ -30,7 +30,7 @@ def not_a_setting(default: Any) -> Any:
     return field(default=default, metadata={"not_a_setting": True})
 
 
-def in_file(item: Field[Any]) -> bool:
+def is_setting(item: Field[Any]) -> bool:
     """Whether a field of a method is a key of ``[method]``."""
     return not item.metadata.get("not_a_setting", False)
 
@@ -148,4 +148,4 @@ class Method(ABC):
 
 def settings(method: type[Method]) -> dict[str, Field[Any]]:
     """The keys of ``[method]``, and their fields."""
-    return {item.name: item for item in fields(method) if in_file(item)}
+    return {item.name: item for item in fields(method) if is_setting(item)}

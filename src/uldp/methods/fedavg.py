@@ -15,7 +15,7 @@ from typing import ClassVar
 from uldp.data.federation import SiloData
 from uldp.errors import require
 from uldp.learners.base import Learner
-from uldp.methods.local_training import TrainsLocally
+from uldp.methods.local_training import LocalTrainingMixin
 from uldp.methods.silo_mean import SiloMean
 from uldp.privacy.releases import Contribution, PublicFacts, Unprotected
 from uldp.privacy.releases.sums import require_limit
@@ -24,7 +24,7 @@ from uldp.vectors import Vector
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(TrainsLocally, SiloMean):
+class FedAvg(LocalTrainingMixin, SiloMean):
     """Plain federated averaging."""
 
     value_range: float = 1024.0

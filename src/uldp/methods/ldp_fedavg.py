@@ -32,7 +32,7 @@ from uldp.learners.base import Learner
 from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
 from uldp.methods.base import State, not_a_setting
-from uldp.methods.local_training import TrainsLocally, silo_change
+from uldp.methods.local_training import LocalTrainingMixin, silo_change
 from uldp.methods.subjects import picked_silos
 from uldp.privacy.releases import Contribution, LocalPerturbation, PublicFacts, SiloSampling
 from uldp.privacy.releases.local_perturbation import Layer
@@ -49,7 +49,7 @@ _NAMES: Final = {"delta_sizes": "delta"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LdpFedAvg(TrainsLocally):
+class LdpFedAvg(LocalTrainingMixin):
     """Federated averaging of values that the clients perturbed."""
 
     epsilon_weight: float = 5.0

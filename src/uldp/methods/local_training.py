@@ -15,7 +15,7 @@ from uldp.vectors import Vector
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainsLocally(Method):
+class LocalTrainingMixin(Method):
     """Q epochs of mini-batches with an optimiser of their own."""
 
     local_epochs: int = 10

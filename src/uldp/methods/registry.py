@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from uldp.errors import ConfigError, did_you_mean, own_code, shown
+from uldp.errors import ConfigError, did_you_mean, shown, user_code
 from uldp.methods.auto import Auto
 from uldp.methods.base import PLACEHOLDER_FACTS, Method
 from uldp.methods.central_sub_dp import CentralSubDp
@@ -37,7 +37,7 @@ class NamedMethod:
     @property
     def with_defaults(self) -> Method:
         """The method with its default settings."""
-        with own_code(ConfigError, f"{self.method.__qualname__} cannot be made of its defaults alone", "method"):
+        with user_code(ConfigError, f"{self.method.__qualname__} cannot be made of its defaults alone", "method"):
             return self.method(**self.fixed)
 
     @property
@@ -84,7 +84,7 @@ AS_PRINTED: Final = {f"{name}-published": name for name in ("central-sub-dp", "l
 """Names of earlier versions that kept no guarantee, and the algorithms."""
 
 
-def is_own(method: Method) -> bool:
+def is_builtin(method: Method) -> bool:
     """Whether the method's code is ours: what it asserts about its rows was proven here, not by somebody else."""
     return type(method) in {named.method for named in METHODS.values()}
 

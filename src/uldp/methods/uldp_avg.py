@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from uldp.data.federation import SiloData
 from uldp.learners.base import Learner
-from uldp.methods.local_training import TrainsLocally
+from uldp.methods.local_training import LocalTrainingMixin
 from uldp.methods.user_sum import UserSum
 from uldp.privacy.releases import Contribution
 from uldp.rng import Streams
@@ -29,7 +29,7 @@ from uldp.vectors import Vector
 
 
 @dataclass(frozen=True, kw_only=True)
-class UldpAvg(TrainsLocally, UserSum):
+class UldpAvg(LocalTrainingMixin, UserSum):
     """Per-user training in every silo, clipped model changes; further arguments are those of :class:`UserSum`.
 
     Args:

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from uldp.data.federation import SiloData
 from uldp.learners.base import Learner
-from uldp.methods.local_training import TrainsLocally, silo_change
+from uldp.methods.local_training import LocalTrainingMixin, silo_change
 from uldp.methods.silo_mean import SiloMean
 from uldp.privacy.releases import ClippedSilo, Contribution, PublicFacts
 from uldp.rng import Streams
@@ -28,7 +28,7 @@ from uldp.vectors import Vector
 
 
 @dataclass(frozen=True, kw_only=True)
-class UldpNaive(TrainsLocally, SiloMean):
+class UldpNaive(LocalTrainingMixin, SiloMean):
     """One clipped change per silo, and noise for a user who is in every silo."""
 
     clip: float = 1.0

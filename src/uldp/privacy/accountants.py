@@ -13,7 +13,7 @@ local               reports that a client perturbed itself (pure local DP)      
 
 (*) As measured over the settings that docs/privacy.md lists; elsewhere a bound all the same.
 
-The neighbouring relation of all is add/remove: all records of a user are there, or none. ``account_replaced`` is
+The neighbouring relation of all is add/remove: all records of a user are there, or none. ``account_replace_one`` is
 for replace-one adjacency.
 """
 
@@ -28,7 +28,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from uldp.errors import ConfigError, did_you_mean, own_code, require, shown
+from uldp.errors import ConfigError, did_you_mean, require, shown, user_code
 from uldp.plugins import named_object
 from uldp.privacy.events import Composition, Event, LocalReports, NoisedSum, NonPrivate, Single, flattened
 from uldp.privacy.gaussian import AnalyticGaussian, gaussian_epsilon, unsampled_mu
@@ -90,7 +90,7 @@ def account(composition: Composition, delta: float, accountant: str = "auto") ->
         if any(isinstance(event, NonPrivate) for event in events):
             return Epsilon(math.inf, "none")
         kind = named_object(accountant, "privacy.accountant")
-        with own_code(ConfigError, f"{accountant!r} failed", "privacy.accountant"):
+        with user_code(ConfigError, f"{accountant!r} failed", "privacy.accountant"):
             named: Accountant = kind()
             _check_accepted(named, events)
             return Epsilon(float(named.epsilon(events, delta)), accountant)
@@ -145,7 +145,7 @@ def _check_accepted(accountant: Accountant, events: Composition) -> None:
             )
 
 
-def account_replaced(composition: Composition, delta: float) -> Epsilon:
+def account_replace_one(composition: Composition, delta: float) -> Epsilon:
     """The epsilon if a user's records are replaced by others, instead of left out. Of two proofs, the better one.
 
     *Without sampling* the sum moves by twice as much as when the user leaves, so every release is a Gaussian with half
@@ -160,11 +160,11 @@ def account_replaced(composition: Composition, delta: float) -> Epsilon:
     group at its exact size, and is smaller than Lemma 5 at 2k, the pencil version of the same argument.
     """
     check_delta(delta)
-    return _account_replaced(frozenset(flattened(composition).items()), delta)
+    return _account_replace_one(frozenset(flattened(composition).items()), delta)
 
 
 @functools.lru_cache(maxsize=1024)
-def _account_replaced(items: frozenset[tuple[Single, int]], delta: float) -> Epsilon:
+def _account_replace_one(items: frozenset[tuple[Single, int]], delta: float) -> Epsilon:
     if any(isinstance(event, NonPrivate) for event, _ in items):
         return Epsilon(math.inf, "none")
     local, others = _split(items)
@@ -172,7 +172,7 @@ def _account_replaced(items: frozenset[tuple[Single, int]], delta: float) -> Eps
         return (
             account(local, delta)
             if not others
-            else _together(account(local, delta / 2), account_replaced(others, delta / 2))
+            else _together(account(local, delta / 2), account_replace_one(others, delta / 2))
         )
     events = frozenset((event, count) for event, count in items if isinstance(event, NoisedSum))
     analytic = AnalyticGaussian()
@@ -186,15 +186,15 @@ def _account_replaced(items: frozenset[tuple[Single, int]], delta: float) -> Eps
     return min(unsampled, two_hops, key=lambda epsilon: epsilon.value)
 
 
-def account_nearby(epsilon_at: Callable[[float], float], delta: float, distance: float) -> float:
+def account_at_distance(epsilon_at: Callable[[float], float], delta: float, distance: float) -> float:
     """The epsilon at ``delta`` of what is within a statistical ``distance`` of a release with ``epsilon_at(delta)``.
 
     P(S) <= Q(S) + t <= e^eps Q'(S) + delta' + t <= e^eps (P'(S) + t) + delta' + t: the two need delta' = delta - (1 +
     e^eps) t, which depends on the epsilon that is looked for.
 
-    >>> account_nearby(lambda delta: gaussian_epsilon(1.0, delta), 1e-5, 0.0) == gaussian_epsilon(1.0, 1e-5)
+    >>> account_at_distance(lambda delta: gaussian_epsilon(1.0, delta), 1e-5, 0.0) == gaussian_epsilon(1.0, 1e-5)
     True
-    >>> account_nearby(lambda delta: gaussian_epsilon(1.0, delta), 1e-5, 1e-3)
+    >>> account_at_distance(lambda delta: gaussian_epsilon(1.0, delta), 1e-5, 1e-3)
     inf
     """
     epsilon = epsilon_at(delta)

@@ -77,10 +77,10 @@ def guarantee(
     kind = "Client-level local DP" if unit == "client" else f"{unit.capitalize()}-level DP"
     words = f"{kind} with epsilon {epsilon:.4g} at delta {delta:g}{scope}."
     words = f"{NOT_SECRET}. With secret noise it would be: {words}" if simulated else words
-    return f"{asserted(asserted_by)} {words}" if asserted_by else words
+    return f"{assertion(asserted_by)} {words}" if asserted_by else words
 
 
-def asserted(by: Sequence[str]) -> str:
+def assertion(by: Sequence[str]) -> str:
     """Whose code a number rests on, where it is not ours. It comes first, whatever else must be said."""
     return f"ASSERTED BY {', '.join(by)}, NOT PROVEN BY uldp:"
 
@@ -151,7 +151,7 @@ class About:
     release: Release
     shown: Disclosure
     simulated: bool
-    together: bool
+    colocated: bool
     missing: tuple[int, ...] = ()
 
 
@@ -229,11 +229,11 @@ def _missing_silos(about: About) -> list[Caveat]:
             "count it."
         )
         lines.append(Caveat("silos-missing", text))
-    if not about.together and shown.least_silos is not None and not shown.server_sees_each_silo:
+    if not about.colocated and shown.required_silos is not None and not shown.server_sees_each_silo:
         text = (
             "A round may be repeated without silos that do not answer. A server that lies about who is missing learns "
-            f"single silos' noised sums, as under plain; that {shown.least_silos} of {about.release.facts.silos} silos "
-            "must stay (aggregation.min_silos) bounds whom it can leave out, no more."
+            "single silos' noised sums, as under plain; all that limits it is that at least "
+            f"{shown.required_silos} of {about.release.facts.silos} silos take part (aggregation.min_silos)."
         )
         lines.append(Caveat("repeated-rounds", text, Severity.LIMITS))
     return lines
@@ -242,7 +242,7 @@ def _missing_silos(about: About) -> list[Caveat]:
 def _trust(about: About) -> list[Caveat]:
     """What is assumed of the parties."""
     release, shown, lines = about.release, about.shown, []
-    if about.together and (not shown.server_sees_each_silo or shown.shuffles):
+    if about.colocated and (not shown.server_sees_each_silo or shown.shuffles):
         keys = " from the seed" if about.simulated else ""
         text = (
             f"All parties ran in one place, which made the silos' keys{keys}: what is said of the server and of single "

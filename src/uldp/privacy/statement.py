@@ -16,7 +16,7 @@ from typing import Any
 from uldp.caveats import Caveat, Severity
 from uldp.errors import RunError
 from uldp.privacy import sentences
-from uldp.privacy.accountants import Epsilon, account, account_nearby, account_replaced
+from uldp.privacy.accountants import Epsilon, account, account_at_distance, account_replace_one
 from uldp.privacy.events import Composition, Event, LocalReports, flattened
 from uldp.privacy.ledger import Ledger, largest
 from uldp.privacy.releases import Adversary, LocalPerturbation, NoisedModel, Release, views
@@ -58,7 +58,7 @@ class Exposure:
 class Disclosure:
     """What an aggregation shows to whom, besides the released models.
 
-    ``least_silos`` is with how few silos a round may be repeated when others do not respond; None where it may not.
+    ``required_silos`` is with how few silos a round may be repeated when others do not respond; None where it may not.
     ``distance`` is how far, in statistical distance, the server's view of a round is from what the event describes.
     """
 
@@ -68,7 +68,7 @@ class Disclosure:
     silos_know_sample: bool
     secure: bool = True
     shuffles: bool = False
-    least_silos: int | None = None
+    required_silos: int | None = None
     holdout_metrics: bool = False
     distance: float = 0.0
     caveats: tuple[Caveat, ...] = ()
@@ -163,11 +163,11 @@ class Statement:
             asserted_by=self.asserted_by,
         )
 
-    def weakening(self) -> tuple[Caveat, ...]:
+    def weakening_caveats(self) -> tuple[Caveat, ...]:
         """Caveats that stand right below the headline."""
         return tuple(caveat for caveat in self.caveats if caveat.severity is Severity.WEAKENS)
 
-    def further(self) -> tuple[Caveat, ...]:
+    def other_caveats(self) -> tuple[Caveat, ...]:
         """All other caveats."""
         return tuple(caveat for caveat in self.caveats if caveat.severity is not Severity.WEAKENS)
 
@@ -235,23 +235,29 @@ def compose(
     background: Background,
     *,
     simulated: bool,
-    together: bool = True,
-    heard: Sequence[int] = (),
+    colocated: bool = True,
+    silos_heard: Sequence[int] = (),
 ) -> Statement:
-    """The statement about what the ledger holds.
+    """Compose the statement about what the ledger holds.
 
-    ``together`` says that all parties ran in one place; ``heard`` how many silos took part in each round, all of them
-    where it says nothing.
+    Args:
+        release: What a round releases.
+        disclosure: What the aggregation shows to whom.
+        ledger: What was released.
+        background: What the statement says about data and method.
+        simulated: Whether the noise came from the seed.
+        colocated: Whether all parties ran in one place.
+        silos_heard: How many silos took part in each round; all of them where a round is not listed.
     """
     facts, unit = release.facts, release.privacy_unit
     no_guarantee = background.no_guarantee if unit is not None else ""
     spent = Epsilon(math.inf, "none") if no_guarantee else ledger.epsilon()
     rounds = Counter(entry.round for entry in ledger.entries)
     releases = list(rounds.values())
-    missing = [facts.silos - heard[round_ - 1] if round_ <= len(heard) else 0 for round_ in rounds]
+    missing = [facts.silos - silos_heard[round_ - 1] if round_ <= len(silos_heard) else 0 for round_ in rounds]
     promised = unit is not None and not no_guarantee
     per_person = release.per_person() if promised and isinstance(release, NoisedModel) else {}
-    about = sentences.About(release, disclosure, simulated=simulated, together=together, missing=tuple(missing))
+    about = sentences.About(release, disclosure, simulated=simulated, colocated=colocated, missing=tuple(missing))
     return Statement(
         privacy_unit=unit,
         epsilon=spent.value,
@@ -286,26 +292,26 @@ def exposures_of(
         if as_public or adversary == Adversary():
             seen = ledger.composition()
         else:
-            seen = largest(_seen(release, adversary, *part) for part in _by_group(ledger, releases, missing))
+            seen = largest(_composed_view(release, adversary, *part) for part in _by_group(ledger, releases, missing))
         distance = disclosure.distance * sum(releases) if adversary.who == "server" else 0.0
-        found = account_nearby(partial(_removed, seen), ledger.delta, distance)
+        found = account_at_distance(partial(_add_remove_epsilon, seen), ledger.delta, distance)
         replaced = found
         if not release.replace_one:
-            replaced = account_nearby(partial(_replaced, seen), ledger.delta, distance)
+            replaced = account_at_distance(partial(_replace_one_epsilon, seen), ledger.delta, distance)
         counts = disclosure.shows_counts and adversary.who != "public"
         rows.append(Exposure(who, sees, found, replaced, counts))
     return tuple(rows)
 
 
-def _removed(seen: Composition, delta: float) -> float:
+def _add_remove_epsilon(seen: Composition, delta: float) -> float:
     return account(seen, delta).value
 
 
-def _replaced(seen: Composition, delta: float) -> float:
+def _replace_one_epsilon(seen: Composition, delta: float) -> float:
     """Epsilon under replace-one adjacency, of a release whose event is about records that are removed."""
     if any(isinstance(event, LocalReports) for event in flattened(seen)):
         return math.inf  # local reports are about replaced data only where every client perturbs by itself
-    return account_replaced(seen, delta).value
+    return account_replace_one(seen, delta).value
 
 
 def _adversaries(release: Release, shown: Disclosure, *, any_missing: bool) -> list[tuple[str, str, Adversary]]:
@@ -345,7 +351,9 @@ def _by_group(
     return found
 
 
-def _seen(release: Release, adversary: Adversary, releases: Sequence[int], missing: Sequence[int]) -> Composition:
+def _composed_view(
+    release: Release, adversary: Adversary, releases: Sequence[int], missing: Sequence[int]
+) -> Composition:
     """What an adversary sees of rounds with these numbers of releases, and of missing silos.
 
     The server may have got a response of a first attempt that came too late. Both attempts together then show it the

@@ -33,15 +33,15 @@ class Phase(StrEnum):
 class Exchange:
     """A request, the response to it, and the phase of a silo after it.
 
-    ``individual`` requests may differ from silo to silo; all others are the same for all silos. A silo forgets a
-    ``forgotten`` request when it has responded: it does not need it to go on.
+    ``individual`` requests may differ from silo to silo; all others are the same for all silos. A request that is not
+    ``replayed`` need not be stored: a session is restored without it.
     """
 
     request: RequestType
     response: type[m.Message]
     phase: str
     individual: bool = False
-    forgotten: bool = False
+    replayed: bool = True
 
 
 HANDSHAKE: Final = Exchange(m.Hello, m.Welcome, Phase.CONNECTED)

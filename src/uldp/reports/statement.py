@@ -6,7 +6,7 @@ import html
 import textwrap
 from typing import Final
 
-from uldp.privacy.sentences import COUNTS_MARK, NOT_SECRET, PUBLIC, asserted, show_epsilon
+from uldp.privacy.sentences import COUNTS_MARK, NOT_SECRET, PUBLIC, assertion, show_epsilon
 from uldp.privacy.statement import Statement
 
 WIDTH: Final = 100
@@ -16,7 +16,7 @@ def summary(statement: Statement) -> list[str]:
     """Three lines: who is protected against whom, epsilon at delta, the single most important caveat."""
     lines = []
     if statement.asserted_by:
-        lines.append(asserted(statement.asserted_by))
+        lines.append(assertion(statement.asserted_by))
     if not statement.holds:
         lines.append(statement.headline())
     else:
@@ -48,10 +48,10 @@ def _people(statement: Statement) -> list[str]:
 
 def text(statement: Statement) -> list[str]:
     """The whole statement, line by line."""
-    whose, headline = asserted(statement.asserted_by), statement.headline()
+    whose, headline = assertion(statement.asserted_by), statement.headline()
     lines = [whose] if headline.startswith(whose) else []  # a line of its own, however long the names are
     lines += textwrap.wrap(headline.removeprefix(whose).strip(), WIDTH)
-    for caveat in statement.weakening():
+    for caveat in statement.weakening_caveats():
         lines += ["", *textwrap.wrap(caveat.text, WIDTH)]
     table = rows(statement) if statement.holds else []
     if table:
@@ -64,7 +64,7 @@ def text(statement: Statement) -> list[str]:
     notes = _people(statement)
     if statement.holds:
         notes += [f"{e.who[0].upper()}{e.who[1:]} sees {e.sees}." for e in statement.exposures[1:3]]
-    notes += [caveat.text for caveat in statement.further()]
+    notes += [caveat.text for caveat in statement.other_caveats()]
     if statement.holds:
         notes += [f"Corrected: {line}" for line in statement.corrections]
     for note in notes:
@@ -93,7 +93,7 @@ def fragment(statement: Statement) -> str:
         head = "<tr><th>adversary</th><th>sees</th><th>epsilon</th><th>replace-one</th></tr>"
         mark = f"\n<p>{COUNTS_MARK}</p>" if any(e.counts for e in statement.exposures) else ""
         table = f"<h2>Who faces which epsilon</h2>\n<table>\n{head}\n{body}\n</table>{mark}"
-    weakening = "".join(f"<p><strong>{html.escape(c.text)}</strong></p>\n" for c in statement.weakening())
+    weakening = "".join(f"<p><strong>{html.escape(c.text)}</strong></p>\n" for c in statement.weakening_caveats())
     corrected = ""
     if statement.holds and statement.corrections:
         corrected = f"<h2>Where the paper was corrected</h2>\n<ul>\n{items(list(statement.corrections))}\n</ul>"
@@ -101,7 +101,7 @@ def fragment(statement: Statement) -> str:
         headline=html.escape(statement.headline()),
         weakening=weakening,
         table=table,
-        notes=items([*_people(statement), *(caveat.text for caveat in statement.further())]),
+        notes=items([*_people(statement), *(caveat.text for caveat in statement.other_caveats())]),
         corrected=corrected,
     )
 

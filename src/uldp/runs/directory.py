@@ -105,7 +105,7 @@ class RunDirectory(RunFiles):
             self._new = new
 
     @contextmanager
-    def discarded_unless_begun(self) -> Iterator[None]:
+    def discard_unless_started(self) -> Iterator[None]:
         """A directory that was made for this run goes again if the run fails before its first checkpoint.
 
         Or, if it would fail again, before it has released anything: what was asked for cannot be done here.

@@ -16,7 +16,7 @@ from typing import Any
 
 from uldp.errors import RunError, error_context
 from uldp.experiment.config import Experiment, as_printed
-from uldp.experiment.foreign import authors
+from uldp.experiment.foreign import third_party_names
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Event, NonPrivate
 from uldp.privacy.ledger import Entry, Ledger
@@ -61,7 +61,7 @@ class SpentRun:
         else:
             no_guarantee, unit, named = stated.get("epsilon") is None, stated.get("unit"), stated.get("asserted_by")
         unit = unit if isinstance(unit, str) else None
-        by = dict.fromkeys([*map(str, named if isinstance(named, list) else []), *authors([experiment])])
+        by = dict.fromkeys([*map(str, named if isinstance(named, list) else []), *third_party_names([experiment])])
         return cls.of(Population.of(directory, experiment), entries, unit, tuple(by), no_guarantee=no_guarantee)
 
     @classmethod

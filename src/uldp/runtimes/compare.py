@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from uldp.errors import ConfigError, RunError, error_context, first_line
-from uldp.experiment.build import Prepared, prepare
+from uldp.experiment.build import PreparedExperiment, prepare
 from uldp.experiment.config import Experiment
 from uldp.experiment.foreign import foreign_code
 from uldp.privacy.accountants import account
@@ -151,9 +151,9 @@ class Compared:
     folder: RunDirectory | None
 
 
-OnRun = Callable[[Prepared], AbstractContextManager[OnRound | None]]
+OnRun = Callable[[PreparedExperiment], AbstractContextManager[OnRound | None]]
 """Wraps each run: a progress bar, for instance."""
-Prepare = Callable[[Experiment], Prepared]
+Prepare = Callable[[Experiment], PreparedExperiment]
 
 
 def compare(
@@ -195,9 +195,9 @@ def _directory(folder: RunDirectory, name: str, experiment: Experiment) -> RunDi
     return directory if directory.begun else RunDirectory.create(directory.path, experiment)
 
 
-def _prepared_first(experiments: Mapping[str, Sequence[Experiment]], prepare: Prepare) -> dict[str, Prepared]:
+def _prepared_first(experiments: Mapping[str, Sequence[Experiment]], prepare: Prepare) -> dict[str, PreparedExperiment]:
     """Every method's first experiment, ready to run. They share one copy of the records."""
-    ready: dict[str, Prepared] = {}
+    ready: dict[str, PreparedExperiment] = {}
     for name, group in experiments.items():
         with error_context(f"method {name}"):
             prepared = prepare(group[0])

@@ -176,7 +176,7 @@ def views_of_a_round(plan: Plan, no_guarantee: str = "") -> dict[str, Event]:
     release, disclosure = plan.release, plan.disclosure
     if release.privacy_unit not in PROTECTED or no_guarantee:
         return {who: NonPrivate() for who in ADVERSARIES}
-    gone = plan.facts.silos - plan.least_silos
+    gone = plan.facts.silos - plan.required_silos
     sums = disclosure.server_sees_each_silo or plan.may_repeat
     sample = release.user_sampling.by_server
     return {
@@ -312,10 +312,10 @@ class LedgerGuard(ReleaseGuard):
     shown: Mapping[str, Event]
     participation: Participation = field(default_factory=Participation)
 
-    def begins(self, round_: int, request: str) -> None:
+    def before_round(self, round_: int, request: str) -> None:
         self.ledger.charge(self._charge(round_, request))
 
-    def computed(self, round_: int, request: str, content: str) -> None:
+    def before_response(self, round_: int, request: str, content: str) -> None:
         self.ledger.settle(self._charge(round_, request, content))
 
     def _charge(self, round_: int, request: str, response: str = "") -> Charge:

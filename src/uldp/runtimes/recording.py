@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from uldp.errors import ModelError, RunError
-from uldp.experiment.build import Prepared
+from uldp.experiment.build import PreparedExperiment
 from uldp.privacy.ledger import Ledger
 from uldp.privacy.sentences import guarantee, noise_kind
 from uldp.privacy.statement import compose
@@ -56,7 +56,7 @@ class Silos(ABC):
     """All silos of a simulation, in this process or elsewhere."""
 
     @abstractmethod
-    def start(self, prepared: Prepared, plan: Plan, secrets: Secrets) -> None:
+    def start(self, prepared: PreparedExperiment, plan: Plan, secrets: Secrets) -> None:
         """Make the silos of a run."""
 
     @abstractmethod
@@ -85,7 +85,7 @@ class RecordedRun(ABC):
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: PreparedExperiment,
         directory: RunDirectory | None,
         on_round: OnRound | None,
         silos: Silos | None = None,
@@ -178,7 +178,7 @@ class RecordedRun(ABC):
     def _train(self) -> None:
         began = time.perf_counter()
         self._within_round = True
-        while self._server.stage is Stage.COLLECTED or (not self._server.over and self._exchange()):
+        while self._server.stage is Stage.COLLECTED or (not self._server.finished and self._exchange()):
             if self._server.stage is not Stage.COLLECTED:
                 continue
             entry = self._server.charge()
@@ -296,7 +296,9 @@ class RecordedRun(ABC):
 
         plan, background, simulated = self._prepared.plan, self._prepared.background, self._secrets.simulated
         about = (plan.release, plan.disclosure, self._server.ledger, background)
-        summary = compose(*about, simulated=simulated, together=self._silos is not None, heard=self._server.heard)
+        summary = compose(
+            *about, simulated=simulated, colocated=self._silos is not None, silos_heard=self._server.silos_heard
+        )
         federation = self._prepared.federation
         described = federation.task, federation.schema
         return Result(

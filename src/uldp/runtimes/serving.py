@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from uldp.errors import BudgetExhausted, MessageRefused, RunError, located, require, stopping_clearly
-from uldp.experiment.build import Prepared
+from uldp.experiment.build import PreparedExperiment
 from uldp.privacy.ledger import Ledger
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.recording import RecordedRun
@@ -95,7 +95,7 @@ class ServedRun(RecordedRun):
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: PreparedExperiment,
         directory: RunDirectory,
         transport: Transport,
         *,

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from uldp.crypto.keys import SigningKey
 from uldp.errors import BudgetExhausted, MessageRefused, RunError, UldpError
-from uldp.experiment.build import Prepared
+from uldp.experiment.build import PreparedExperiment
 from uldp.runtimes import socket_frames
 from uldp.runtimes.policy import Charge, LedgerGuard, OwnLedger, Policy, spent, views_of_a_round
 from uldp.runtimes.recording import torch_threads
@@ -43,7 +43,7 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: PreparedExperiment,
         state_dir: Path | str,
         address: str,
         *,

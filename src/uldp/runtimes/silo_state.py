@@ -90,7 +90,7 @@ def left(folder: Path, start: str) -> None:
         with suppress(RunError):  # a session that cannot be read is left as it is; it is of no use without its secrets
             saved = state.load()
             if saved is not None:
-                state.save(SiloSession.ended(saved))
+                state.save(SiloSession.close_state(saved))
         state.forget_secrets()
 
 

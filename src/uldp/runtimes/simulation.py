@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from uldp.data.federation import Federation, SiloData
-from uldp.experiment.build import Prepared, prepare
+from uldp.experiment.build import PreparedExperiment, prepare
 from uldp.experiment.config import Experiment
 from uldp.privacy.ledger import Ledger
 from uldp.rng import Secrets
@@ -28,10 +28,10 @@ from uldp.sessions.silo import Owner, SiloSession, signing_key
 from uldp.vectors import Vector
 
 
-class SilosHere(Silos):
+class InProcessSilos(Silos):
     """All silos in this process."""
 
-    def start(self, prepared: Prepared, plan: Plan, secrets: Secrets) -> None:
+    def start(self, prepared: PreparedExperiment, plan: Plan, secrets: Secrets) -> None:
         self._sessions = {name: silo_session(prepared, plan, secrets, name) for name in plan.silos}
 
     def responses(self, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
@@ -51,13 +51,13 @@ class SilosHere(Silos):
         return sum(session.left_out for session in self._sessions.values())
 
 
-def simulated_plan(prepared: Prepared, secrets: Secrets) -> Plan:
+def simulated_plan(prepared: PreparedExperiment, secrets: Secrets) -> Plan:
     """The plan with the public halves of keys that are made here: all silos are simulated in one place."""
     keys = (signing_key(secrets, index) for index in range(len(prepared.plan.silos)))
     return prepared.plan.with_identities([key.public for key in keys])
 
 
-def silo_session(prepared: Prepared, plan: Plan, secrets: Secrets, name: str) -> SiloSession:
+def silo_session(prepared: PreparedExperiment, plan: Plan, secrets: Secrets, name: str) -> SiloSession:
     """One simulated silo, with all that it needs."""
     owner = Owner(signing_key(secrets, plan.silos.index(name)), prepared.federation.roster)
     data, holdout = prepared.data(name), prepared.holdout(name)
@@ -65,7 +65,7 @@ def silo_session(prepared: Prepared, plan: Plan, secrets: Secrets, name: str) ->
 
 
 def run(
-    experiment: Experiment | Prepared,
+    experiment: Experiment | PreparedExperiment,
     directory: RunDirectory | Path | str | None = None,
     on_round: OnRound | None = None,
     record: Record | None = None,
@@ -83,11 +83,11 @@ def run(
     Returns:
         The trained model with its metrics and its privacy statement.
     """
-    prepared = experiment if isinstance(experiment, Prepared) else prepare(experiment)
+    prepared = experiment if isinstance(experiment, PreparedExperiment) else prepare(experiment)
     if isinstance(directory, Path | str):
         directory = RunDirectory.create(directory, prepared.experiment)
-    with nullcontext() if directory is None else directory.discarded_unless_begun():
-        return LocalRun(prepared, directory, on_round, record, silos or SilosHere()).go()
+    with nullcontext() if directory is None else directory.discard_unless_started():
+        return LocalRun(prepared, directory, on_round, record, silos or InProcessSilos()).go()
 
 
 class LocalRun(RecordedRun):
@@ -95,7 +95,7 @@ class LocalRun(RecordedRun):
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: PreparedExperiment,
         directory: RunDirectory | None,
         on_round: OnRound | None,
         record: Record | None,
@@ -128,7 +128,7 @@ class LocalRun(RecordedRun):
                 replies[name] = reply
         if self._shuffler is not None and replies:
             limit = self._prepared.plan.message_limit
-            for slot, mixed in self._shuffler.mixed(self._server.round + 1, replies, limit).items():
+            for slot, mixed in self._shuffler.shuffle(self._server.round + 1, replies, limit).items():
                 self._record(SERVER, SHUFFLER, mixed)
                 self._server.receive(slot, mixed)
         self._server.collect()

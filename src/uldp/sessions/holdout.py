@@ -24,26 +24,28 @@ SCALE: Final = 1 << 20
 MAX_RECORDS: Final = 1 << 26
 """Sums of so many records in all silos fit 63 bits."""
 
-Measures = Sequence[tuple[str, float]]
+MeanMetrics = Sequence[tuple[str, float]]
 
 
-def holdout_sums(x: Vector, holdout: SiloData | None, learner: Learner, measures: Measures) -> Integers:
-    """One sum for each of the measures, and the number of records."""
+def holdout_sums(x: Vector, holdout: SiloData | None, learner: Learner, mean_metrics: MeanMetrics) -> Integers:
+    """One sum for each metric, and the number of records."""
     if holdout is None or len(np.unique(holdout.users)) < MIN_HOLDOUT_PEOPLE:
-        return np.zeros(len(measures) + 1, dtype=np.int64)
-    values = learner.measured(x, Records(holdout.features, holdout.labels))
+        return np.zeros(len(mean_metrics) + 1, dtype=np.int64)
+    values = learner.record_metrics(x, Records(holdout.features, holdout.labels))
     # A value that is not a number counts as the largest: an error would reveal something about one record.
     values = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=MAX_VALUE, posinf=MAX_VALUE)
     scaled = np.trunc(np.clip(values, 0.0, MAX_VALUE) * SCALE).astype(np.int64)
     return np.append(scaled.sum(axis=0), len(scaled)).astype(np.int64)
 
 
-def holdout_means(total: Integers, measures: Measures) -> dict[str, float] | None:
+def holdout_means(total: Integers, mean_metrics: MeanMetrics) -> dict[str, float] | None:
     """The metrics; empty without records, None for a total that cannot be one (masks that do not cancel)."""
     *sums, records = (int(value) for value in total)
     if not 0 <= records <= MAX_RECORDS or not all(0 <= value <= records * SCALE * MAX_VALUE for value in sums):
         return None
     if not records:
         return {}
-    means = {f"holdout_{name}": value / SCALE / records * by for value, (name, by) in zip(sums, measures, strict=True)}
+    means = {
+        f"holdout_{name}": value / SCALE / records * by for value, (name, by) in zip(sums, mean_metrics, strict=True)
+    }
     return {**means, "holdout_records": float(records)}

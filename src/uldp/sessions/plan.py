@@ -1,4 +1,4 @@
-"""What both sides of an experiment agree on before the first message."""
+"""What the parties of an experiment agree on before the first message."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from uldp.protocol.turns import METRICS, Phase, RequestType, Turns, turns
 class Plan(AggregationContext):
     """The public part of an experiment. ``digest`` is a digest of all of its settings.
 
-    ``min_silos`` is with how few silos a round may be repeated when others do not respond; 0 for the default.
-    ``layers`` and ``outputs`` describe the model (:class:`uldp.protocol.messages.Handshake`).
-    ``measures`` are what silos are asked for at the end about the people they hold out, and the factors of the means
-    (:attr:`uldp.learners.base.Learner.measures`); none where they are not asked.
+    Args:
+        min_silos: How many silos a repeated round needs when others do not respond; 0 for the default.
+        layers: A digest of the model's layers (:class:`uldp.protocol.messages.Handshake`).
+        outputs: The model's first outputs, likewise.
+        mean_metrics: Which metrics of held-out people silos are asked for at the end
+            (:attr:`uldp.learners.base.Learner.mean_metrics`).
     """
 
     method: Method
@@ -30,7 +32,7 @@ class Plan(AggregationContext):
     min_silos: int = 0
     layers: str = ""
     outputs: bytes = b""
-    measures: tuple[tuple[str, float], ...] = ()
+    mean_metrics: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         if (self.facts.rounding, self.facts.residual) != (self.aggregation.rounding, self.aggregation.residual):
@@ -47,9 +49,9 @@ class Plan(AggregationContext):
         _ = self.kinds  # refuses two messages with one name
         self.aggregation.check(self.release, self.rounds)
         self._check_min_silos()
-        if self.measures and self.release.local:
+        if self.mean_metrics and self.release.local:
             raise ConfigError(
-                "this method's clients trust nobody, and sums without noise would tell the server about a client; "
+                "sums without noise would show the server something about a client, and local DP trusts no server; "
                 "leave it out",
                 location="run.evaluate_silos",
             )
@@ -70,8 +72,8 @@ class Plan(AggregationContext):
             )
 
     @property
-    def least_silos(self) -> int:
-        """With how few silos a round may do: by default all but those whose noise is compensated for."""
+    def required_silos(self) -> int:
+        """How many silos a round needs: by default all but ``dropout_tolerance`` of them."""
         if not self.aggregation.repeatable:
             return self.facts.silos
         return self.min_silos or max(min(2, self.facts.silos), self.facts.silos - self.release.dropout_tolerance)
@@ -79,7 +81,7 @@ class Plan(AggregationContext):
     @property
     def may_repeat(self) -> bool:
         """Whether a round may be repeated without silos that do not respond."""
-        return self.least_silos < self.facts.silos
+        return self.required_silos < self.facts.silos
 
     @property
     def setup(self) -> tuple[RequestType, ...]:
@@ -96,16 +98,16 @@ class Plan(AggregationContext):
     @cached_property
     def turns(self) -> Turns:
         """Which request may come in which phase, and what follows."""
-        return turns(replace(self.aggregation.route(self.release), end=(METRICS,) if self.measures else ()))
+        return turns(replace(self.aggregation.route(self.release), end=(METRICS,) if self.mean_metrics else ()))
 
     @cached_property
     def kinds(self) -> tuple[type[m.Message], ...]:
-        """The types of all messages of the experiment: those that there always are, and the aggregation's own."""
+        """The types of all messages of the experiment: the common ones and the aggregation's."""
         own = [kind for found in self.turns.values() for kind in (found.request, found.response)]
         kinds = tuple(dict.fromkeys([*m.CORE, *own]))
         if len({kind.__name__ for kind in kinds}) < len(kinds):
             raise ConfigError(
-                "two kinds of messages have one name; rename the aggregation's own", location="aggregation.name"
+                "two types of messages have one name; rename the aggregation's", location="aggregation.name"
             )
         return kinds
 
@@ -125,14 +127,14 @@ class Plan(AggregationContext):
         """What the aggregation shows to whom, for the privacy statement."""
         aggregation = self.aggregation
         return Disclosure(
-            name=_shown_name(aggregation),
+            name=_display_name(aggregation),
             server_sees_each_silo=aggregation.server_sees_each_silo,
             shows_counts=self.shows_counts,
             silos_know_sample=not (aggregation.hides_sample and aggregation.secure),
             secure=aggregation.secure,
             shuffles=aggregation.shuffles,
-            least_silos=self.least_silos if self.may_repeat else None,
-            holdout_metrics=bool(self.measures),
+            required_silos=self.required_silos if self.may_repeat else None,
+            holdout_metrics=bool(self.mean_metrics),
             distance=aggregation.distance(self.release),
             caveats=aggregation.caveats(self.release),
         )
@@ -168,7 +170,7 @@ class Plan(AggregationContext):
         return m.size_limit(facts.users, facts.dimension, silos=facts.silos, item=item, user=user)
 
 
-def _shown_name(aggregation: Aggregation) -> str:
-    """What a statement calls the aggregation: one that is not ours by its class, whatever name it has inherited."""
+def _display_name(aggregation: Aggregation) -> str:
+    """The aggregation's name in a statement: of a third-party one its class, not a name it may have inherited."""
     kind = type(aggregation)
     return aggregation.name if kind in AGGREGATIONS.values() else f"{kind.__module__}:{kind.__qualname__}"

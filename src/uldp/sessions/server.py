@@ -37,7 +37,7 @@ from uldp.sessions.sampling import RoundSampler
 from uldp.vectors import Residues, Vector, from_residues
 
 
-class _Saved(msgspec.Struct, forbid_unknown_fields=True):
+class _ServerState(msgspec.Struct, forbid_unknown_fields=True):
     """What the server must remember between rounds."""
 
     phase: str
@@ -54,16 +54,16 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     metrics: dict[str, float] = {}
 
 
-def _decoded(state: bytes) -> _Saved:
+def _decode_state(state: bytes) -> _ServerState:
     try:
-        return msgspec.msgpack.decode(state, type=_Saved)
+        return msgspec.msgpack.decode(state, type=_ServerState)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunError(f"the server's saved state is unreadable: {error}", location="checkpoint") from error
 
 
 def is_closed(state: bytes) -> bool:
     """Whether :meth:`ServerSession.save` gave ``state`` after every silo that it waits for has closed."""
-    return _decoded(state).phase == Phase.CLOSED
+    return _decode_state(state).phase == Phase.CLOSED
 
 
 class Stage(Enum):
@@ -111,7 +111,7 @@ class ServerSession:
         """The aggregation's state machine. What it learns is what the server may learn."""
         self._setup: list[dict[str, bytes]] = []
         self._prepared: list[dict[str, bytes]] = []
-        self._begun = 0
+        self._started_round = 0
         self._phase: str = Phase.NEW
         self._round = 0
         self._user_totals: IntArray | None = None
@@ -135,7 +135,7 @@ class ServerSession:
         return self._round
 
     @property
-    def heard(self) -> tuple[int, ...]:
+    def silos_heard(self) -> tuple[int, ...]:
         """How many silos took part in each round, also in one that is collected and not used yet."""
         return tuple(self._heard)
 
@@ -159,7 +159,7 @@ class ServerSession:
         return self._turn is not None
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether nothing is left to be done but to close the session."""
         return self._sum is None and (not self._asks() or self.stage is Stage.CLOSING)
 
@@ -197,7 +197,7 @@ class ServerSession:
             self._phase, self._turn, self._responses = Phase.MEASURED, None, {}
             return
         missing = ", ".join(sorted({*names, *self._absent}))
-        left, least = [name for name in self._audience if name not in names], self.plan.least_silos
+        left, least = [name for name in self._audience if name not in names], self.plan.required_silos
         in_round = self.stage is Stage.ROUND
         if not in_round or not self.plan.aggregation.repeatable:
             when = f"under {self.plan.aggregation.name}" if in_round else "before the first round"
@@ -276,17 +276,17 @@ class ServerSession:
             self.side.collect(request, responses)
             if self._setup:  # the responses before these have served
                 last = ((name, m.decode_body(body, self.plan.kinds)) for name, body in self._setup[-1].items())
-                self._setup[-1] = {name: m.encode_body(self.side.kept(body)) for name, body in last}
+                self._setup[-1] = {name: m.encode_body(self.side.prune_response(body)) for name, body in last}
             self._setup.append({name: m.encode_body(body) for name, body in responses.items()})
 
     def _means(self, responses: Mapping[str, m.Message]) -> dict[str, float]:
         """What the silos' sums over hold-out people come to. A total that cannot be one is no metric."""
-        length = len(self.plan.measures) + 1
+        length = len(self.plan.mean_metrics) + 1
         total = np.zeros(length, dtype=np.uint64)
         for name, body in responses.items():
             if isinstance(body, m.Metrics):
                 total += m.unpack_residues(body.sums, length, f"silo {name}")
-        return holdout_means(from_residues(total), self.plan.measures) or {}
+        return holdout_means(from_residues(total), self.plan.mean_metrics) or {}
 
     def charge(self) -> Entry | None:
         """Charge the ledger for what :meth:`advance` is about to release; None if nothing is, or it was before."""
@@ -337,7 +337,7 @@ class ServerSession:
             # The setup is a path: the table has one request for each of its phases.
             request = next(request for phase, request in self.plan.turns if phase == self._phase)
             return self._setup_request(request, self.plan.silos[0])
-        if self.plan.measures and self._round:
+        if self.plan.mean_metrics and self._round:
             return m.MetricsRequest(self._round, m.pack(self._state.x))
         return m.Close()
 
@@ -371,9 +371,9 @@ class ServerSession:
         return None if self.plan.release.user_sampling.private else self.sampler.users(round_)
 
     def _begin_round(self, round_: int) -> None:
-        if self._begun != round_:
+        if self._started_round != round_:
             self.side.begin_round(round_, None if self.plan.silos_know_sample else self._users(round_))
-            self._begun = round_
+            self._started_round = round_
 
     def _present(self) -> bytes:
         """One bit per silo where some are left out of the round."""
@@ -425,7 +425,7 @@ class ServerSession:
             case m.Metrics(round_, sums):
                 if round_ != self._round:
                     raise MessageRefused(f"measured after round {round_}, not {self._round}", location=f"silo {name}")
-                m.unpack_residues(sums, len(self.plan.measures) + 1, f"silo {name}")
+                m.unpack_residues(sums, len(self.plan.mean_metrics) + 1, f"silo {name}")
             case m.Accepted() | m.Closed():
                 pass
             case _:
@@ -450,7 +450,7 @@ class ServerSession:
         memory = {name: m.pack(vector) for name, vector in self._state.memory.items()}
         totals = None if self._user_totals is None else m.pack(self._user_totals)
         collected = None if self._sum is None else m.pack(self._sum)
-        saved = _Saved(
+        saved = _ServerState(
             self._phase,
             self._round,
             m.pack(self._state.x),
@@ -470,7 +470,7 @@ class ServerSession:
         """Continue from what :meth:`save` gave."""
         facts = self.plan.facts
         try:
-            saved = _decoded(state)
+            saved = _decode_state(state)
             phase = self.plan.phase(saved.phase)
             x = m.unpack_floats(saved.x, facts.dimension, "checkpoint")
             memory = {name: np.frombuffer(data, dtype="<f8").astype(np.float64) for name, data in saved.memory.items()}
@@ -496,7 +496,7 @@ class ServerSession:
             self._collect_again(request, each)
         self._setup = responses
 
-    def _restore_round(self, saved: _Saved) -> None:
+    def _restore_round(self, saved: _ServerState) -> None:
         """The same for a round that was being prepared."""
         if saved.prepared:
             self._begin_round(saved.round + 1)

@@ -52,7 +52,7 @@ class Shuffler:
         self._secrets = secrets.child("shuffler")
         self._spread = spread
 
-    def mixed(self, round_: int, updates: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
+    def shuffle(self, round_: int, updates: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
         """The server's messages of a round. Their names are slots in the order of the silos, and identify nobody."""
         vectors = np.stack([self._vector(round_, name, updates[name], limit) for name in self._silos])
         anonymous = self._ordered(vectors, self._stream(round_, vectors))

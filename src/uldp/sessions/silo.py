@@ -25,8 +25,8 @@ from uldp.sessions.plan import Plan
 from uldp.vectors import to_residues
 
 
-class _Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A round's release before it was protected. ``request`` is a digest of its request, whoever is present."""
+class _RoundRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A round's noised sum before masks. ``request`` is a digest of the request, without the list of present silos."""
 
     request: str
     present: bytes
@@ -34,8 +34,8 @@ class _Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     saturated: int
 
 
-class _Saved(msgspec.Struct, forbid_unknown_fields=True):
-    """What a silo must remember between messages. ``data`` is a digest of the records that its responses are about."""
+class _SiloState(msgspec.Struct, forbid_unknown_fields=True):
+    """What a silo stores between messages. ``data`` is a digest of the records that its responses depend on."""
 
     data: str
     phase: str
@@ -46,39 +46,39 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     setup: list[bytes]
     prepared: list[bytes]
     prepared_round: int
-    released: _Released | None = None
+    released: _RoundRelease | None = None
 
 
-def _decoded(state: bytes, whose: str) -> _Saved:
+def _decode_state(state: bytes, whose: str) -> _SiloState:
     try:
-        return msgspec.msgpack.decode(state, type=_Saved)
+        return msgspec.msgpack.decode(state, type=_SiloState)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunError(f"the saved state of {whose} is unreadable: {error}", location="checkpoint") from error
 
 
-def _peeked(state: bytes) -> dict[str, Any]:
-    """The fields of a saved state, also of another version's: a response of then was released then."""
+def _read_fields(state: bytes) -> dict[str, Any]:
+    """The fields of a saved state, of another version of uldp too: what was released then counts now."""
     try:
         found = msgspec.msgpack.decode(state)
         return {**found, "phase": str(found["phase"]), "round": int(found["round"])}
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
-        raise RunError(f"the saved state of silo is unreadable: {error}", location="checkpoint") from error
+        raise RunError(f"the saved state of the silo is unreadable: {error}", location="checkpoint") from error
 
 
-def _joined(*digests: str) -> str:
+def _join_digests(*digests: str) -> str:
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
-def _digest_of(begun: hashlib._Hash, parts: Sequence[bytes]) -> str:
-    """The digest of what went into ``begun`` and of these parts."""
-    whole = begun.copy()
+def _digest_of(prefix: hashlib._Hash, parts: Sequence[bytes]) -> str:
+    """The digest of what went into ``prefix`` and of these parts."""
+    whole = prefix.copy()
     for part in parts:
         whole.update(part)
     return whole.hexdigest()
 
 
-def checked_counts(data: SiloData, users: int) -> IntArray:
-    """The silo's records of every user. Weights are exact up to ``MAX_COUNT``; more are refused, not capped."""
+def count_records(data: SiloData, users: int) -> IntArray:
+    """How many records of every user the silo has. Weights are exact up to ``MAX_COUNT``; more are refused."""
     counts = data.counts(users)
     if counts.max(initial=0) > MAX_COUNT:
         raise DataError(
@@ -89,18 +89,18 @@ def checked_counts(data: SiloData, users: int) -> IntArray:
 
 
 def signing_key(secrets: Secrets, index: int) -> SigningKey:
-    """The long-term key of a silo whose experiment runs in one place: it is made here, like all other secrets."""
+    """The long-term key of a simulated silo, derived from the secrets of the run."""
     return SigningKey(secrets.child("identity", index))
 
 
 class ReleaseGuard:
-    """Learns what a silo is about to release, and raises to refuse it. By itself it lets everything pass."""
+    """Is told what a silo is about to release, and raises to refuse it. This default refuses nothing."""
 
-    def begins(self, round_: int, request: str) -> None:
-        """Before a round is computed; ``request`` is a digest of the request, whoever is present."""
+    def before_round(self, round_: int, request: str) -> None:
+        """Called before a round is computed; ``request`` is a digest of it, without the list of present silos."""
 
-    def computed(self, round_: int, request: str, content: str) -> None:
-        """Before the response leaves; ``content`` is a digest of the noised sum."""
+    def before_response(self, round_: int, request: str, content: str) -> None:
+        """Called before the response is sent; ``content`` is a digest of the noised sum."""
 
 
 @dataclass(frozen=True)
@@ -140,15 +140,15 @@ class SiloSession:
         self._secrets = secrets.child("silo", self._index)
         self._holdout = holdout
         self._data_digest = data.digest()
-        # Noise and samples are bound to the records that they cover; keys, and what may go on, to all records.
-        self._all_digest = self._data_digest if holdout is None else _joined(self._data_digest, holdout.digest())
-        self._counts = checked_counts(data, plan.facts.users)
+        # Noise and samples are derived from the records that they cover; keys and stored states from all records.
+        self._all_digest = self._data_digest if holdout is None else _join_digests(self._data_digest, holdout.digest())
+        self._counts = count_records(data, plan.facts.users)
         self._owner = owner
         self.side = plan.aggregation.silo(
             plan,
             self._index,
             self._counts,
-            # Other records, other keys: masks that hid one silo's counts or sums never hide two.
+            # Other records get other keys: a mask must never hide two different counts or sums.
             self._secrets.child("aggregation", plan.digest, self._all_digest),
             owner.identity or signing_key(secrets, self._index),
         )
@@ -164,7 +164,7 @@ class SiloSession:
         self._round = 0
         self._request = ""
         self._response = b""
-        self._released: _Released | None = None
+        self._released: _RoundRelease | None = None
         self.left_out = 0
         """Rows of users that were not finite and counted as zero. It stays in the silo: no message carries it."""
 
@@ -188,18 +188,18 @@ class SiloSession:
 
     @staticmethod
     def is_closed(state: bytes) -> bool:
-        """Whether :meth:`save` gave ``state`` after the session was over."""
-        return bool(_peeked(state)["phase"] == Phase.CLOSED)
+        """Whether ``state``, from :meth:`save`, is that of a session that is over."""
+        return bool(_read_fields(state)["phase"] == Phase.CLOSED)
 
     @staticmethod
     def last_round(state: bytes) -> int:
-        """The last round that a silo had responded to when :meth:`save` gave ``state``."""
-        return int(_peeked(state)["round"])
+        """The last round that the silo responded to, from what :meth:`save` returned."""
+        return int(_read_fields(state)["round"])
 
     @staticmethod
-    def ended(state: bytes) -> bytes:
+    def close_state(state: bytes) -> bytes:
         """``state`` as if the server had closed the session."""
-        return encode({**_peeked(state), "phase": Phase.CLOSED, "released": None})
+        return encode({**_read_fields(state), "phase": Phase.CLOSED, "released": None})
 
     def reply(self, request: bytes) -> bytes:
         """The response to ``request``. A refused request changes nothing.
@@ -214,7 +214,7 @@ class SiloSession:
         body = m.decode(request, experiment=plan.digest, silo=self.name, limit=limit, handshake=hello, kinds=kinds)
         if isinstance(body, m.Hello) and self._phase != Phase.NEW:
             raise MessageRefused(
-                f"Hello is out of turn: this experiment was begun here, and round {self._round} was the last; resume "
+                f"Hello is out of turn: this experiment was started here, and round {self._round} was the last; resume "
                 "its run, or start another one with another run.seed",
                 location=self.name,
                 value=self._phase,
@@ -233,12 +233,12 @@ class SiloSession:
             case m.CountsRequest():
                 return m.Counts(m.pack(self._counts)), None, 0
             case m.UserTotals(values):
-                return m.Accepted(), self._checked(values), 0
+                return m.Accepted(), self._check_totals(values), 0
             case m.RoundMessage(round_):
                 self._check_round(round_)
                 response = self.side.respond(body)
                 earlier = self._prepared if round_ == self._prepared_round else []
-                self._prepared, self._prepared_round = [*earlier, *self._kept(body)], round_
+                self._prepared, self._prepared_round = [*earlier, *self._to_replay(body)], round_
                 return response, self._user_totals, self._round
             case m.UpdateRequest(round_):
                 repeated = self._released is not None and round_ == self._round
@@ -250,13 +250,13 @@ class SiloSession:
                 return m.Closed(), self._user_totals, self._round
             case _:  # the turn table lets nothing else through than the aggregation's own setup
                 response = self.side.respond(body)
-                self._remember_setup(self._kept(body))
+                self._remember_setup(self._to_replay(body))
                 return response, self._user_totals, 0
 
-    def _kept(self, body: m.Message) -> list[bytes]:
-        """What is kept of a request of the aggregation's own, to be replayed when the session is restored."""
-        forgotten = any(one.forgotten for one in self.plan.turns.values() if one.request is type(body))
-        return [] if forgotten else [m.encode_body(body)]
+    def _to_replay(self, body: m.Message) -> list[bytes]:
+        """What to store of one of the aggregation's requests, to replay it when the session is restored."""
+        replayed = all(one.replayed for one in self.plan.turns.values() if one.request is type(body))
+        return [m.encode_body(body)] if replayed else []
 
     def _remember_setup(self, requests: Sequence[bytes]) -> None:
         """Keep requests of the setup. Noise is bound to all of them, masks to those that all silos get alike."""
@@ -275,7 +275,7 @@ class SiloSession:
         """What all silos were sent alike in this round, before its updates."""
         return [one for one in self._prepared if not isinstance(m.decode_body(one, self.plan.kinds), self._individual)]
 
-    def _checked(self, data: bytes) -> IntArray:
+    def _check_totals(self, data: bytes) -> IntArray:
         facts, exchange = self.plan.facts, self.plan.release.exchange
         totals = m.unpack_counts(data, facts.users, MAX_COUNT * facts.silos, self.name)
         assert exchange is not None
@@ -283,63 +283,63 @@ class SiloSession:
         return totals
 
     def _update(self, body: m.UpdateRequest) -> m.Update:
-        plan, release = self.plan, self.plan.release
-        round_, model, sample = body.round, body.model, body.sample
+        plan, release, round_ = self.plan, self.plan.release, body.round
         self._check_round(round_)
-        if (sample == b"") == any(plan.sample_sizes):
+        if (body.sample == b"") == any(plan.sample_sizes):
             raise MessageRefused("the sample does not fit method.sample_rate", location=self.name)
         if len(plan.round_requests) > 1 and self._prepared_round != round_:
             raise MessageRefused(f"round {round_} was not prepared", location=self.name, value=round_)
-        asked = RoundRequest(round_, self._common_digest(body), body.weights, self._present(body))
-        self.side.check_request(asked)
-        x = m.unpack_floats(model, plan.facts.dimension, self.name)
-        if self._selected is None:
-            self._selected = release.select(self._data, self._user_totals, self._streams.child("kept"))
-        data = self._selected
-        picked, users = self._sample(sample)
-        takes_part = picked is None or bool(picked[self._index])
-        if users is not None:
-            data = data.take(users[data.users])
-        turn_of = release.participation.members(plan.facts.users, round_)
-        if turn_of is not None:  # reckoned here: no message can put a user into a second group
-            data = data.take(turn_of[data.users])
-        if self._selected_digest == "":
-            self._selected_digest = self._selected.digest()
-        # Whoever is present: a silo that starts again from an older state then has one noised sum for a round, not one
-        # for every set of silos it is asked about.
-        request = self._asked_digest(body)
-        inside = (request, self._data_digest, self._selected_digest, repr((plan.method, release)))
+        request = RoundRequest(round_, self._common_digest(body), body.weights, self._present(body))
+        self.side.check_request(request)
+        x = m.unpack_floats(body.model, plan.facts.dimension, self.name)
+        silos, users = self._sample(body.sample)
+        data, selected = self._select(users, round_)
+        # Without the list of present silos: a silo that is restarted from an older state then has one noised sum for a
+        # round, not one for every set of silos it is asked about.
+        digest = self._request_digest(body)
+        inside = (digest, self._data_digest, selected, repr((plan.method, release)))
         secrets = self._round_secrets("inside", round_, inside)
-        streams = self._streams.child("round", round_)
-        self._owner.guard.begins(round_, request)
+        self._owner.guard.before_round(round_, digest)
         weights = None if plan.aggregation.hides_counts else release.weights(self._counts, self._user_totals)
-        accumulator = self.side.accumulator(weights, asked)
-        if takes_part:  # who is not picked sends nothing but zeros: nobody's records are looked at
+        accumulator = self.side.accumulator(weights, request)
+        if silos is None or silos[self._index]:  # a silo that is not picked sends zeros and reads no records
+            streams = self._streams.child("round", round_)
             with foreign_exceptions(plan.method, release, location="method.silo"):
                 for owners, rows in release.rows(plan.method, x, data, self._learner, streams, secrets):
                     accumulator.add(owners, rows)
         setup = _digest_of(self._setup_hash, self._prepared)
 
         def bound_secrets(purpose: str, further: Sequence[str]) -> Secrets:
-            return self._round_secrets(purpose, round_, (request, setup, self._data_digest, *further))
+            return self._round_secrets(purpose, round_, (digest, setup, self._data_digest, *further))
 
-        released = accumulator.release(bound_secrets)
-        self.left_out += released.left_out
-        self._owner.guard.computed(round_, request, hashlib.sha256(released.noised or released.vector).hexdigest())
+        update = accumulator.release(bound_secrets)
+        self.left_out += update.left_out
+        self._owner.guard.before_response(round_, digest, hashlib.sha256(update.noised or update.vector).hexdigest())
         if plan.may_repeat:
-            noised, saturated = released.noised, released.saturated
-            self._released = _Released(request, body.present, noised, saturated)
-        return m.Update(round_, released.vector, released.saturated, body.present)
+            self._released = _RoundRelease(digest, body.present, update.noised, update.saturated)
+        return m.Update(round_, update.vector, update.saturated, body.present)
+
+    def _select(self, users: Sample | None, round_: int) -> tuple[SiloData, str]:
+        """The records that take part in a round, and a digest of those that all users may contribute."""
+        if self._selected is None:
+            self._selected = self.plan.release.select(self._data, self._user_totals, self._streams.child("kept"))
+            self._selected_digest = self._selected.digest()
+        data = self._selected
+        # The group whose turn it is is computed here: no message can put a user into a second group.
+        group = self.plan.release.participation.members(self.plan.facts.users, round_)
+        for sample in (users, group):
+            data = data if sample is None else data.take(sample[data.users])
+        return data, self._selected_digest
 
     def _repeated_update(self, body: m.UpdateRequest) -> m.Update:
         """The round's response once more, for fewer silos: the same noised sum under other masks.
 
-        Silos may only become fewer. So a server that takes turns in leaving silos out learns no more than one chain
-        of ever smaller sets shows it.
+        A silo that was left out stays out. So a server that leaves out one silo after another learns no more than
+        one chain of ever smaller sets shows it.
         """
         before = self._released
         assert before is not None
-        if self._asked_digest(body) != before.request:
+        if self._request_digest(body) != before.request:
             raise MessageRefused(
                 f"round {body.round} was answered already, and for another model or sample", location=self.name
             )
@@ -347,8 +347,8 @@ class SiloSession:
         now = np.ones(len(self.plan.silos), dtype=np.bool_) if present is None else present
         if earlier is not None and (now & ~earlier).any():
             raise MessageRefused("a silo that was left out of a round does not come back within it", location=self.name)
-        asked = RoundRequest(body.round, self._common_digest(body), body.weights, present)
-        vector = self.side.repeat_update(before.noised, asked)
+        request = RoundRequest(body.round, self._common_digest(body), body.weights, present)
+        vector = self.side.repeat_update(before.noised, request)
         self._released = msgspec.structs.replace(before, present=body.present)
         return m.Update(body.round, vector, before.saturated, body.present)
 
@@ -360,7 +360,7 @@ class SiloSession:
                 "its owner does not allow metrics of hold-out people, which carry no noise (policy.allow_metrics)",
                 location=self.name,
             )
-        # Whoever was left out of the last rounds has not seen their numbers. Where nobody may be, there is one number.
+        # A silo that was left out of the last rounds does not know their numbers; without repeated rounds all do.
         skipped = plan.may_repeat and body.round > self._round
         if self._round == 0 or not (body.round == self._round or skipped) or body.round > plan.rounds:
             raise MessageRefused(
@@ -369,18 +369,18 @@ class SiloSession:
                 value=body.round,
             )
         x = m.unpack_floats(body.model, plan.facts.dimension, self.name)
-        sums = holdout_sums(x, self._holdout, self._learner, plan.measures)
-        asked = RoundRequest(body.round, self._common_digest(body), b"")
-        return m.Metrics(body.round, m.pack(self.side.protect_metrics(to_residues(sums), asked)))
+        sums = holdout_sums(x, self._holdout, self._learner, plan.mean_metrics)
+        request = RoundRequest(body.round, self._common_digest(body), b"")
+        return m.Metrics(body.round, m.pack(self.side.protect_metrics(to_residues(sums), request)))
 
     def _present(self, body: m.UpdateRequest) -> Sample | None:
-        """Who takes part in the round; refused if that is not this silo and enough others."""
+        """Which silos take part in the round; refused if this one is not among them, or they are too few."""
         present = self._bits(body.present)
         if present is None:
             return None
         if not present[self._index]:
-            raise MessageRefused("is asked for a round that it is left out of", location=self.name)
-        least = self.plan.least_silos
+            raise MessageRefused("was asked for a round that it is left out of", location=self.name)
+        least = self.plan.required_silos
         if present.sum() < least or present.all():
             raise MessageRefused(
                 f"a round without some silos needs {least} of them (aggregation.min_silos), not {int(present.sum())}",
@@ -393,8 +393,8 @@ class SiloSession:
         return m.unpack_bits(present, len(self.plan.silos), self.name) if present else None
 
     @staticmethod
-    def _asked_digest(body: m.UpdateRequest) -> str:
-        """A digest of the round's request, whoever is present."""
+    def _request_digest(body: m.UpdateRequest) -> str:
+        """A digest of the round's request, without the list of present silos."""
         return hashlib.sha256(m.encode_body(msgspec.structs.replace(body, present=b""))).hexdigest()
 
     def _sample(self, sample: bytes) -> tuple[Sample | None, Sample | None]:
@@ -411,13 +411,12 @@ class SiloSession:
     def _common_digest(self, body: m.UpdateRequest | m.MetricsRequest) -> str:
         """A digest of the request and of all of the setup that is the same for every silo.
 
-        Masks are bound to it. A server that starts again from other keys or weights meets other masks.
+        Masks are derived from it: a server that restarts with other keys or weights gets other masks.
         """
         common = []
         if self._user_totals is not None and self.plan.release.user_weighting == "records":
-            common.append(
-                m.pack(self._user_totals)
-            )  # other totals for each silo would give weights that sum to more than 1
+            # Other totals for each silo would give weights that sum to more than 1.
+            common.append(m.pack(self._user_totals))
         return _digest_of(self._common_hash, [*common, *self._common_preparation(), m.encode_body(body)])
 
     def _check_round(self, round_: int) -> None:
@@ -426,36 +425,36 @@ class SiloSession:
             raise MessageRefused(
                 f"round {round_} lies outside the agreed {rounds} rounds", location=self.name, value=round_
             )
-        # Whoever was left out of rounds comes back in a later one; a round before that gets no response any more.
+        # A silo that was left out of rounds may return in a later one; it no longer responds to earlier rounds.
         if round_ <= self._round or not (self.plan.may_repeat or round_ == self._round + 1):
             raise MessageRefused(
                 f"round {round_} is not the next one ({self._round + 1})", location=self.name, value=round_
             )
 
     def _round_secrets(self, purpose: str, round_: int, bound_to: tuple[str, ...]) -> Secrets:
-        """A round's secret randomness, addressed by all that the released vector depends on.
+        """A round's secret randomness, derived from all that the released vector depends on.
 
         Only a repetition of the very same release gets the same noise; decision 0005 has the attacks that this closes.
-        Simulated noise protects nobody and is addressed by the round alone: another chunk size, machine or method then
-        meets the same noise, and runs can be compared.
+        Simulated noise protects nobody and is derived from the round alone: another chunk size, machine or method then
+        gets the same noise, and runs can be compared.
         """
         secrets = self._secrets.child(purpose, "round", round_)
         return secrets if secrets.simulated else secrets.child(*bound_to)
 
     def save(self) -> bytes:
-        """The session's state. It holds what was sent last, and so noise: keep it as safe as the data.
+        """The session's state. It holds the last response, and so noise: keep it as safe as the data.
 
-        Whoever carries messages saves it after :meth:`reply` and *before* the response leaves: then a silo that starts
-        again repeats its response instead of computing it again, which another machine might do a bit differently.
+        A runtime saves it after :meth:`reply` and *before* the response is sent: a silo that is restarted then repeats
+        its response instead of computing it again, which another machine might do with other rounding.
         """
         totals = None if self._user_totals is None else m.pack(self._user_totals)
         last = (self._request, self._response, self._setup, self._prepared, self._prepared_round, self._released)
-        saved = _Saved(self._all_digest, self._phase, self._round, totals, *last)
+        saved = _SiloState(self._all_digest, self._phase, self._round, totals, *last)
         return encode(saved)
 
     def restore(self, state: bytes) -> None:
-        """Continue from what :meth:`save` gave."""
-        saved = _decoded(state, f"silo {self.name}")
+        """Continue from what :meth:`save` returned."""
+        saved = _decode_state(state, f"silo {self.name}")
         try:
             phase = self.plan.phase(saved.phase)
             if saved.data != self._all_digest:
@@ -463,7 +462,7 @@ class SiloSession:
             if phase != Phase.CLOSED:  # a closed session gets no request any more, and its secrets may be gone
                 for request in (*saved.setup, *saved.prepared):
                     self.side.respond(m.decode_body(request, self.plan.kinds))
-            totals = None if saved.user_totals is None else self._checked(saved.user_totals)
+            totals = None if saved.user_totals is None else self._check_totals(saved.user_totals)
         except (ValueError, MessageRefused) as error:
             raise RunError(
                 f"the saved state of silo {self.name} is unreadable: {error}", location="checkpoint"

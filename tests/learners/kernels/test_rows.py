@@ -27,7 +27,7 @@ from uldp.learners.kernels.program import compile_program, validate
 from uldp.learners.kernels.runner import Groups, Runner, Table, compiled_interpreter
 from uldp.learners.losses import choose_loss
 from uldp.learners.models import build_model
-from uldp.learners.randomness import Noise
+from uldp.learners.randomness import TrainingRandomness
 from uldp.learners.torch import TorchLearner
 from uldp.native.jit import CHECK_VARIABLE
 from uldp.rng import Streams
@@ -88,7 +88,7 @@ def program(name):
 def groups(data, only=None):
     who, starts, counts, rows = group_users(data.users)
     part = slice(None) if only is None else slice(only, only + 1)
-    return Groups(who[part], starts[part], counts[part], rows, Noise(STREAMS, who[part]).keys())
+    return Groups(who[part], starts[part], counts[part], rows, TrainingRandomness(STREAMS, who[part]).keys())
 
 
 def rows(runner, x, data, local, only=None):

@@ -1,4 +1,4 @@
-"""UCI Heart Disease: four centres, is there a disease of the coronary arteries? Prepared as in FLamby.
+"""UCI Heart Disease: four centres, is there a disease of the coronary arteries? PreparedExperiment as in FLamby.
 
 Columns slope, ca and thal are mostly missing outside Cleveland and are left out, then every row with a missing value.
 cp and restecg are one-hot without their first level: 13 inputs. FLamby standardises by each centre's own mean and

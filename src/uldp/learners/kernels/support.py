@@ -7,7 +7,7 @@ import platform
 
 
 @functools.cache
-def why_not() -> str:
+def unavailable_reason() -> str:
     """The reason why kernels cannot be used here; empty where they can."""
     try:
         import llvmlite.binding

@@ -1,16 +1,16 @@
 """What a round releases: sensitivity, encoding, noise and event come from one frozen value, so they cannot disagree."""
 
 from uldp.privacy.releases.base import Adversary, PublicFacts, Release, RoundFacts, SiloPart, Unprotected, views
+from uldp.privacy.releases.builtin import BUILTIN_RELEASES, rebuild_release
 from uldp.privacy.releases.clipped_silo import ClippedSilo
 from uldp.privacy.releases.gaussian_sum import GaussianSum
 from uldp.privacy.releases.local_perturbation import LocalPerturbation
 from uldp.privacy.releases.noised_model import NoisedModel
-from uldp.privacy.releases.own import OWN_RELEASES, sealed
 from uldp.privacy.releases.sampling import Participation, SiloSampling, UserSampling
 from uldp.privacy.releases.sums import Contribution
 
 __all__ = [
-    "OWN_RELEASES",
+    "BUILTIN_RELEASES",
     "Adversary",
     "ClippedSilo",
     "Contribution",
@@ -25,6 +25,6 @@ __all__ = [
     "SiloSampling",
     "Unprotected",
     "UserSampling",
-    "sealed",
+    "rebuild_release",
     "views",
 ]

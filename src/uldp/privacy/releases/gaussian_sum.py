@@ -88,17 +88,17 @@ class GaussianSum(Release):
         return self.noise_multiplier * self.encoding.integer_limit / math.sqrt(shares)
 
     @property
-    def _weighted(self) -> bool:
+    def _has_weights(self) -> bool:
         return self.weighting != "none"
 
     @property
     def user_weighting(self) -> str | None:
-        return self.weighting if self._weighted else None
+        return self.weighting if self._has_weights else None
 
     @property
     def sensitivity(self) -> float:
         """By how many clips one user moves the total: one, for weights sum to at most 1 over silos."""
-        return 1.0 if self._weighted else float(self.silo_sampling.of_a_user(self.max_silos, self.facts.silos))
+        return 1.0 if self._has_weights else float(self.silo_sampling.silos_per_user(self.max_silos, self.facts.silos))
 
     @property
     def people_in_a_round(self) -> float:
@@ -117,16 +117,16 @@ class GaussianSum(Release):
 
     @property
     def max_rows(self) -> int:
-        if self._weighted:
+        if self._has_weights:
             return max(self.facts.users, self.facts.silos)
-        return self.facts.users * self.silo_sampling.of_a_user(self.max_silos, self.facts.silos) + self.facts.silos
+        return self.facts.users * self.silo_sampling.silos_per_user(self.max_silos, self.facts.silos) + self.facts.silos
 
     @property
     def exchange(self) -> CountExchange | None:
         return RecordTotals() if self.weighting == "records" else None
 
     def weights(self, counts: IntArray, user_totals: IntArray | None) -> Vector | None:
-        if not self._weighted:
+        if not self._has_weights:
             return None
         if self.weighting == "uniform":
             return uniform_weights(self.facts.users, self.facts.silos)
@@ -141,7 +141,7 @@ class GaussianSum(Release):
         awaited = np.zeros(self.facts.users, dtype=np.bool_)
         awaited[data.users] = True
         for given, made in method.silo(x, data, learner, streams):
-            users, rows = self._checked(given, made)
+            users, rows = self._check_rows(given, made)
             counts = np.zeros(len(users), dtype=np.bool_)
             counts[np.unique(users, return_index=True)[1]] = True
             counts &= awaited[users]
@@ -149,7 +149,7 @@ class GaussianSum(Release):
             # The users are a copy: the method may go on to write into its array while these rows wait to be weighted.
             yield users[counts], clip_rows(rows if counts.all() else rows[counts], self.clip)
 
-    def _checked(self, given: IntArray | None, made: Rows) -> tuple[IntArray, Rows]:
+    def _check_rows(self, given: IntArray | None, made: Rows) -> tuple[IntArray, Rows]:
         """Users and one row for each; refused if they are anything else."""
         users, rows = np.asarray(given), cast("Rows", np.asarray(made))
         if given is None or users.ndim != 1 or users.dtype.kind not in "iu" or rows.ndim != 2:
@@ -183,7 +183,8 @@ class GaussianSum(Release):
         if self.weighting == "uniform":
             return 1.0
         return math.sqrt(
-            self.facts.silos * (1 if self._weighted else self.silo_sampling.of_a_user(self.max_silos, self.facts.silos))
+            self.facts.silos
+            * (1 if self._has_weights else self.silo_sampling.silos_per_user(self.max_silos, self.facts.silos))
         )
 
     def _gaussian(self, shares: int, sensitivity: float, sample_rate: float) -> Event:
@@ -206,8 +207,8 @@ class GaussianSum(Release):
 
     def check(self, counts: IntArray | None = None) -> None:
         super().check(counts)
-        if counts is not None and not self._weighted:
-            check_span(self.max_silos, counts)
+        if counts is not None and not self._has_weights:
+            check_max_silos(self.max_silos, counts)
         require(
             0 <= self.dropout_tolerance < self.facts.silos,
             "privacy.dropout_tolerance",
@@ -223,10 +224,10 @@ class GaussianSum(Release):
         )
 
     def caveats(self) -> tuple[Caveat, ...]:
-        return () if self._weighted else span_caveats(self.max_silos, self.facts)
+        return () if self._has_weights else max_silos_caveats(self.max_silos, self.facts)
 
 
-def check_span(max_silos: int, counts: IntArray) -> None:
+def check_max_silos(max_silos: int, counts: IntArray) -> None:
     """Refuse data in which somebody has records in more than ``max_silos`` silos (0 for no bound)."""
     if max_silos and int((counts > 0).sum(axis=0).max(initial=0)) > max_silos:
         raise ConfigError(
@@ -236,7 +237,7 @@ def check_span(max_silos: int, counts: IntArray) -> None:
         )
 
 
-def span_caveats(max_silos: int, facts: PublicFacts) -> tuple[Caveat, ...]:
+def max_silos_caveats(max_silos: int, facts: PublicFacts) -> tuple[Caveat, ...]:
     """What the headline rests on where the number of a user's silos matters, and nobody can check it."""
     if not max_silos or max_silos >= facts.silos:
         return ()

@@ -44,7 +44,7 @@ from uldp.mechanisms.gaussian import sample_gaussian
 from uldp.privacy.events import Event, Group, NonPrivate, Repeated, sampled_gaussian
 from uldp.privacy.releases.base import Adversary, Release, SiloPart
 from uldp.privacy.releases.counts import CountExchange, RecordLimits
-from uldp.privacy.releases.gaussian_sum import check_span, span_caveats
+from uldp.privacy.releases.gaussian_sum import check_max_silos, max_silos_caveats
 from uldp.privacy.releases.sampling import MIN_RATE
 from uldp.privacy.releases.sums import Contribution, require_limit
 from uldp.rng import Secrets, SecretStream, Streams
@@ -193,7 +193,7 @@ class NoisedModel(Release):
         if isinstance(step, NonPrivate):
             return step
         one = step if self.sampling == "subjects" else Group(self.max_items, step, self.largest_group or None)
-        return Repeated(self.steps * self.silo_sampling.of_a_user(self.max_silos, self.facts.silos), one)
+        return Repeated(self.steps * self.silo_sampling.silos_per_user(self.max_silos, self.facts.silos), one)
 
     def group_event(self, size: int) -> Event:
         """What a round shows about somebody with ``size`` records."""
@@ -214,10 +214,10 @@ class NoisedModel(Release):
     def check(self, counts: IntArray | None = None) -> None:
         super().check(counts)
         if counts is not None and self.sampling != "records":
-            check_span(self.max_silos, counts)
+            check_max_silos(self.max_silos, counts)
 
     def caveats(self) -> tuple[Caveat, ...]:
-        spanned = span_caveats(self.max_silos, self.facts) if self.sampling != "records" else ()
+        spanned = max_silos_caveats(self.max_silos, self.facts) if self.sampling != "records" else ()
         limits = Caveat(
             "limits-by-server",
             f"The server decides how many records of a user take part in each silo. A silo refuses more than "

@@ -149,7 +149,7 @@ class SiloSampling:
         """How many of ``silos`` silos take part in a round; halves are rounded to the even number."""
         return round(self.fraction * silos)
 
-    def of_a_user(self, max_silos: int, silos: int) -> int:
+    def silos_per_user(self, max_silos: int, silos: int) -> int:
         """In how many silos of one round a user may have records who has some in ``max_silos`` (0 for all) of them."""
         return min(max_silos or silos, max(1, self.per_round(silos)))
 

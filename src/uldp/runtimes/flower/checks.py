@@ -162,7 +162,7 @@ def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
     yield Finding("digest", True, f"{plan.digest[:12]}, for all parties the same")
     yield Finding("silos", True, ", ".join(plan.silos))
     for section, given, needed in (
-        ("aggregation.identities", experiment.aggregation.identities, plan.aggregation.agrees_keys),
+        ("aggregation.identities", experiment.aggregation.identities, plan.aggregation.needs_key_agreement),
         ("deployment.nodes", experiment.deployment.nodes, True),
     ):
         if not given and not needed:

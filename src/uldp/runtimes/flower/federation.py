@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from uldp.errors import ConfigError, RunError, UldpError, first_line
-from uldp.experiment.build import Prepared
+from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.config import Experiment
 from uldp.runs.directory import TRANSPORT, RunDirectory
 from uldp.runs.files import locked
@@ -74,7 +74,7 @@ def check_rehearsal(experiment: Experiment, address: Address, option: str) -> No
         raise ConfigError(why, location=option, value=str(address))
 
 
-def node_keys(prepared: Prepared, security: Security | None) -> dict[str, str]:
+def node_keys(prepared: PreparedExperiment, security: Security | None) -> dict[str, str]:
     """Every silo's public node key. Without TLS Flower cannot check keys, and nodes are asked for their names."""
     if security is None:
         return {}
@@ -170,7 +170,13 @@ class ServerSupervisor(_Supervisor):
 
 
 def serve(
-    prepared: Prepared, directory: RunDirectory, where: Where, *, patience: Patience, on_round: OnRound, say: Say
+    prepared: PreparedExperiment,
+    directory: RunDirectory,
+    where: Where,
+    *,
+    patience: Patience,
+    on_round: OnRound,
+    say: Say,
 ) -> Result:
     """Run the server's part of an experiment, begun or resumed, and leave the run directory of a simulation."""
     check_rehearsal(prepared.experiment, where.address, "--address")
@@ -222,7 +228,7 @@ class ServerConnection:
             raise ConfigError(why, location=str(self.ca), value=str(self.ca))
 
 
-def join(prepared: Prepared, joining: ServerConnection, say: Say) -> None:
+def join(prepared: PreparedExperiment, joining: ServerConnection, say: Say) -> None:
     """Respond for one silo until the experiment is over."""
     check_installed()
     check_rehearsal(prepared.experiment, joining.superlink, "--superlink")

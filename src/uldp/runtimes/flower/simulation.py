@@ -29,7 +29,7 @@ from typing import Any, Final
 import msgspec
 
 from uldp.errors import ConfigError, RunError
-from uldp.experiment.build import Prepared
+from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.config import Experiment
 from uldp.rng import Secrets
 from uldp.runtimes.flower.child import Child, wait_until
@@ -113,7 +113,7 @@ class SilosOnRay(Silos, AbstractContextManager["SilosOnRay"]):
     def __exit__(self, *_: object) -> None:
         self._until.close()
 
-    def start(self, prepared: Prepared, plan: Plan, secrets: Secrets) -> None:
+    def start(self, prepared: PreparedExperiment, plan: Plan, secrets: Secrets) -> None:
         experiment = prepared.experiment
         check_simulation(experiment)
         self._states = dict.fromkeys(plan.silos, b"")

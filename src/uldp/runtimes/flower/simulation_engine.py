@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from uldp.errors import UldpError
-from uldp.experiment.build import Prepared, prepare
+from uldp.experiment.build import PreparedExperiment, prepare
 from uldp.experiment.config import Experiment
 from uldp.rng import Secrets
 from uldp.runtimes.flower import internals, server_app
@@ -31,7 +31,7 @@ SESSIONS: dict[tuple[str, str], tuple[bytes, SiloSession]] = {}
 
 
 @lru_cache(maxsize=1)
-def _prepared(tree: str, base: str) -> tuple[Prepared, Plan, Secrets]:
+def _prepared(tree: str, base: str) -> tuple[PreparedExperiment, Plan, Secrets]:
     experiment = Experiment.from_tree(json.loads(tree), base)
     prepared, secrets = prepare(experiment), Secrets.simulated_from_seed(experiment.run.seed)
     return prepared, simulated_plan(prepared, secrets), secrets

@@ -1,4 +1,4 @@
-"""Which release types are ours, and how a plan takes one over from a method that may not be."""
+"""The release types of uldp, and how a plan takes one from a method that may be third-party code."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from uldp.privacy.releases.local_perturbation import Layer, LocalPerturbation
 from uldp.privacy.releases.noised_model import NoisedModel
 from uldp.privacy.releases.sampling import Participation, SiloSampling, UserSampling
 
-OWN_RELEASES: Final[frozenset[type[Release]]] = frozenset(
+BUILTIN_RELEASES: Final[frozenset[type[Release]]] = frozenset(
     {ClippedSilo, GaussianSum, LocalPerturbation, NoisedModel, Unprotected}
 )
-"""The release types whose events are proven here. Whoever brings another one asserts its event."""
+"""The release types whose events are proven here. The event of any other type is its author's assertion."""
 
 _PARTS: Final = frozenset({Participation, PublicFacts, SiloSampling, UserSampling, Layer, *LOCAL_MECHANISMS.values()})
 
 
-def sealed(release: Release) -> Release:
-    """``release``, made again of plain numbers and parts of ours.
+def rebuild_release(release: Release) -> Release:
+    """A copy of a built-in ``release``, made of plain numbers and built-in parts; any other type is returned as it is.
 
-    The method that made it may keep it and change it, or have hung an event of its own onto it; who draws the noise and
-    who accounts for it then would not read the same. A type that is not ours is left as it is.
+    The method that made the release could change it afterwards, or could have replaced its ``event``: the noise that is
+    drawn and the noise that is accounted for would then differ.
 
     >>> sum_ = GaussianSum(facts=PublicFacts(100, 5, 10), clip=1.0, noise_multiplier=5.0)
-    >>> sealed(sum_) == sum_, sealed(sum_) is sum_
+    >>> rebuild_release(sum_) == sum_, rebuild_release(sum_) is sum_
     (True, False)
     """
-    return _made_again(release) if type(release) in OWN_RELEASES else release
+    return _rebuild(release) if type(release) in BUILTIN_RELEASES else release
 
 
-def _made_again(value: Any) -> Any:
+def _rebuild(value: Any) -> Any:
     return type(value)(**{item.name: _plain(item.name, getattr(value, item.name)) for item in fields(value)})
 
 
 def _plain(name: str, value: Any) -> Any:
-    """The value of a field, as nothing but what it stands for."""
+    """The value of a field, as a plain number or string, or rebuilt."""
     match value:
         case None | bool():
             return value
@@ -54,5 +54,7 @@ def _plain(name: str, value: Any) -> Any:
         case tuple():
             return tuple(_plain(name, one) for one in value)
     if type(value) in _PARTS:
-        return _made_again(value)
-    raise ConfigError(f"{name} of its release is a {type(value).__name__}, not one of ours", location="method")
+        return _rebuild(value)
+    raise ConfigError(
+        f"{name} of its release is a {type(value).__name__}, which is not part of uldp", location="method"
+    )
