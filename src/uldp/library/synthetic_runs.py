@@ -18,7 +18,7 @@ from uldp.data.federation import Federation
 from uldp.data.schema import Schema
 from uldp.data.synthetic_tables import TableShape, draw_federation
 from uldp.errors import ConfigError
-from uldp.experiment.build import Prepared, prepare
+from uldp.experiment.build import PreparedExperiment, prepare
 from uldp.experiment.config import Experiment
 from uldp.experiment.loading import schema_of
 from uldp.learners.metrics import base_loss
@@ -113,7 +113,9 @@ def synthetic_skill(experiment: Experiment, shape: PublicShape, changes: Mapping
     return _skill(synthetic_plan(experiment, shape, changes, number), number)
 
 
-def synthetic_plan(experiment: Experiment, shape: PublicShape, changes: Mapping[str, Any], number: int) -> Prepared:
+def synthetic_plan(
+    experiment: Experiment, shape: PublicShape, changes: Mapping[str, Any], number: int
+) -> PreparedExperiment:
     """The experiment on made-up federation ``number``, with the rho that it would have on the real one."""
     tree, federation = experiment.to_tree(), shape.draw(number)
     people, drawn = shape.tables.people, federation.users
@@ -136,7 +138,7 @@ def synthetic_plan(experiment: Experiment, shape: PublicShape, changes: Mapping[
     return prepare(Experiment.from_tree(fewer), federation)
 
 
-def _skill(prepared: Prepared, number: int) -> float:
+def _skill(prepared: PreparedExperiment, number: int) -> float:
     plan, learner, federation = prepared.plan, prepared.learner, prepared.federation
     release, facts = plan.release, plan.facts
     if not isinstance(release, GaussianSum):
