@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from ring_digest import digest
@@ -15,7 +16,8 @@ from ring_digest import digest
 from uldp.crypto import ring
 from uldp.crypto.ring import LIMBS, PRIMES, N
 from uldp.crypto.ring_products import COMPONENTS, ProductSum
-from uldp.crypto.ring_transforms import MAX_VALUE, tables
+from uldp.crypto.ring_transforms import MAX_VALUE, compiled, tables
+from uldp.errors import ConfigError
 from uldp.native.jit import CHECK_VARIABLE
 
 PROGRAM = Path(__file__).with_name("ring_digest.py")
@@ -108,6 +110,12 @@ def test_arrays_that_do_not_fit_are_refused():
             ProductSum(10).add(*wrong)
     with pytest.raises(ValueError, match="polynomials are"):
         ring.to_evaluations(ciphertexts[..., :-1])
+
+
+def test_without_a_compiler_the_remedy_is_named(monkeypatch):
+    monkeypatch.setattr(numba.core.config, "DISABLE_JIT", 1)
+    with pytest.raises(ConfigError, match="aggregation.name: .* NUMBA_DISABLE_JIT is set; unset it, or take 'masked'"):
+        compiled.__wrapped__("evaluations")
 
 
 def test_factors_are_centred_and_their_quotients_correctly_rounded():

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from uldp.errors import ConfigError
 from uldp.native.sources import Sources
 
 Polynomials = npt.NDArray[np.uint64]
@@ -28,6 +29,11 @@ _LANES: Final = 8
 @functools.cache
 def compiled(name: str) -> Any:
     """A kernel of ``ring_kernels`` by its name, with its compiled code on disk."""
+    from numba.core import config
+
+    if config.DISABLE_JIT:
+        reason = "the ring arithmetic of lattice is compiled, and NUMBA_DISABLE_JIT is set; unset it, or take 'masked'"
+        raise ConfigError(reason, location="aggregation.name", value="lattice")
     from uldp.crypto import ring_kernels
     from uldp.native.cache import keep_on_disk
 

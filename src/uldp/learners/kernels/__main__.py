@@ -6,6 +6,8 @@ import sys
 
 import numpy as np
 
+from uldp.crypto import ring
+from uldp.crypto.ring_products import ProductSum
 from uldp.data.federation import SiloData, Task
 from uldp.learners.base import LocalTraining
 from uldp.learners.models import build_model
@@ -14,7 +16,7 @@ from uldp.rng import Streams
 
 
 def main(dtypes: list[str]) -> None:
-    """Train a model of four parameters; the code that it compiles is that of every model."""
+    """Train a model of four parameters, and multiply two polynomials: the code is that of all models and rings."""
     users = np.array([0, 0, 1, 1])
     data = SiloData("here", np.ones((4, 3), dtype=np.float32), users, users)
     streams = Streams.from_seed(0)
@@ -22,6 +24,9 @@ def main(dtypes: list[str]) -> None:
         learner = TorchLearner(build_model("logistic", (3,), Task(2)), Task(2), dtype=dtype)
         for _ in learner.user_deltas(learner.initial(streams), data, LocalTraining(), streams):
             pass
+    one = ring.to_evaluations(ring.from_integers(np.eye(1, ring.N, dtype=np.int64)))
+    ProductSum(1).add(np.ones((1, 1), dtype=np.int64), np.stack([one, one], axis=1))
+    ring.to_coefficients(one)
 
 
 if __name__ == "__main__":
