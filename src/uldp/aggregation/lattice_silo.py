@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -10,11 +11,13 @@ import numpy as np
 from uldp.aggregation.base import Accumulator, AggregationContext, BoundSecrets, RoundRequest, SiloSide, SiloUpdate
 from uldp.aggregation.key_agreement import KeyRequest, PairwiseKeys, SealedSeeds, SiloKeys, pair_purpose
 from uldp.aggregation.lattice_lookup import (
+    ENTRY_BYTES,
     entries_of,
     pack_indices,
     tables,
     uniform_indices,
     unpack_indices,
+    unpack_numbers,
 )
 from uldp.aggregation.lattice_messages import (
     AnswerRequest,
@@ -205,10 +208,8 @@ class LatticeSilo(SiloSide):
         if len(data) != NONCE_BYTES + users * CIPHERTEXT_BYTES:
             reason = f"weights of {users} users take {NONCE_BYTES + users * CIPHERTEXT_BYTES} bytes, not {len(data)}"
             raise MessageRefused(reason, location=self._location, value=len(data))
-        found = np.empty((users, 2, LIMBS, N), dtype=np.uint64)
-        found[:, 0] = ring.add(ring.unpack(data[NONCE_BYTES:], (users, LIMBS, N), self._location), blinds)
-        found[:, 1] = public_components(self._setup, round_, data[:NONCE_BYTES], users)
-        return found
+        ring.unpack(data[NONCE_BYTES:], (users, LIMBS, N), self._location)  # refuses what is not in the ring
+        return _unblinded(self._setup, round_, data, ring.pack(blinds))
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 
@@ -282,6 +283,18 @@ class LatticeSilo(SiloSide):
 
     def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
         return self._pairwise.mask(residues, self._shared, "metrics", request.round, request.digest, self._setup)
+
+
+@lru_cache(maxsize=1)
+def _unblinded(setup: str, round_: int, data: bytes, blinds: bytes) -> Polynomials:
+    """(c0_u + blind, c1_u) of all users. All silos get the same: those of one process share them."""
+    users = len(blinds) // ENTRY_BYTES
+    found = np.empty((users, 2, LIMBS, N), dtype=np.uint64)
+    added = unpack_numbers(blinds, users, "silo")
+    found[:, 0] = ring.add(ring.unpack(data[NONCE_BYTES:], (users, LIMBS, N), "silo"), added)
+    found[:, 1] = public_components(setup, round_, data[:NONCE_BYTES], users)
+    found.flags.writeable = False
+    return found
 
 
 class _Accumulator(Accumulator):

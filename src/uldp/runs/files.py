@@ -11,6 +11,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -88,6 +89,34 @@ def unsealed(magic: bytes, data: bytes) -> bytes | None:
     """The content that :func:`seal` was given; None if it is damaged, or of another kind."""
     body = data[len(magic) + 32 :]
     return body if data == seal(magic, body) else None
+
+
+class Parts:
+    """Large things in a folder for the owner only, each under its own digest: written once, however often it is put."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, data: bytes) -> str:
+        """Keep ``data``, and give its name. It is on disk when this returns."""
+        name = hashlib.sha256(data).hexdigest()
+        private_folder(self._folder)
+        if not (self._folder / name).exists():
+            replace_file(self._folder / name, data)
+        return name
+
+    def get(self, name: str) -> bytes:
+        """What was kept under ``name``."""
+        file = self._folder / name
+        with reported(file):
+            data = file.read_bytes()
+        if hashlib.sha256(data).hexdigest() != name:
+            raise RunError("is damaged (its checksum does not fit); start a new run", location=str(file))
+        return data
+
+    def remove(self) -> None:
+        """Nobody needs them any more."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def append_line(file: Path, tree: dict[str, Any], mode: int = 0o644) -> None:

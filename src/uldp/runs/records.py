@@ -14,7 +14,7 @@ from uldp.errors import RunError
 from uldp.experiment.config import Experiment
 from uldp.privacy.ledger import Entry
 from uldp.rng import Secrets
-from uldp.runs.files import append_line, read_lines, replace_file, reported, seal, unsealed
+from uldp.runs.files import Parts, append_line, read_lines, replace_file, reported, seal, unsealed
 from uldp.trees import json_tree
 
 _MAGIC: Final = b"uldp-checkpoint-1\n"
@@ -132,6 +132,8 @@ class RunState:
     def __init__(self, path: Path) -> None:
         self._result, self._key = path / "result.json", path / "private" / "secrets.key"
         self.checkpoint_file = path / "private" / "checkpoint.bin"
+        self.parts = Parts(path / "private" / "parts")
+        """What silos' sessions keep apart from the checkpoint."""
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         replace_file(self.checkpoint_file, seal(_MAGIC, encode(checkpoint)))
@@ -167,3 +169,4 @@ class RunState:
     def forget_secrets(self) -> None:
         """Remove the key: nobody can compute the noise of a finished run any more."""
         self._key.unlink(missing_ok=True)
+        self.parts.remove()

@@ -32,6 +32,7 @@ from uldp.runs.totals import SpentRun
 from uldp.runtimes.result import OnRound, Result, RoundReport, write_result
 from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession, Stage
+from uldp.sessions.silo import PartStore
 from uldp.vectors import Vector
 
 PROBES: Final = 64
@@ -64,11 +65,11 @@ class Silos(ABC):
         """Every silo's response, in any order."""
 
     @abstractmethod
-    def states(self) -> dict[str, bytes]:
-        """What they must remember."""
+    def states(self, store: PartStore) -> dict[str, bytes]:
+        """What they must remember; ``store`` is for what is large and stays the same."""
 
     @abstractmethod
-    def restore(self, states: Mapping[str, bytes]) -> None:
+    def restore(self, states: Mapping[str, bytes], store: PartStore) -> None:
         """Bring them to where they were."""
 
     @property
@@ -222,7 +223,7 @@ class RecordedRun(ABC):
                 digest=self._prepared.plan.digest,
                 data=self._data,
                 server=self._server.save(),
-                silos={} if self._silos is None else self._silos.states(),
+                silos={} if self._silos is None else self._silos.states(self._directory.state.parts),
                 released=[(entry.round, entry.content) for entry in self._server.ledger.entries],
                 seconds=self._seconds,
                 left_out=self._left_out,
@@ -268,7 +269,7 @@ class RecordedRun(ABC):
             raise RunError(f"{wrong}; restore them, or start a new run", location=str(directory.path))
         self._server.restore(checkpoint.server)
         if self._silos is not None:
-            self._silos.restore(checkpoint.silos)
+            self._silos.restore(checkpoint.silos, directory.state.parts)
         self._seconds, self._left_out_before = checkpoint.seconds, checkpoint.left_out
         lines, rounds = directory.log.cut_metrics(checkpoint.round), self._prepared.plan.rounds
         times = directory.log.times()

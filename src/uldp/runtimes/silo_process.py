@@ -84,7 +84,7 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         data, holdout = prepared.data(self.name), prepared.holdout(self.name)
         session = SiloSession(plan, data, prepared.learner, prepared.streams, secrets, holdout=holdout, owner=owner)
         if saved is not None:
-            session.restore(saved)
+            session.restore(saved, self._state.parts)
         if not closed:
             self.charging.check(session.round if saved is not None else None, plan.rounds)
         return session
@@ -169,7 +169,7 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         try:
             with torch_threads(self._prepared.experiment.run.threads):
                 reply = self._session.reply(request)
-            self._state.save(self._session.save())
+            self._state.save(self._session.save(self._state.parts))
             if self._session.closed:
                 self._state.forget_secrets()
         except MessageRefused as error:

@@ -3,6 +3,7 @@
     lock                              one process at a time
     experiments/DIGEST/secrets.key    where its noise and keys come from; made once, removed when the experiment is over
     experiments/DIGEST/session.bin    where the session stands, with the last response
+    experiments/DIGEST/parts/         encrypted weights of ``lattice`` and ``paillier``, until the experiment is over
     ledger.jsonl                      what was released in all experiments (``uldp.runtimes.policy``)
 
 Whoever reads the folder of an unfinished experiment can take that silo's noise off: keep it as safe as the data.
@@ -18,7 +19,17 @@ from typing import Final
 from uldp.errors import ConfigError, RunError
 from uldp.experiment.config import Experiment
 from uldp.rng import Secrets
-from uldp.runs.files import locked, private_folder, replace_file, reported, seal, stored_key, sync_folder, unsealed
+from uldp.runs.files import (
+    Parts,
+    locked,
+    private_folder,
+    replace_file,
+    reported,
+    seal,
+    stored_key,
+    sync_folder,
+    unsealed,
+)
 from uldp.sessions.silo import SiloSession
 
 _MAGIC: Final = b"uldp-silo-1\n"
@@ -101,6 +112,8 @@ class SiloState:
         self.folder = Path(folder)
         self._own = self.folder / "experiments" / digest
         self._session, self._key = self._own / _SESSION, self._own / _KEY
+        self.parts = Parts(self._own / "parts")
+        """What the session keeps apart: large, and the same in every round."""
         for part in (self.folder, self.folder / "experiments", self._own):
             private_folder(part)
 
@@ -131,4 +144,5 @@ class SiloState:
         """The experiment is over: nobody can compute this silo's noise any more."""
         with reported(self._key):
             self._key.unlink(missing_ok=True)
+            self.parts.remove()
             sync_folder(self._own)

@@ -24,7 +24,7 @@ from uldp.runtimes.transcript import SERVER, SHUFFLER, Record
 from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession, Stage
 from uldp.sessions.shuffler import Shuffler
-from uldp.sessions.silo import Owner, SiloSession, signing_key
+from uldp.sessions.silo import Owner, PartStore, SiloSession, signing_key
 from uldp.vectors import Vector
 
 
@@ -38,13 +38,13 @@ class InProcessSilos(Silos):
         for name, request in requests.items():
             yield name, self._sessions[name].reply(request)
 
-    def states(self) -> dict[str, bytes]:
-        return {name: session.save() for name, session in self._sessions.items()}
+    def states(self, store: PartStore) -> dict[str, bytes]:
+        return {name: session.save(store) for name, session in self._sessions.items()}
 
-    def restore(self, states: Mapping[str, bytes]) -> None:
+    def restore(self, states: Mapping[str, bytes], store: PartStore) -> None:
         for name, state in states.items():
             if state:  # where silos are elsewhere, one that was asked nothing yet has none
-                self._sessions[name].restore(state)
+                self._sessions[name].restore(state, store)
 
     @property
     def left_out(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -47,6 +47,22 @@ class _SiloState(msgspec.Struct, forbid_unknown_fields=True):
     prepared: list[bytes]
     prepared_round: int
     released: _RoundRelease | None = None
+    parts: dict[int, str] = {}
+    """By their place in ``setup``: requests that are kept elsewhere, under these names."""
+
+
+class PartStore(Protocol):
+    """Where large requests of the setup are kept, once, so that a state that is saved in every round stays small."""
+
+    def put(self, data: bytes) -> str:
+        """Keep ``data``, and give its name."""
+
+    def get(self, name: str) -> bytes:
+        """What was kept under ``name``."""
+
+
+PART_BYTES: Final = 1 << 16
+"""Requests of the setup that are longer go into a :class:`PartStore`, where there is one."""
 
 
 def _decode_state(state: bytes, whose: str) -> _SiloState:
@@ -155,6 +171,7 @@ class SiloSession:
         """The aggregation's state machine, with this silo's keys and secrets."""
         self._setup: list[bytes] = []
         self._setup_hash, self._common_hash = hashlib.sha256(), hashlib.sha256()
+        self._parts: dict[int, str] = {}
         self._prepared: list[bytes] = []
         self._prepared_round = 0
         self._user_totals: IntArray | None = None
@@ -441,21 +458,36 @@ class SiloSession:
         secrets = self._secrets.child(purpose, "round", round_)
         return secrets if secrets.simulated else secrets.child(*bound_to)
 
-    def save(self) -> bytes:
+    def save(self, store: PartStore | None = None) -> bytes:
         """The session's state. It holds the last response, and so noise: keep it as safe as the data.
 
         A runtime saves it after :meth:`reply` and *before* the response is sent: a silo that is restarted then repeats
-        its response instead of computing it again, which another machine might do with other rounding.
+        its response instead of computing it again, which another machine might do with other rounding. With a
+        ``store``, large requests of the setup go there, once.
         """
         totals = None if self._user_totals is None else m.pack(self._user_totals)
-        last = (self._request, self._response, self._setup, self._prepared, self._prepared_round, self._released)
-        saved = _SiloState(self._all_digest, self._phase, self._round, totals, *last)
-        return encode(saved)
+        setup = [] if self._phase == Phase.CLOSED else list(self._setup)  # nothing comes after Close
+        parts = {} if store is None else self._kept_apart(setup, store)
+        last = (self._request, self._response, setup, self._prepared, self._prepared_round, self._released)
+        return encode(_SiloState(self._all_digest, self._phase, self._round, totals, *last, parts=parts))
 
-    def restore(self, state: bytes) -> None:
-        """Continue from what :meth:`save` returned."""
+    def _kept_apart(self, setup: list[bytes], store: PartStore) -> dict[int, str]:
+        """Move large requests of ``setup`` to the store; each goes there once."""
+        large = [index for index, request in enumerate(setup) if len(request) > PART_BYTES]
+        for index in large:
+            if index not in self._parts:
+                self._parts[index] = store.put(setup[index])
+            setup[index] = b""
+        return {index: self._parts[index] for index in large}
+
+    def restore(self, state: bytes, store: PartStore | None = None) -> None:
+        """Continue from what :meth:`save` gave, with the same ``store``."""
         saved = _decode_state(state, f"silo {self.name}")
         try:
+            for index, name in saved.parts.items():
+                if store is None:
+                    raise ValueError("parts of it are elsewhere")
+                saved.setup[index] = store.get(name)
             phase = self.plan.phase(saved.phase)
             if saved.data != self._all_digest:
                 raise RunError("its records are not those it began with; start a new run", location=f"silo {self.name}")
@@ -469,6 +501,7 @@ class SiloSession:
             ) from error
         self._setup, self._setup_hash, self._common_hash = [], hashlib.sha256(), hashlib.sha256()
         self._remember_setup(saved.setup)
+        self._parts = dict(saved.parts)
         self._user_totals, self._prepared, self._prepared_round = totals, saved.prepared, saved.prepared_round
         self._phase, self._round, self._released = phase, saved.round, saved.released
         self._request, self._response = saved.request, saved.response

@@ -39,6 +39,7 @@ from uldp.runtimes.flower.transport import FlowerTransport
 from uldp.runtimes.recording import Silos
 from uldp.runtimes.temporary import TemporaryFolder
 from uldp.sessions.plan import Plan
+from uldp.sessions.silo import PartStore
 
 ENGINE: Final = "uldp.runtimes.flower.simulation_engine"
 POLL_SECONDS: Final = 2.0
@@ -165,10 +166,10 @@ class SilosOnRay(Silos, AbstractContextManager["SilosOnRay"]):
             if asked and not self._transport.connected and time.monotonic() - began > START_SECONDS:
                 raise RunError(f"Flower's engine is not there after {START_SECONDS:g} s", location=str(self._log))
 
-    def states(self) -> dict[str, bytes]:
+    def states(self, store: PartStore) -> dict[str, bytes]:
         return dict(self._states)
 
-    def restore(self, states: Mapping[str, bytes]) -> None:
+    def restore(self, states: Mapping[str, bytes], store: PartStore) -> None:
         self._states = dict(states)
 
     @property
