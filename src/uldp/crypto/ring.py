@@ -2,8 +2,8 @@
 
 A polynomial is an array (..., 2, n) of uint64: its residues modulo the two primes, n = N numbers each. They are
 *coefficients* or *evaluations* (values at the N odd powers of a root of order 2N, in an order of this module's own):
-products are pointwise between evaluations, sums between two of a kind. A number modulo q is (2,), or (2, 1) where it
-is to be added to all evaluations. Everything here is public arithmetic on integers: exact, and the same everywhere.
+products are pointwise between evaluations, sums between two of a kind. A number modulo q is (2, 1): it can
+be added to all evaluations. Everything here is arithmetic on integers: exact, and the same everywhere.
 
 >>> x = from_integers(np.array([0, 1] + [0] * (N - 2)))
 >>> high = from_integers(np.array([0] * (N - 1) + [5]))
@@ -118,11 +118,8 @@ def centred(coefficients: Polynomials) -> WideIntegers:
     v = r1 + p1 t with t = (r2 - r1) / p1 modulo p2, |t| <= (p2 - 1) / 2. Only for the largest t can v exceed (q-1)/2.
     """
     p1, p2 = PRIMES
-    first, second = coefficients[..., 0, :], coefficients[..., 1, :]
-    both = np.stack([first, second], axis=-2)
-    reduced = from_integers(first.view(np.int64) if first.flags.c_contiguous else first.astype(np.int64))
-    t = multiply(subtract(both, reduced), number(pow(p1, -1, p2)))[..., 1, :].astype(np.int64)
-    r = first.astype(np.int64)
+    r = coefficients[..., 0, :].astype(np.int64)
+    t = multiply(subtract(coefficients, from_integers(r)), number(pow(p1, -1, p2)))[..., 1, :].astype(np.int64)
     over = (t > (p2 - 1) // 2) | ((t == (p2 - 1) // 2) & (r > (p1 - 1) // 2))
     t -= np.where(over, p2, 0)
     t_high, t_low = t >> _HALF, t & (2**_HALF - 1)
