@@ -230,6 +230,8 @@ def test_lattice_is_measured_beside_the_others():
     (case,) = json.loads(call("--quick", "--json", "--case", "lattice d=16 U=10").stdout)
     assert case.keys() >= CONTRACT and case["ratio"] == pytest.approx(case["baseline"] / case["ours"])
     assert case["ours"] == pytest.approx(case["silo"] + case["server"])
+    assert 0 < case["silo_products"] < case["silo"]
+    assert [exchange["request"] for exchange in case["exchanges"]][-2:] == ["LookUp", "RingWeights"]
     assert case["update_bytes"] == 12 * (16 + 4096)
     assert case["setup_to_silo"] > 10 * 12 * 4096 and "extrapolated from d=16 U=10" in case["note"]
     shown = call("--quick", "--case", "lattice d=16 U=10").stdout

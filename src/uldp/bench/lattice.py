@@ -100,9 +100,13 @@ def references(shape: Shape) -> tuple[Reference, Reference]:
 
 @dataclass(frozen=True)
 class Measured:
-    """One round: seconds of wall time in one silo and at the server, processor time and memory of the silo."""
+    """One round: seconds of wall time in one silo and at the server, processor time and memory of the silo.
+
+    ``products`` is a silo's time until the last row is added; after it come encryptions of zero, noise and masks.
+    """
 
     silo: float
+    products: float
     server: float
     processor: float
     growth_mb: float
@@ -123,6 +127,7 @@ class Measurement:
         self.users, self._size = shape.users, max(1, min(_PORTION_USERS, _PORTION_BYTES // (4 * shape.dimension)))
         self._rows = clip_rows(generator.standard_normal((self._size, shape.dimension)), CLIP).astype(np.float32)
         self._parties: Parties[Any, Any] = Parties(plan, counts, secrets)
+        self._added = 0.0
 
     def setup(self) -> list[Exchange]:
         return [self._parties.exchange(kind) for kind in self._parties.plan.setup]
@@ -131,16 +136,18 @@ class Measurement:
         for start in range(0, self.users, self._size):
             owners = np.arange(start, min(start + self._size, self.users))
             yield owners, self._rows[: len(owners)]
+        self._added = time.perf_counter()
 
     def round(self, number: int) -> Measured:
         parties = self._parties
         request, names = parties.update_request(number), list(parties.silos)
-        vectors, walls, processors = {}, [], []
+        vectors, walls, products, processors = {}, [], [], []
         with PeakMemory() as silo:
             for index, name in enumerate(names):
                 start, spent = time.perf_counter(), time.process_time()
                 vectors[name] = parties.release(index, request, self._portions()).vector
                 walls.append(time.perf_counter() - start)
+                products.append(self._added - start)
                 processors.append(time.process_time() - spent)
         with PeakMemory() as server:
             start = time.perf_counter()
@@ -149,7 +156,7 @@ class Measurement:
             parties.server.total(vectors)
             seconds = time.perf_counter() - start
         largest = max(len(vector) for vector in vectors.values())
-        return Measured(min(walls), seconds, min(processors), silo.growth_mb, server.growth_mb, largest)
+        return Measured(min(walls), min(products), seconds, min(processors), silo.growth_mb, server.growth_mb, largest)
 
 
 def lattice_case(shape: LatticeShape, small: Shape, workers: int, say: Say) -> Case:
@@ -173,6 +180,7 @@ def lattice_case(shape: LatticeShape, small: Shape, workers: int, say: Say) -> C
         "slots": None,
         "extrapolated": ["paillier", "simple code"],
         "silo": best.silo,
+        "silo_products": best.products,
         "silo_processor": best.processor,
         "server": best.server,
         "masked": beside.silo + beside.server,
@@ -181,6 +189,7 @@ def lattice_case(shape: LatticeShape, small: Shape, workers: int, say: Say) -> C
         "setup_server": sum(exchange.server for exchange in exchanges),
         "setup_to_silo": sum(exchange.to_silo for exchange in exchanges),
         "setup_from_silo": sum(exchange.from_silo for exchange in exchanges),
+        "exchanges": [vars(exchange) for exchange in exchanges],
         "update_bytes": best.update_bytes,
         "memory_mb": max(one.growth_mb for one in rounds),
         "setup_memory_mb": kept.growth_mb,
