@@ -19,10 +19,16 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True)
 class Caveat:
-    """One thing to know.
+    """One sentence of a privacy statement.
 
-    >>> str(Caveat("rounding", "The noise is floating point."))
-    'The noise is floating point.'
+    Args:
+        code: A short name that stays the same, for programs.
+        text: The sentence.
+        severity: How much it takes away from the headline.
+
+    Example:
+        >>> str(Caveat("rounding", "The noise is floating point."))
+        'The noise is floating point.'
     """
 
     code: str

@@ -86,8 +86,17 @@ def _square_sums(rows: Vector) -> Vector:
 class FixedPoint:
     """Numbers as whole multiples of ``limit / 2^bits``.
 
-    ``limit`` bounds the L2 norm of a clipped row, or (``saturate``) every coordinate of a row that has no clip; those
-    are cut off at the limit.
+    Args:
+        limit: A bound on the L2 norm of a clipped row, or with ``saturate`` on every coordinate.
+        bits: How many bits encode the limit.
+        saturate: Coordinates beyond the limit are cut off there.
+
+    Raises:
+        ConfigError: A limit whose square would vanish or overflow.
+
+    Example:
+        >>> FixedPoint(limit=1.0).integer_limit == 2**24
+        True
     """
 
     limit: float

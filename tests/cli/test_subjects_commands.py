@@ -177,4 +177,4 @@ def test_unknown_algorithms_are_refused():
 def test_more_silos_than_assumed_are_refused():
     one = (*SMALL, *settings(rounds=2, max_silos=1))
     result = invoke("plan", *one, "--method", "local-sub-dp", code=2)
-    assert "method.max_silos: somebody has records in more than 1 silos" in result.stderr
+    assert "method.max_silos: a user has records in more than 1 silos" in result.stderr

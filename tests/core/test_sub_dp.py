@@ -170,9 +170,9 @@ def test_more_silos_than_assumed_are_refused_and_the_assumption_is_stated():
     facts = PublicFacts(6, 3, 4)
     for name in ("local-sub-dp", "central-sub-dp"):
         release = build(name, max_silos=2, noise_multiplier=1.0).release(facts)
-        with pytest.raises(ConfigError, match=r"max_silos: somebody has records in more than 2 silos"):
-            release.check(federation.counts())
-        release.check(np.array([[1, 0], [2, 3], [0, 4]]))
+        with pytest.raises(ConfigError, match=r"max_silos: a user has records in more than 2 silos"):
+            release.check_counts(federation.counts())
+        release.check_counts(np.array([[1, 0], [2, 3], [0, 4]]))
         (assumed,) = [caveat for caveat in release.caveats() if caveat.code == "max-silos"]
         assert "more than 2 silos" in assumed.text and assumed.severity is Severity.WEAKENS
         without = build(name, noise_multiplier=1.0).release(facts)

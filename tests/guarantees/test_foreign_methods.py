@@ -398,6 +398,27 @@ def check_noise(ready: PreparedExperiment) -> None:
         assert statement.epsilon >= honest
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvenSilos(GaussianSum):
+    """A release type with a check of its own, which takes no arguments."""
+
+    def check(self) -> None:
+        super().check()
+        if self.facts.silos % 2:
+            raise ConfigError("an even number, please", location="data.silos", value=self.facts.silos)
+
+
+class ChecksItsRelease(Foreign):
+    def release(self, facts: PublicFacts) -> EvenSilos:
+        return EvenSilos(facts=facts, clip=self.clip, noise_multiplier=self.noise_multiplier)
+
+
+def test_a_release_type_may_have_a_check_of_its_own():
+    assert small(ChecksItsRelease, data={"silos": 2, "options": {"records": 60}}).plan.facts.silos == 2
+    with pytest.raises(ConfigError, match=r"^data.silos: an even number, please$"):
+        small(ChecksItsRelease, data={"silos": 3, "options": {"records": 60}})
+
+
 def with_noise(facts: PublicFacts, noise: float) -> GaussianSum:
     return GaussianSum(facts=facts, clip=1.0, noise_multiplier=noise, weighting="uniform")
 

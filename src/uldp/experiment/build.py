@@ -181,7 +181,7 @@ def prepare(
     counts = federation.counts()
     prepared = prepare_party(experiment, federation, counts.sum(axis=0), module)
     plan = prepared.plan
-    plan.release.check(counts)
+    plan.release.check_counts(counts)
     notes = (*plan.method.notes(plan.facts, counts), *plan.aggregation.notes(plan.release, counts))
     return replace(prepared, federation=replace(prepared.federation, notes=(*prepared.federation.notes, *notes)))
 

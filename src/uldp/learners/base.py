@@ -23,13 +23,22 @@ OPTIMIZERS = ("sgd", "adam", "adamw")
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How one user's model is trained inside a silo: Q epochs of mini-batches, each epoch in a new order.
+    """How a model is trained inside a silo: Q epochs of mini-batches, each epoch in a new order.
 
-    ``momentum`` belongs to SGD (v <- momentum v + g, no dampening). ``weight_decay`` is added to the gradient by SGD
-    and Adam, and shrinks the parameters directly under AdamW, as in ``torch.optim``.
+    Args:
+        epochs: Q.
+        lr: The learning rate.
+        batch_size: B.
+        optimizer: ``sgd``, ``adam`` or ``adamw``.
+        weight_decay: Added to the gradient by SGD and Adam; AdamW shrinks the parameters directly.
+        momentum: Of SGD (v <- momentum v + g, no dampening).
 
-    >>> LocalTraining(optimizer="sgd", momentum=0.9).momentum
-    0.9
+    Raises:
+        ConfigError: A value outside its range.
+
+    Example:
+        >>> LocalTraining(optimizer="sgd", momentum=0.9).momentum
+        0.9
     """
 
     epochs: int = 1
@@ -69,8 +78,18 @@ class ClippedSums(Protocol):
 class Learner(Protocol):
     """Trains a model that is given as one flat vector of parameters.
 
-    Randomness is addressed by user, epoch, step and layer below ``streams``. A user's row depends on that user's
-    records, on x and on ``streams``, on nothing else, bit for bit.
+    Randomness is derived from ``streams`` by user, epoch, step and layer. A user's row depends on that user's records,
+    on x and on ``streams``, on nothing else, bit for bit.
+
+    Example:
+        >>> from torch import nn
+        >>> from uldp.data.federation import Task
+        >>> from uldp.learners.torch import TorchLearner
+        >>> learner = TorchLearner(nn.Linear(3, 1), Task(classes=2))
+        >>> silo = SiloData("north", np.ones((3, 3), np.float32), np.array([0, 1, 1]), np.array([0, 2, 2]))
+        >>> [(users.tolist(), rows.shape) for users, rows in
+        ...  learner.user_gradients(np.zeros(4), silo, Streams.from_seed(0))]
+        [([0, 2], (2, 4))]
     """
 
     @property

@@ -16,7 +16,24 @@ from uldp.vectors import Vector
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTrainingMixin(Method):
-    """Q epochs of mini-batches with an optimiser of their own."""
+    """The settings of methods that train inside a silo, user by user or on all of its records.
+
+    Args:
+        local_epochs: Q.
+        local_lr: eta_l.
+        batch_size: B.
+        optimizer: ``sgd``, ``adam`` or ``adamw``.
+        weight_decay: As in ``torch.optim``.
+        momentum: Of ``sgd``.
+
+    Raises:
+        ConfigError: A value outside its range.
+
+    Example:
+        >>> from uldp.methods.uldp_avg import UldpAvg
+        >>> UldpAvg(local_epochs=2, local_lr=0.5).local_training.epochs
+        2
+    """
 
     local_epochs: int = 10
     local_lr: float = 0.1
@@ -37,9 +54,9 @@ class LocalTrainingMixin(Method):
 
 
 def silo_change(x: Vector, data: SiloData, learner: Learner, training: LocalTraining, streams: Streams) -> Vector:
-    """x_s - x_t of a silo that trains on all of its records; not a number where the model raises.
+    """x_s - x_t of a silo that trains on all of its records; NaN where the model raises.
 
-    A model may raise on one person's record. An error would tell about it.
+    A model may raise on one person's record, and an error would reveal something about it.
     """
     try:
         return learner.silo_delta(x, data, training, streams)

@@ -1,4 +1,4 @@
-"""What a method releases, as data. A method states events; only an accountant makes an epsilon of them."""
+"""What a round releases, as data: a release states events, an accountant turns them into an epsilon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,19 @@ from uldp.limits import check_whole
 
 @dataclass(frozen=True)
 class Gaussian:
-    """A sum with sensitivity 1 and Gaussian noise of standard deviation ``noise_multiplier``."""
+    """A sum with sensitivity 1 and Gaussian noise.
+
+    Args:
+        noise_multiplier: The standard deviation of the noise.
+
+    Raises:
+        ConfigError: It is not positive and finite.
+
+    Example:
+        >>> from uldp.privacy.accountants import account
+        >>> round(account({Gaussian(5.0): 20}, delta=1e-5).value, 3)
+        3.849
+    """
 
     noise_multiplier: float
 
@@ -24,7 +36,19 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class PoissonSampled:
-    """``event`` on a sample that takes every user independently with probability ``sample_rate``."""
+    """``event`` on a Poisson sample.
+
+    Args:
+        sample_rate: The probability with which each user is in the sample, independently.
+        event: What is released of the sample.
+
+    Raises:
+        ConfigError: The rate is no probability above 0.
+
+    Example:
+        >>> PoissonSampled(0.1, Gaussian(5.0)).sample_rate
+        0.1
+    """
 
     sample_rate: float
     event: Gaussian
@@ -35,10 +59,19 @@ class PoissonSampled:
 
 @dataclass(frozen=True)
 class Group:
-    """``event`` protects single records, each sampled by itself, and one user owns at most ``size`` of them.
+    """A release of records, for a user who has several of them: a step of DP-SGD.
 
-    A step of DP-SGD is one: every record's gradient is clipped to 1, the noise goes on the sum. With ``at_most`` no
-    more than so many of a user's sampled records count, and the others are left out.
+    Args:
+        size: k, how many records one user has at most.
+        event: What is released: every record's gradient is clipped to 1, each record is sampled by itself.
+        at_most: How many of a user's sampled records count at most; None for all.
+
+    Raises:
+        ConfigError: A size below 1, or an event of another kind.
+
+    Example:
+        >>> Group(8, PoissonSampled(0.01, Gaussian(5.0))).size
+        8
     """
 
     size: int
@@ -59,7 +92,19 @@ class Group:
 
 @dataclass(frozen=True)
 class Repeated:
-    """``times`` releases of ``event``, each with its own sample and noise, each knowing the ones before."""
+    """Several releases within a round, each with its own sample and noise (adaptive composition).
+
+    Args:
+        times: How many.
+        event: Each of them.
+
+    Raises:
+        ConfigError: Fewer than 1.
+
+    Example:
+        >>> Repeated(100, Group(8, PoissonSampled(0.01, Gaussian(5.0)))).times
+        100
+    """
 
     times: int
     event: Event
@@ -85,7 +130,19 @@ class Joint:
 
 @dataclass(frozen=True)
 class LocalReports:
-    """``count`` values that one client perturbed itself, each epsilon-DP whatever its data are (pure local DP)."""
+    """Values that one client perturbed itself, each under pure local DP.
+
+    Args:
+        epsilon: The epsilon of one value.
+        count: How many values.
+
+    Raises:
+        ConfigError: A number that is not positive.
+
+    Example:
+        >>> LocalReports(epsilon=2.0, count=100).count
+        100
+    """
 
     epsilon: float
     count: int
@@ -97,14 +154,19 @@ class LocalReports:
 
 @dataclass(frozen=True)
 class NonPrivate:
-    """A release without any bound."""
+    """A release without any guarantee: its epsilon is infinite.
+
+    Example:
+        >>> sampled_gaussian(noise_multiplier=0.0)
+        NonPrivate()
+    """
 
 
 NoisedSum = Gaussian | PoissonSampled | Group
 """One release of a sum with Gaussian noise."""
 
 Single = NoisedSum | LocalReports | NonPrivate
-"""What is left of an event when repetitions are counted out."""
+"""An event without repetitions."""
 
 Event = Single | Repeated | Joint
 
@@ -113,7 +175,7 @@ Composition = Mapping[Event, int]
 
 
 def sampled_gaussian(noise_multiplier: float, sample_rate: float = 1.0) -> Gaussian | PoissonSampled | NonPrivate:
-    """The event of a noised sum; no noise is no privacy."""
+    """The event of a noised sum, Poisson-sampled if the rate is below 1; without noise :class:`NonPrivate`."""
     if noise_multiplier == 0:
         return NonPrivate()
     event = Gaussian(noise_multiplier)

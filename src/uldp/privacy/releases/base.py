@@ -34,13 +34,13 @@ class PublicFacts:
         users: |U|, the number of user indices.
         silos: |S|.
         dimension: d, the number of model parameters.
-        rounding: By how many fixed-point units the aggregation rounds each coordinate of the total, at a point that
-            may be known.
+        rounding: By how many fixed-point units the aggregation rounds each coordinate of the total, where an
+            adversary may know the rounding.
         people: About how many people there are, where ids are hashed into more ``users`` than that; no guarantee
             depends on it.
         task: What is learned: ``classification``, ``regression`` or ``survival``.
-        feature_norm: What no record's features exceed in L2 norm, by the schema; infinity where nothing is known.
-        residual: By how many clips a user outside the round's sample moves the total, because the aggregation
+        feature_norm: A bound on the L2 norm of a record's features, from the schema; infinity without one.
+        residual: How far, in clips, a user outside the round's sample still moves the total, where the aggregation
             cannot leave them out exactly.
 
     Example:
@@ -71,7 +71,7 @@ class RoundFacts(PublicFacts):
 
     Args:
         round: Its number, from 1 up.
-        silos_heard: How many silos took part; the others have taken their shares of the noise with them.
+        silos_heard: How many silos took part; the shares of the others are missing from the noise.
 
     Example:
         >>> PublicFacts(users=100, silos=5, dimension=10).in_round(1, silos_heard=4).silos_heard
@@ -84,7 +84,7 @@ class RoundFacts(PublicFacts):
 
 @dataclass(frozen=True)
 class Adversary:
-    """Whose view is bounded: anyone who sees the released models, the server, or some silos that collude.
+    """Against whom an epsilon holds: anyone who sees the released models, the server, or colluding silos.
 
     Args:
         who: ``public``, ``server`` or ``silos``.
@@ -142,11 +142,11 @@ class Release(ABC):
     dropout_tolerance: int = 0
 
     shared_noise: ClassVar[bool] = False
-    """Whether the noise of the total is the sum of the silos' shares, which may be missing or known to some."""
+    """Whether the noise of the total is the sum of shares, one from each silo; an adversary may know some of them."""
     replace_one: ClassVar[bool] = False
     """Whether the event also holds under replace-one adjacency: a user's records are replaced, not removed."""
     local: ClassVar[bool] = False
-    """Whether every client perturbs what it sends by itself, so that the noise is no setting of ``[privacy]``."""
+    """Local DP: every client perturbs its own values, and ``[privacy]`` has no noise multiplier."""
 
     @property
     @abstractmethod
@@ -173,16 +173,16 @@ class Release(ABC):
 
     @property
     def silo_noise_std(self) -> float:
-        """The deviation of the noise that one silo adds to its sum, in fixed-point units."""
+        """The standard deviation of the noise that one silo adds to its sum, in fixed-point units."""
         return 0.0
 
     def noise_variance(self, silos_heard: int) -> float:
-        """The variance of the noise of each coordinate of the total, when so many silos added their shares."""
+        """The variance of the noise in each coordinate of the total when this many silos take part."""
         return silos_heard * (self.silo_noise_std * self.encoding.limit / self.encoding.integer_limit) ** 2
 
     @property
     def max_rows(self) -> int:
-        """How many rows are added up at most."""
+        """An upper bound on the sum of all rows' weights."""
         return self.facts.silos
 
     @property
@@ -192,11 +192,11 @@ class Release(ABC):
 
     @property
     def user_weighting(self) -> str | None:
-        """``uniform`` or ``records``, so that an aggregation can apply the weights itself; None for rows without."""
+        """``uniform`` or ``records``, for aggregations that apply the weights themselves; None without weights."""
         return None
 
     def weights(self, counts: IntArray, user_totals: IntArray | None) -> Vector | None:
-        """w_su for all users of one silo, from this user's own counts only; None for weight 1."""
+        """w_su for all users of one silo, each from that user's counts only; None where all weights are 1."""
         return None
 
     def select(self, data: SiloData, user_totals: IntArray | None, streams: Streams) -> SiloData:
@@ -204,17 +204,16 @@ class Release(ABC):
         return data
 
     def view(self, adversary: Adversary) -> Event:
-        """What an adversary sees of a round. By default a release has a guarantee towards the public only."""
+        """What an adversary sees of a round. By default the guarantee holds against the public only."""
         return self.event(adversary.shares(self.facts)) if adversary.who == "public" else NonPrivate()
 
-    def check(self, counts: IntArray | None = None) -> None:
-        """Refuse settings under which a sum could overflow or the noise would not be what the event says.
-
-        ``counts`` are all silos' record counts where they are in one place: data that break what the guarantee assumes
-        are refused too.
-        """
+    def check(self) -> None:
+        """Refuse settings under which a sum could overflow or the noise would not be what the event says."""
         self.silo_sampling.check(self.facts.silos)
         self.encoding.check_range(self.max_rows, self.silo_noise_std * self.facts.silos**0.5)
+
+    def check_counts(self, counts: IntArray) -> None:  # noqa: B027
+        """Refuse data that break what the guarantee assumes; ``counts`` is (silos, users), in a simulation only."""
 
     def caveats(self) -> tuple[Caveat, ...]:
         """What a privacy statement must say about this release."""
@@ -223,10 +222,15 @@ class Release(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Unprotected(Release):
-    """Rows as they are: nobody's influence is bounded, and no noise is added.
+    """Rows without clip or noise, for the non-private baseline.
 
-    What is sent still passes through the integer sum, so it needs a public range: a coordinate beyond ``value_range``
-    is cut off there, and the run reports how many were.
+    Args:
+        value_range: Rows are still summed as integers, so coordinates beyond this are cut off; the run reports how
+            many were.
+
+    Example:
+        >>> Unprotected(facts=PublicFacts(users=100, silos=5, dimension=10)).event(5)
+        NonPrivate()
     """
 
     value_range: float = 1024.0
@@ -251,9 +255,9 @@ class Unprotected(Release):
 def views(release: Release, adversary: Adversary, releases: Sequence[int]) -> Mapping[Event, int]:
     """What an adversary sees of several rounds, with these numbers of releases (one, but for repeated rounds).
 
-    Releases of one round share its sample, so they are merged before they are composed. Who knows the sample gets no
-    amplification, but no user is in more rounds than the limit. Towards the public the limit costs nothing: given what
-    was seen before, a user is sampled with probability at most q.
+    Releases of one round share its sample, so they are merged before they are composed. Against an adversary who knows
+    the sample there is no amplification, but no user is in more rounds than the limit. Against the public the limit
+    costs nothing: given what was seen before, a user is sampled with probability at most q.
     """
     limit = release.user_sampling.max_participations
     if limit and adversary.who != "public" and adversary.knows_sample:

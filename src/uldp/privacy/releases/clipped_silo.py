@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from uldp.data.federation import IntArray, SiloData
+from uldp.data.federation import SiloData
 from uldp.errors import require
 from uldp.learners.base import Learner
 from uldp.privacy.events import Event, NonPrivate, sampled_gaussian
@@ -25,7 +25,21 @@ from uldp.vectors import FixedPoint, Vector, clip_rows
 
 @dataclass(frozen=True, kw_only=True)
 class ClippedSilo(Release):
-    """sum_s (clip(row_s, C) + N(0, sigma^2 C^2 |S|))."""
+    """sum_s (clip(row_s, C) + N(0, sigma^2 C^2 |S|)).
+
+    Args:
+        clip: C, the largest L2 norm of a silo's row.
+        noise_multiplier: sigma.
+
+    Raises:
+        ConfigError: A value outside its range.
+
+    Example:
+        >>> from uldp.privacy.releases import PublicFacts
+        >>> release = ClippedSilo(facts=PublicFacts(100, 5, 10), clip=1.0, noise_multiplier=5.0)
+        >>> release.silo_noise_std > 5 * release.encoding.integer_limit
+        True
+    """
 
     clip: float
     noise_multiplier: float
@@ -67,6 +81,6 @@ class ClippedSilo(Release):
         # silos that collude can subtract nobody else's noise. A silo that is silent has shown nothing.
         return self.event(self.facts.silos) if adversary.shares(self.facts) else NonPrivate()
 
-    def check(self, counts: IntArray | None = None) -> None:
-        super().check(counts)
+    def check(self) -> None:
+        super().check()
         check_share(self.silo_noise_std)

@@ -36,7 +36,7 @@ from uldp.vectors import FixedPoint, Rows, Vector, clip_rows
 
 WEIGHTINGS: Final = ("none", "uniform", "records")
 RESIDUAL_SHARE: Final = 1e-4
-"""Which share of the noise's variance is counted against the residual of users outside the sample."""
+"""Which part of the noise's variance is used to cover the residual of users outside the sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +97,12 @@ class GaussianSum(Release):
 
     @property
     def sensitivity(self) -> float:
-        """By how many clips one user moves the total: one, for weights sum to at most 1 over silos."""
+        """How far one user moves the total, in clips: one, because weights sum to at most 1 over silos."""
         return 1.0 if self._has_weights else float(self.silo_sampling.silos_per_user(self.max_silos, self.facts.silos))
 
     @property
     def people_in_a_round(self) -> float:
-        """How many people are expected to take part in a round, as far as that is public."""
+        """The expected number of people in a round, from public facts."""
         share = self.user_sampling.rate * self.silo_sampling.fraction / self.participation.groups
         return share * self.facts.people
 
@@ -136,32 +136,32 @@ class GaussianSum(Release):
     def rows(
         self, method: SiloPart, x: Vector, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets
     ) -> Iterator[Contribution]:
-        # A row counts for a user with records here, in the sample, who had no row before: a second one would move the
-        # total by a second clip, and one of somebody who is not sampled would be there in spite of the sample.
-        awaited = np.zeros(self.facts.users, dtype=np.bool_)
-        awaited[data.users] = True
-        for given, made in method.silo(x, data, learner, streams):
-            users, rows = self._check_rows(given, made)
-            counts = np.zeros(len(users), dtype=np.bool_)
-            counts[np.unique(users, return_index=True)[1]] = True
-            counts &= awaited[users]
-            awaited[users] = False
-            # The users are a copy: the method may go on to write into its array while these rows wait to be weighted.
-            yield users[counts], clip_rows(rows if counts.all() else rows[counts], self.clip)
+        # Only the first row of a sampled user with records here counts: a second one would move the total by a second
+        # clip, and one of a user outside the sample would take part in spite of the sampling.
+        expected = np.zeros(self.facts.users, dtype=np.bool_)
+        expected[data.users] = True
+        for contribution in method.silo(x, data, learner, streams):
+            users, rows = self._check_rows(*contribution)
+            first = np.zeros(len(users), dtype=np.bool_)
+            first[np.unique(users, return_index=True)[1]] = True
+            first &= expected[users]
+            expected[users] = False
+            # The users are a copy: the method may overwrite its array before these rows are weighted.
+            yield users[first], clip_rows(rows if first.all() else rows[first], self.clip)
 
-    def _check_rows(self, given: IntArray | None, made: Rows) -> tuple[IntArray, Rows]:
-        """Users and one row for each; refused if they are anything else."""
-        users, rows = np.asarray(given), cast("Rows", np.asarray(made))
-        if given is None or users.ndim != 1 or users.dtype.kind not in "iu" or rows.ndim != 2:
+    def _check_rows(self, user_indices: IntArray | None, values: Rows) -> tuple[IntArray, Rows]:
+        """Users and one row for each; anything else is refused."""
+        users, rows = np.asarray(user_indices), cast("Rows", np.asarray(values))
+        if user_indices is None or users.ndim != 1 or users.dtype.kind not in "iu" or rows.ndim != 2:
             raise ModelError("one row for each of some users, (users, rows), is expected", location="method.silo")
         if len(users) != len(rows):
             raise ModelError(f"{len(rows)} rows for {len(users)} users", location="method.silo")
         if len(users) and not 0 <= users.min() <= users.max() < self.facts.users:
-            raise ModelError(f"a user beyond the {self.facts.users} users that there are", location="method.silo")
+            raise ModelError(f"a user index outside 0 to {self.facts.users - 1}", location="method.silo")
         return users.astype(np.int64, copy=False), rows
 
     def event(self, silos_heard: int) -> Event:
-        # Theorem 3. A silent silo takes its share of the noise with it.
+        # Theorem 3. The share of a silent silo is missing from the noise.
         return self._gaussian(silos_heard, self.sensitivity, self.user_sampling.rate)
 
     def view(self, adversary: Adversary) -> Event:
@@ -170,12 +170,12 @@ class GaussianSum(Release):
         rate = 1.0 if adversary.knows_sample else self.user_sampling.rate
         if adversary.who == "silos" or not adversary.sees_silo_sums:
             return self._gaussian(adversary.shares(self.facts), self.sensitivity, rate)
-        # A silo that sent nothing has shown nothing.
+        # All silos' shares count: a silo that sent nothing has revealed nothing.
         return self._gaussian(self.facts.silos, self._sensitivity_of_sums, 1.0)
 
     @property
     def _sensitivity_of_sums(self) -> float:
-        """sigma times mu of a round towards somebody who sees each silo's sum, with noise sigma C / sqrt(|S|) each.
+        """sigma times mu of a round against an adversary who sees each silo's sum, with noise sigma C / sqrt(|S|) each.
 
         mu^2 = |S| sum_s w_su^2 / sigma^2. Uniform weights: sum_s w_su^2 = 1/|S|. By records it is 1 for a user whose
         records are all in one silo. Without weights it is s, one clip in each of s sums.
@@ -198,22 +198,20 @@ class GaussianSum(Release):
         event = sampled_gaussian(multiplier / (sensitivity * (1 + rounding)), sample_rate)
         if not self.facts.residual or not isinstance(event, PoissonSampled):
             return event
-        # Whom the sample leaves out still moves the total by the residual. Noise of variance v is the sum of two
-        # independent ones of RESIDUAL_SHARE v and the rest: one covers the residual of a user who is there, whether
-        # sampled or not, the other what the sample decides. The total is a function of both.
+        # A user outside the sample still moves the total by the residual. Noise of variance v is the sum of two
+        # independent parts, of RESIDUAL_SHARE v and the rest: one covers the residual, whether the user is sampled or
+        # not, the other covers the sampled contribution. The total is a function of both.
         always = multiplier * math.sqrt(RESIDUAL_SHARE) / (self.facts.residual + rounding)
         rest = event.event.noise_multiplier * math.sqrt(1 - RESIDUAL_SHARE)
         return Joint(Gaussian(always), PoissonSampled(sample_rate, Gaussian(rest)))
 
-    def check(self, counts: IntArray | None = None) -> None:
-        super().check(counts)
-        if counts is not None and not self._has_weights:
-            check_max_silos(self.max_silos, counts)
+    def check(self) -> None:
+        super().check()
         require(
             0 <= self.dropout_tolerance < self.facts.silos,
             "privacy.dropout_tolerance",
             self.dropout_tolerance,
-            f"from 0 to below the number of silos ({self.facts.silos}): somebody must add noise",
+            f"from 0 to below the number of silos ({self.facts.silos})",
         )
         check_share(self.silo_noise_std)
         require(
@@ -223,29 +221,33 @@ class GaussianSum(Release):
             "1 with private sampling of users",
         )
 
+    def check_counts(self, counts: IntArray) -> None:
+        if not self._has_weights:
+            check_max_silos(self.max_silos, counts)
+
     def caveats(self) -> tuple[Caveat, ...]:
         return () if self._has_weights else max_silos_caveats(self.max_silos, self.facts)
 
 
 def check_max_silos(max_silos: int, counts: IntArray) -> None:
-    """Refuse data in which somebody has records in more than ``max_silos`` silos (0 for no bound)."""
+    """Refuse data in which a user has records in more than ``max_silos`` silos (0 for no bound)."""
     if max_silos and int((counts > 0).sum(axis=0).max(initial=0)) > max_silos:
         raise ConfigError(
-            f"somebody has records in more than {max_silos} silos; raise it, or leave it out (no limit)",
+            f"a user has records in more than {max_silos} silos; raise it, or leave it out (no limit)",
             location="method.max_silos",
             value=max_silos,
         )
 
 
 def max_silos_caveats(max_silos: int, facts: PublicFacts) -> tuple[Caveat, ...]:
-    """What the headline rests on where the number of a user's silos matters, and nobody can check it."""
+    """The assumption behind an epsilon that depends on the number of a user's silos."""
     if not max_silos or max_silos >= facts.silos:
         return ()
     return (
         Caveat(
             "max-silos",
-            f"Assumed: nobody has records in more than {max_silos} silos (method.max_silos). Where all data are in one "
-            "place this was checked; in a federation nobody can.",
+            f"Assumed: nobody has records in more than {max_silos} silos (method.max_silos). A simulation checks this; "
+            "in a real federation no party can.",
             Severity.WEAKENS,
         ),
     )

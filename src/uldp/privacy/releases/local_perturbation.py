@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from uldp.data.federation import IntArray, SiloData
+from uldp.data.federation import SiloData
 from uldp.errors import require
 from uldp.learners.base import Learner
 from uldp.mechanisms.local_mechanism import LocalMechanism
@@ -55,8 +55,20 @@ class Layer:
 class LocalPerturbation(Release):
     """Every weight of every client, perturbed by the client.
 
-    ``follow_model``: before every round, a layer's radius is twice the median distance of the global model's weights
-    from the center, but at least the mechanism's own and at most ``FOLLOWS_UP_TO`` times that.
+    Args:
+        layers: The model's tensors, each with its mechanism.
+        follow_model: Before every round, a layer's radius is twice the median distance of the global model's weights
+            from the center, but at least the mechanism's own and at most ``FOLLOWS_UP_TO`` times that.
+
+    Raises:
+        ConfigError: A mechanism that is not built in: its epsilon is not proven here.
+
+    Example:
+        >>> from uldp.methods.ldp_fedavg import LdpFedAvg
+        >>> from uldp.privacy.releases import PublicFacts
+        >>> method = LdpFedAvg(mechanism="piecewise", epsilon_weight=2.0)
+        >>> method.release(PublicFacts(users=100, silos=5, dimension=10)).epsilon
+        2.0
     """
 
     layers: tuple[Layer, ...]
@@ -66,13 +78,13 @@ class LocalPerturbation(Release):
     replace_one: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        own = set(LOCAL_MECHANISMS.values())
+        known = set(LOCAL_MECHANISMS.values())
         plain = type(self.layers) is tuple and all(type(layer) is Layer for layer in self.layers)
         require(plain, "method.layers", type(self.layers).__name__, "a tuple of Layer")
         for layer in self.layers:
-            # The epsilon of a mechanism that is not ours is asserted elsewhere: it takes a release type of its own.
+            # The epsilon of a third-party mechanism is an assertion: it needs a release type of its own.
             kind = type(layer.mechanism)
-            require(kind in own, "method.mechanism", kind.__name__, f"one of {', '.join(LOCAL_MECHANISMS)}")
+            require(kind in known, "method.mechanism", kind.__name__, f"one of {', '.join(LOCAL_MECHANISMS)}")
 
     @property
     def epsilon(self) -> float:
@@ -135,8 +147,8 @@ class LocalPerturbation(Release):
         # A client's own perturbation protects it from everybody alike; others can subtract nothing.
         return self.event(self.facts.silos)
 
-    def check(self, counts: IntArray | None = None) -> None:
-        super().check(counts)
+    def check(self) -> None:
+        super().check()
         sizes = [layer.size for layer in self.layers]
         require(
             sum(sizes) == self.facts.dimension,

@@ -63,7 +63,33 @@ ClippedSum = Callable[[Vector, int], Vector]
 
 @dataclass(frozen=True, kw_only=True)
 class NoisedModel(Release):
-    """Every silo's model change after ``steps`` steps of DP-SGD."""
+    """Every silo's model delta after ``steps`` steps of DP-SGD, which the release runs itself.
+
+    Args:
+        clip: C, the largest L2 norm of a gradient: of a record, or with ``sampling = "subjects"`` of a user.
+        noise_multiplier: sigma, of each step's sum of gradients.
+        steps: How many steps a silo makes in a round.
+        rate: The probability with which a record (or a user) is in a step.
+        batch_size: What a step's sum is divided by; public, never the real number of records.
+        lr: The step size.
+        value_range: Coordinates of the delta are cut off at this.
+        sampling: What is sampled in a step: ``records``, ``subjects`` (users) or ``items`` (records of users).
+        group_size: k, how many records of a user take part over all silos; None protects single records.
+        items: How many records of a user are averaged, with ``subjects``.
+        max_items: How many records of a user a silo selects, with ``items``.
+        largest_group: How many of them count in a step at most, with ``items``; 0 for all.
+        max_silos: A user has records in at most this many silos; 0 for no bound.
+
+    Raises:
+        ConfigError: A value outside its range.
+
+    Example:
+        >>> from uldp.privacy.releases import PublicFacts
+        >>> facts = PublicFacts(users=100, silos=5, dimension=10)
+        >>> steps = {"steps": 100, "rate": 0.01, "batch_size": 20, "lr": 0.1}
+        >>> NoisedModel(facts=facts, clip=1.0, noise_multiplier=5.0, group_size=8, **steps).privacy_unit
+        'user'
+    """
 
     clip: float
     noise_multiplier: float
@@ -211,9 +237,8 @@ class NoisedModel(Release):
         """Where single records are protected: what a person with this number of them faces in a round."""
         return {} if self.privacy_unit == "user" else {size: self.group_event(size) for size in SHOWN_SIZES}
 
-    def check(self, counts: IntArray | None = None) -> None:
-        super().check(counts)
-        if counts is not None and self.sampling != "records":
+    def check_counts(self, counts: IntArray) -> None:
+        if self.sampling != "records":
             check_max_silos(self.max_silos, counts)
 
     def caveats(self) -> tuple[Caveat, ...]:
