@@ -20,6 +20,7 @@ from uldp.experiment.config import GIVEN, Experiment
 from uldp.experiment.foreign import code_digests, qualified_name, third_party_names
 from uldp.experiment.loading import load_federation
 from uldp.experiment.noise import method_with_noise
+from uldp.experiment.outlook import automatic_model
 from uldp.learners.base import Learner
 from uldp.learners.prior import Prior
 from uldp.limits import MAX_PAIRED_SILOS, MAX_UPDATES
@@ -218,7 +219,9 @@ def build_learner(
     elif experiment.model.name == GIVEN:
         raise ConfigError("the model was handed over in Python; hand it over again", location="model.name", value=GIVEN)
     else:
-        model = build_model(experiment.model.name, feature_shape, task, experiment.model.options)
+        name = experiment.model.name
+        name = automatic_model(experiment, feature_shape, task) if name == "auto" else name
+        model = build_model(name, feature_shape, task, experiment.model.options)
     prior = _prior(experiment, task, own_start=module is not None)
     return TorchLearner(model, task, dtype=run.dtype, device=run.device, memory_mb=run.memory_mb, prior=prior)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from uldp.errors import ConfigError
 from uldp.experiment.budget import fitting_changes
 from uldp.experiment.build import PreparedExperiment
+from uldp.experiment.outlook import Outlook
 from uldp.library.arguments import Request, Settings
 from uldp.library.training import Callback, checked_callbacks, trained, warnings_before
 from uldp.privacy.accountants import account
@@ -86,6 +87,11 @@ class TrainingPlan:
         of_a_user = plan.release.participation.rounds_of_a_user
         return {t: math.inf if void else account({event: of_a_user(t)}, delta).value for t in rounds}
 
+    @cached_property
+    def outlook(self) -> Outlook | None:
+        """How much of what could be learned the noise leaves; None for a method without noise on a sum over users."""
+        return Outlook.of(self.prepared.plan, self.statement.delta)
+
     @property
     def warnings(self) -> list[str]:
         """What should be known before this is run."""
@@ -133,6 +139,7 @@ class TrainingPlan:
             f"{self.prepared.experiment.method_name} on {name}: {about}{noise}",
             traffic,
             *([advice] * bool(advice)),
+            *([self.outlook.words()] if self.outlook is not None and not self.outlook.dominated else []),
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -151,6 +158,7 @@ class TrainingPlan:
             "silos": facts.silos,
             "parameters": facts.dimension,
             "aggregation": {"name": plan.aggregation.name, **costs},
+            "outlook": None if self.outlook is None else self.outlook.to_json(),
             "statement": self.statement.to_json(),
         }
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 from uldp.caveats import Caveat, Severity
 from uldp.errors import ConfigError, RunError, shown
 from uldp.experiment.build import PreparedExperiment
+from uldp.experiment.outlook import Outlook
 from uldp.library.arguments import Request, Settings
 from uldp.library.progress import progress_bar, stopping_after_the_round
 from uldp.library.tracking import tracked
@@ -179,6 +180,9 @@ def warnings_before(prepared: PreparedExperiment) -> list[str]:
     method = prepared.plan.method
     if method.privacy_unit is not None and not method.local and method.noise_multiplier == 0:
         found.append("noise_multiplier = 0: NO PRIVACY, epsilon is infinite.")
+    outlook = Outlook.of(prepared.plan, delta)
+    if outlook is not None and outlook.dominated:
+        found.append(outlook.words())
     return found
 
 

@@ -43,6 +43,21 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return high
 
 
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """The sensitivity/deviation whose epsilon is ``epsilon``: the inverse of :func:`gaussian_epsilon`.
+
+    >>> round(gaussian_epsilon(gaussian_mu(3.0, 1e-5), 1e-5), 9)
+    3.0
+    """
+    low, high = 0.0, 1.0
+    while gaussian_delta(epsilon, high) <= delta:
+        low, high = high, high * 2
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(epsilon, middle) <= delta else (low, middle)
+    return low
+
+
 def unsampled_mu(composition: Composition) -> float:
     """mu of ``composition`` if nothing were sampled: exact where nothing is, a bound for everything else."""
     total = 0.0
