@@ -14,15 +14,16 @@ from uldp.cli.app import app
 from uldp.elementary import exp
 
 runner = CliRunner()
-PEOPLE = 600
+PEOPLE = {"imbalanced": 1800, "imbalanced, base rate": 1800}
+"""Of whom 5 % are ill; of the other tasks 600 are enough. Three in ten are in the test set."""
 RANGES = {"age": "[0, 110]", "pressure": "[60, 240]", "weight": "[0, 250]", "visits": "[0, 40]"}
 CATEGORIES = {"smoker": '["no", "yes"]', "ward": '["a", "b", "c"]'}
 
 
-def people():
+def people(number):
     """One record or two of each person, in one of three silos; and what the labels depend on, of variance about 1."""
     generator = np.random.default_rng(3)
-    owner = np.repeat(np.arange(PEOPLE), generator.integers(1, 3, PEOPLE))
+    owner = np.repeat(np.arange(number), generator.integers(1, 3, number))
     count = len(owner)
     frame = pd.DataFrame(
         {
@@ -80,7 +81,8 @@ def base_loss(labels) -> float:
 def test_nothing_edited_but_the_open_fields(task, tmp_path, monkeypatch):
     make, filled, further = TASKS[task]
     monkeypatch.chdir(tmp_path)
-    frame, signal, generator = people()
+    number = PEOPLE.get(task, 600)
+    frame, signal, generator = people(number)
     frame["label"] = make(signal, generator)
     tested = frame["pid"].map(hash_of) < 0.3
     silo = frame.index % 3
@@ -88,8 +90,9 @@ def test_nothing_edited_but_the_open_fields(task, tmp_path, monkeypatch):
         frame[part & ~tested].to_csv(f"{name}.csv", index=False)
     frame[tested].to_csv("test.csv", index=False)
     files = [option for name in ("north", "south", "west") for option in ("--silo", f"{name}.csv")]
-    drafted = ["new", "mine", *files, "--user", "pid", "--label", "label", "--test", "test.csv", "--people", "400"]
-    assert runner.invoke(app, drafted).exit_code == 0
+    columns = ["--user", "pid", "--label", "label"]
+    drafted = runner.invoke(app, ["new", "mine", *files, *columns, "--test", "test.csv", "--people", str(number)])
+    assert drafted.exit_code == 0, drafted.output
     text = (tmp_path / "mine.toml").read_text()
     head, label, columns = re.split(r"(?=\[data\.schema\.label\])|(?=\[data\.schema\.columns\.age\])", text)
     label = re.sub(r"(range|classes) = \[\].*", filled, label)
@@ -100,13 +103,10 @@ def test_nothing_edited_but_the_open_fields(task, tmp_path, monkeypatch):
     result = runner.invoke(app, ["run", "mine.toml", "--epsilon", "3", "--json"])
     assert result.exit_code == 0, result.output
     metrics = json.loads(result.stdout)["metrics"]
-    if "r2" in metrics:
-        print(task, metrics["r2"])
-        assert metrics["r2"] > 0.2
-    else:
-        skill = 1 - metrics["loss"] / base_loss(frame[tested]["label"])
-        print(task, skill)
-        assert skill > 0.05
+    # Pooled and without privacy: 0.23, 0.18, 0.18, 0.47; R2 0.69, 0.58.
+    skill = metrics["r2"] if "r2" in metrics else 1 - metrics["loss"] / base_loss(frame[tested]["label"])
+    print(task, skill)
+    assert skill > 0.1
 
 
 def hash_of(person: str) -> float:

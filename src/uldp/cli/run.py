@@ -156,6 +156,8 @@ def show_result(result: Result, *, as_json: bool, verbose: bool = False) -> None
         print_json(result.to_json())
         return
     typer.echo(f"{result.method} on {result.dataset}: {result.rounds} rounds in {result.seconds:.1f} s")
+    if result.no_better:
+        typer.echo(result.no_better)
     print_metrics(result.metrics)
     typer.echo("Privacy")
     typer.echo("\n".join(text(result.statement) if verbose else summary(result.statement)))

@@ -347,6 +347,11 @@ class Schema:
                 raise DataError(f"{texts}; {remedy}", location=location, value=sum(f.count for f in found))
 
 
+def category_columns(schema: Schema) -> int:
+    """How many columns are categories."""
+    return sum(not isinstance(column, NumberColumn) for column in schema.columns)
+
+
 def feature_norm(schema: Schema) -> float:
     """What no record's features exceed in L2 norm: numbers are scaled to [-1, 1], of categories one is 1."""
     return math.sqrt(len(schema.columns)) if schema.standardise == "none" else math.inf

@@ -14,7 +14,7 @@ import numpy as np
 from uldp.aggregation import AGGREGATIONS
 from uldp.caveats import Caveat, Severity
 from uldp.data.federation import Federation, IntArray, Records, SiloData, Task
-from uldp.data.schema import feature_norm
+from uldp.data.schema import category_columns, feature_norm
 from uldp.errors import ConfigError, shown
 from uldp.experiment.config import GIVEN, Experiment
 from uldp.experiment.foreign import code_digests, qualified_name, third_party_names
@@ -258,6 +258,7 @@ def build_plan(experiment: Experiment, learner: TorchLearner, federation: Federa
         rounding=aggregation.rounding,
         people=experiment.data.people or federation.users,
         task=federation.task.kind,
+        category_columns=0 if federation.schema is None else category_columns(federation.schema),
         feature_norm=math.inf if federation.schema is None else feature_norm(federation.schema),
         residual=aggregation.residual,
     )

@@ -52,6 +52,22 @@ def base_loss(task: Task, known: LabelArray, labels: LabelArray) -> float:
     return -mean(log(shares)[labels.astype(np.int64)])
 
 
+def constant_loss(task: Task, labels: LabelArray) -> float | None:
+    """The loss of always predicting how frequent each class is among ``labels``, or their mean; None for survival.
+
+    >>> round(constant_loss(Task(classes=2), np.array([0, 0, 0, 1])), 4)
+    0.5623
+    """
+    if not len(labels) or task.kind == "survival":
+        return None
+    if task.kind == "regression":
+        offsets = labels.astype(np.float64) - mean(labels)
+        return mean(offsets * offsets)
+    shares = np.bincount(labels.astype(np.int64), minlength=task.classes) / len(labels)
+    some = shares[shares > 0]
+    return -math.fsum((some * log(some)).tolist())
+
+
 def roc_auc(chances: Floats, classes: IntArray) -> float | None:
     """Area under the ROC curve: of class 1 for two classes, the mean over one-against-rest for more.
 

@@ -62,6 +62,7 @@ def load(path: Path | str, model: OwnModel | None = None) -> Result:
         reports=tuple(reports),
         statement=statement,
         saturated=int(written.get("saturated", 0)),
+        constant_loss=written.get("constant_loss"),
         left_out=0,
         seconds=sum(report.seconds for report in reports),
         run=str(directory.path),

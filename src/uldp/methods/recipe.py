@@ -64,8 +64,12 @@ class TaskRecipe:
         return min(self.local_lr, self.stable_lr / (1 + facts.feature_norm**2))
 
     def clip_at(self, facts: PublicFacts) -> float:
-        """C. A user's change is proportional to the local learning rate, and the clip has to go with it."""
-        return self.clip * feature_scale(facts) * self.bounded_lr(facts) / self.local_lr
+        """C. A user's change is proportional to the local learning rate, and the clip has to go with it.
+
+        And to the length of the records: of every category one feature is 1, while numbers seldom fill their ranges.
+        """
+        length = feature_scale(facts) * math.sqrt(1 + facts.category_columns)
+        return self.clip * length * self.bounded_lr(facts) / self.local_lr
 
     def step_at(self, rho: float, facts: PublicFacts) -> float:
         """The first step of the noise-aware server."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from uldp.errors import ModelError, RunError
 from uldp.experiment.build import PreparedExperiment
+from uldp.learners.metrics import constant_loss
 from uldp.privacy.ledger import Ledger
 from uldp.privacy.sentences import guarantee, noise_kind
 from uldp.privacy.statement import compose
@@ -36,6 +37,8 @@ from uldp.sessions.silo import PartStore
 from uldp.vectors import Vector
 
 PROBES: Final = 64
+DIVERGED: Final = 100.0
+"""How far beyond the label's range a model's outputs for public inputs may lie before its training has diverged."""
 _NUMBERS: Final = count(1)
 """Of runs in memory."""
 
@@ -276,8 +279,21 @@ class RecordedRun(ABC):
         self._history = [RoundReport.from_json(line, rounds, times.get(line["round"], 0.0)) for line in lines]
 
     def _check_model(self, x: Vector, when: str) -> None:
-        """Stop on a model that returns NaN. The probes are public: no record decides whether a run goes on."""
-        if not np.isfinite(self._learner.predict(x, self._probe)).all():
+        """Stop on a model that returns NaN, or numbers far beyond the label's range.
+
+        The probes are public, and the model was released: no record decides whether a run goes on.
+        """
+        outputs = self._learner.predict(x, self._probe)
+        federation = self._prepared.federation
+        ranged = federation.task.kind == "regression" and federation.schema is not None  # labels lie within [-1, 1]
+        if ranged and np.abs(outputs).max() > DIVERGED:
+            raise ModelError(
+                f"training has diverged {when}: for public inputs the model returns {np.abs(outputs).max():.3g} times "
+                "what the label's range allows; the last checkpoint stays, what was spent stays spent. Lower the "
+                'learning rates, or leave them to method.name = "auto"',
+                location="method",
+            )
+        if not np.isfinite(outputs).all():
             raise ModelError(
                 f"the model returns NaN or infinity {when}; the last checkpoint stays, what was spent stays spent. "
                 "Check the model, lower the learning rates or the clip",
@@ -300,7 +316,7 @@ class RecordedRun(ABC):
         summary = compose(
             *about, simulated=simulated, colocated=self._silos is not None, silos_heard=self._server.silos_heard
         )
-        federation = self._prepared.federation
+        federation, test = self._prepared.federation, self._prepared.test
         described = federation.task, federation.schema
         return Result(
             dataset=self._prepared.federation.name,
@@ -315,6 +331,7 @@ class RecordedRun(ABC):
             entries=self._server.ledger.entries,
             spent=self._spent(),
             fitted=FittedModel(self._learner, *described, self._server.model, federation.feature_shape),
+            constant_loss=None if test is None else constant_loss(federation.task, test.labels),
             complete=self._server.round >= plan.rounds,
         )
 

@@ -127,6 +127,7 @@ class Result:
         entries: The ledger: what was released.
         spent: The same for adding up several runs, with whose records were used.
         fitted: The model with its preprocessing, ready to predict.
+        constant_loss: The test loss of always predicting the test set's base rates, or its mean label.
         complete: Whether all rounds were trained.
         continuation: Trains the rounds that are missing, see :meth:`resume`.
 
@@ -149,6 +150,7 @@ class Result:
     entries: tuple[Entry, ...] = ()
     spent: SpentRun | None = field(default=None, compare=False)
     fitted: FittedModel | None = field(default=None, compare=False)
+    constant_loss: float | None = None
     complete: bool = True
     continuation: Callable[[], Result] | None = field(default=None, compare=False)
 
@@ -161,6 +163,17 @@ class Result:
     def metrics(self) -> Mapping[str, float]:
         """Test metrics of the final model."""
         return self.reports[-1].metrics if self.reports else {}
+
+    @property
+    def no_better(self) -> str:
+        """Says so where the model is no better on the test set than a constant; empty where it is, or without one."""
+        loss = self.metrics.get("loss")
+        if loss is None or self.constant_loss is None or loss < self.constant_loss:
+            return ""
+        return (
+            f"NO BETTER THAN THE BASE RATE: test loss {loss:.4g}; always predicting the test set's mean has "
+            f"{self.constant_loss:.4g}"
+        )
 
     @property
     def epsilon(self) -> float:
@@ -282,11 +295,13 @@ class Result:
 
     def __repr__(self) -> str:
         metrics = "".join(f"{name} {value:.4g}, " for name, value in self.metrics.items())
-        return f"<Result: {self.method} on {self.dataset}, {self.rounds} rounds, {metrics}{self.statement.headline()}>"
+        alarm = f"{self.no_better}, " if self.no_better else ""
+        about = f"{self.method} on {self.dataset}, {self.rounds} rounds"
+        return f"<Result: {about}, {alarm}{metrics}{self.statement.headline()}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><td>{escape(name)}</td><td>{value:.4g}</td></tr>" for name, value in self.metrics.items())
-        lines = rendering.summary(self.statement)
+        lines = [*([self.no_better] * bool(self.no_better)), *rendering.summary(self.statement)]
         if (total := self.total) is not None:
             simulated = " (some of it simulated)" if self.statement.simulated else ""
             lines.append(f"All runs of this process about these people: epsilon {show_epsilon(total)}{simulated}.")
@@ -302,6 +317,8 @@ class Result:
             "method": self.method,
             "rounds": self.rounds,
             "metrics": dict(self.metrics),
+            "constant_loss": self.constant_loss,
+            "no_better": self.no_better,
             "saturated": self.saturated,
             "statement": self.statement.to_json(),
         }

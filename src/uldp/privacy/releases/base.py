@@ -39,6 +39,7 @@ class PublicFacts:
         people: About how many people there are, where ids are hashed into more ``users`` than that; no guarantee
             depends on it.
         task: What is learned: ``classification``, ``regression`` or ``survival``.
+        category_columns: How many columns are categories, of which one feature is 1 in every record.
         feature_norm: A bound on the L2 norm of a record's features, from the schema; infinity without one.
         residual: How far, in clips, a user outside the round's sample still moves the total, where the aggregation
             cannot leave them out exactly.
@@ -54,6 +55,7 @@ class PublicFacts:
     rounding: float = 0
     people: int = 0
     task: str = "classification"
+    category_columns: int = 0
     feature_norm: float = math.inf
     residual: float = 0.0
 
