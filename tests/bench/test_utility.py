@@ -74,7 +74,7 @@ def test_a_claim_about_quiet_sets_does_not_count_noisy_ones():
 
 
 def test_regret_is_to_the_best_of_all_private_settings():
-    row = rows([*outcomes(0.3), outcome("tuned 1 0.1", 0.7)])[0]
+    row = rows([*outcomes(0.3), outcome("tuned 40 1", 0.7)])[0]
     assert row.skills["best tuned"] == 0.7 and row.regret == pytest.approx(0.4)
 
 

@@ -31,7 +31,7 @@ EPSILONS: Final = (1.0, 3.0, 8.0)
 SEEDS: Final = 5
 TUNED_SEEDS: Final = 2
 LARGE: Final = 10_000
-"""Sets of more people than this have three seeds."""
+"""Sets of so many people have three seeds, and nothing is tuned on them."""
 RANDOM_FEDERATIONS: Final = 500
 QUICK: Final = ("iris", "balanced-50", "dollars-100", RANDOM.name)
 """The sets of a quick run: a minute, one seed, epsilon 3."""
@@ -101,12 +101,12 @@ def cells(names: Iterable[str], quick: bool = False) -> Iterator[Cell]:
             yield from (Cell(name, models.AUTO.name, EPSILONS[seed % 3], seed) for seed in range(count))
             continue
         people = _federation(name, 0).users
-        seeds = 1 if quick else SEEDS if people <= LARGE else 3
+        seeds = 1 if quick else SEEDS if people < LARGE else 3
         for seed in range(seeds):
             yield from (Cell(name, pooled, math.inf, seed) for pooled in models.POOLED)
             for epsilon in EPSILONS[1:2] if quick else EPSILONS:
                 yield from (Cell(name, one.name, epsilon, seed) for one in models.CONTENDERS)
-                if seed < TUNED_SEEDS and not quick:
+                if seed < TUNED_SEEDS and people < LARGE and not quick:
                     yield from (Cell(name, one.name, epsilon, seed) for one in models.TUNED)
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Ranges = Mapping[str, tuple[float, float]]
 TEST_SHARE: Final = 0.3
+FILES: Final = "ULDP-FL"
 
 
 @dataclass(frozen=True)
@@ -251,15 +252,20 @@ def _about(family: Family) -> str:
     return f"made up: {what}{family.records} records a person{wide}"
 
 
-SETS: Final[tuple[UtilitySet, ...]] = (
-    UtilitySet("iris", "scikit-learn", partial(_scikit, "iris", IRIS, 50, 3, 3)),
-    UtilitySet("wine", "scikit-learn", partial(_scikit, "wine", WINE, 60, 3, 3)),
-    UtilitySet("digits", "scikit-learn", partial(_scikit, "digits", {f"p{j}": (0, 16) for j in range(64)}, 300, 4, 10)),
-    UtilitySet("breast-cancer", "scikit-learn", partial(_scikit, "breast_cancer", NUCLEI, 150, 4, 2), searched=True),
-    UtilitySet("diabetes", "scikit-learn", partial(_scikit, "diabetes", DIABETES, 150, 3, 0), searched=True),
-    UtilitySet("heart-disease", "ULDP-FL", partial(_built_in, "heart-disease", 200), files=True, searched=True),
-    UtilitySet("creditcard", "ULDP-FL", partial(_built_in, "creditcard", 2000), files=True),
-    *(UtilitySet(name, _about(family), partial(made_up, name, family)) for name, family in FAMILIES.items()),
+SEARCHED: Final = ("iris", "wine", "breast-cancer", "diabetes", "heart-disease", "creditcard", "balanced-50")
+_PIXELS: Final[Ranges] = {f"pixel {j}": (0, 16) for j in range(64)}
+_MAKERS: Final[tuple[tuple[str, str, Callable[[Streams], Federation]], ...]] = (
+    ("iris", "scikit-learn", partial(_scikit, "iris", IRIS, 50, 3, 3)),
+    ("wine", "scikit-learn", partial(_scikit, "wine", WINE, 60, 3, 3)),
+    ("digits", "scikit-learn", partial(_scikit, "digits", _PIXELS, 300, 4, 10)),
+    ("breast-cancer", "scikit-learn", partial(_scikit, "breast_cancer", NUCLEI, 150, 4, 2)),
+    ("diabetes", "scikit-learn", partial(_scikit, "diabetes", DIABETES, 150, 3, 0)),
+    ("heart-disease", FILES, partial(_built_in, "heart-disease", 200)),
+    ("creditcard", FILES, partial(_built_in, "creditcard", 2000)),
+    *((name, _about(family), partial(made_up, name, family)) for name, family in FAMILIES.items()),
+)
+SETS: Final = tuple(
+    UtilitySet(name, about, make, files=about == FILES, searched=name in SEARCHED) for name, about, make in _MAKERS
 )
 
 

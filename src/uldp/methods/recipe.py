@@ -99,7 +99,7 @@ class Recipe:
     rounds: int = 100
     local_epochs: int = 1
     server: ServerOptimizer = field(default=SERVER_OPTIMIZERS["auto"])
-    classes: TaskRecipe = field(default=TaskRecipe(1.0, 4.0, 0.6, 0.4, 0.25, 0.25, 0.8))
+    classes: TaskRecipe = field(default=TaskRecipe(1.0, 4.0, 0.6, 0.5, 0.15, 0.1, 0.8))
     numbers: TaskRecipe = field(default=TaskRecipe(0.5, 1.0, 0.05, 0.05, 0.5, 0.5, 0.1, width=0.5))
 
     def task(self, facts: PublicFacts) -> TaskRecipe:

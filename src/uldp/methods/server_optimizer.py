@@ -33,7 +33,7 @@ from uldp.elementary import row_sums
 from uldp.methods.base import State
 from uldp.vectors import Vector
 
-MIN_SHARE: Final = 0.2
+MIN_SHARE: Final = 0.15
 """Of the steps, where no signal is to be seen yet."""
 
 
