@@ -11,7 +11,7 @@ from uldp import ConfigError, Experiment
 from uldp.cli.app import app
 from uldp.data.sets.base import PooledDataset
 from uldp.data.synthetic_tables import TableShape, draw_federation
-from uldp.library import tuning
+from uldp.library import tuning, what_if
 from uldp.library.synthetic_runs import PublicShape, synthetic_plan, synthetic_skill
 from uldp.library.tuning import write_method
 from uldp.rng import Streams
@@ -162,3 +162,34 @@ def test_public_labels_of_the_file_are_those_of_the_made_up_tables(tmp_path):
     shape = PublicShape.of(experiment)
     assert shape.tables.base_rate == (0.9, 0.1)
     assert synthetic_plan(experiment, shape, {}, 0).experiment.data.base_rate == (0.9, 0.1)
+
+
+def test_what_if_names_changes_and_orders_them_by_what_is_possible(file, monkeypatch):
+    seen = []
+
+    def skill(experiment, shape, changes, number):
+        seen.append((experiment.privacy.epsilon, shape.tables.people, shape.kept))
+        return 0.25
+
+    monkeypatch.setattr(what_if, "synthetic_skill", skill)
+    monkeypatch.setattr(what_if, "FEDERATIONS", 1)
+    experiment = Experiment.from_file(file)
+    found = what_if.alternatives(experiment)
+    assert [one.change for one in found] == [
+        "as planned",
+        "with 160 people",
+        "with 1 of the 3 features",
+        "at epsilon 9",
+        "at delta 0.0001",
+        "without noise",
+    ]
+    assert seen[1][1] == 160 and seen[2][2] == 1 and seen[3][0] == 9.0 and seen[5][0] is None
+    assert "no record was read" in what_if.sentence(found, experiment)
+
+
+def test_plan_says_what_changes_would_buy(file, monkeypatch):
+    monkeypatch.setattr(what_if, "FEDERATIONS", 1)
+    file.write_text(FILE.replace('name = "auto"', 'name = "auto"\nrounds = 3'))
+    result = CliRunner().invoke(app, ["plan", str(file), "--what-if"])
+    assert result.exit_code == 0, result.output
+    assert "made-up federations of 40 people in 2 silos" in result.output and "without noise" in result.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,27 +31,37 @@ def plan(
     budget: Annotated[
         float | None, typer.Option(help="Show in which round this epsilon is used up, and what would fit.")
     ] = None,
+    what_if: Annotated[
+        bool,
+        typer.Option("--what-if", help="Try more people, fewer columns, other epsilons on made-up tables; seconds."),
+    ] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Show noise, epsilon per round and who faces which epsilon. Trains nothing."""
     from uldp.library.planning import TrainingPlan, budget_sentence
+    from uldp.library.what_if import alternatives, sentence
     from uldp.privacy.sentences import show_epsilon
     from uldp.reports.statement import text
 
     chosen = shortcuts(overrides, epsilon, delta, rounds, seed)
-    planned = TrainingPlan(_prepared(experiment_from(file, dataset, method, chosen, preset, data_dir)))
+    experiment = experiment_from(file, dataset, method, chosen, preset, data_dir)
+    planned = TrainingPlan(_prepared(experiment))
     with naming({"budget": "--budget"}):
         budgeted = None if budget is None else planned.within(budget)
     for note in planned.warnings:
         warn(note)
+    tried = alternatives(experiment) if what_if else []
     if as_json:
-        print_json({**planned.to_json(), **(budgeted or {})})
+        document = {**planned.to_json(), **(budgeted or {})}
+        print_json({**document, "what_if": [asdict(one) for one in tried]} if tried else document)
         return
     typer.echo("\n".join(planned.headline()))
     spent = [(str(t), show_epsilon(epsilon)) for t, epsilon in planned.epsilon_after.items()]
     print_table(("after round", "epsilon"), spent)
     if budgeted is not None:
         typer.echo(budget_sentence(budgeted, planned.prepared.plan.rounds) + "\n")
+    if tried:
+        typer.echo(sentence(tried, experiment) + "\n")
     typer.echo("\n".join(["Privacy after the last round", *text(planned.statement)]))
 
 

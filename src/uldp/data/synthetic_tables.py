@@ -70,7 +70,8 @@ def draw_federation(shape: TableShape, streams: Streams) -> Federation:
     >>> drawn.users, len(drawn.silos), drawn.feature_shape
     (50, 2, (4,))
     """
-    generator = streams.child("synthetic-tables").generator()
+    # What the tables are like does not depend on how many records there are, so that sizes can be compared.
+    design, generator = (streams.child("synthetic-tables", part).generator() for part in ("design", "records"))
     count = max(shape.people, round(shape.people * shape.records))
     total = count + TEST_RECORDS
     # Who has a record, in which silo; most people are in one silo, some in others too.
@@ -78,10 +79,10 @@ def draw_federation(shape: TableShape, streams: Streams) -> Federation:
     home = generator.integers(shape.silos, size=shape.people)
     elsewhere = generator.random(count) < STRANGERS
     silo = np.where(elsewhere, generator.integers(shape.silos, size=count), home[owner])
-    signs = generator.choice([-1.0, 1.0], shape.numbers + len(shape.categories))
-    latent = _latent(shape, owner, silo, total, signs, generator)
-    features = np.concatenate([*_number_columns(shape, latent, generator), *_categories(shape, latent, generator)], 1)
-    labels = _labels(shape, latent, signs, generator)
+    signs = design.choice([-1.0, 1.0], shape.numbers + len(shape.categories))
+    latent = _latent(owner, silo, total, signs, design, generator)
+    features = np.concatenate([*_number_columns(shape, latent, design), *_categories(shape, latent, design)], 1)
+    labels = _labels(shape, latent, signs, design, generator)
     records = SiloData("", features[:count].astype(np.float32), labels[:count], owner)
     silos = tuple(replace(records.take(silo == s), name=f"silo-{s + 1}") for s in range(shape.silos))
     test = Records(features[count:].astype(np.float32), labels[count:])
@@ -89,64 +90,66 @@ def draw_federation(shape: TableShape, streams: Streams) -> Federation:
 
 
 def _latent(
-    shape: TableShape, owner: IntArray, silo: IntArray, total: int, signs: Floats, draw: np.random.Generator
+    owner: IntArray, silo: IntArray, total: int, signs: Floats, design: np.random.Generator, draw: np.random.Generator
 ) -> Floats:
     """(records, columns) of about unit variance: a common cause, what a person and a silo have of their own, chance."""
     columns, count = len(signs), len(owner)
-    common, personal, local = draw.uniform(0, 0.7), draw.uniform(0, 0.2), draw.uniform(0, 0.1)
+    common, personal, local = design.uniform(0, 0.7), design.uniform(0, 0.2), design.uniform(0, 0.1)
     latent = math.sqrt(1 - common - local - personal) * draw.standard_normal((total, columns))
     latent += math.sqrt(common) * draw.standard_normal((total, 1)) * signs
-    person = draw.standard_normal((shape.people, columns))
-    shift = draw.standard_normal((shape.silos, columns))
+    person = draw.standard_normal((int(owner.max()) + 1, columns))
+    shift = draw.standard_normal((int(silo.max()) + 1, columns))
     latent[:count] += math.sqrt(personal) * person[owner] + math.sqrt(local) * shift[silo]
     latent[count:] += math.sqrt(personal + local) * draw.standard_normal((total - count, columns))
     return latent
 
 
-def _number_columns(shape: TableShape, latent: Floats, draw: np.random.Generator) -> list[Floats]:
+def _number_columns(shape: TableShape, latent: Floats, design: np.random.Generator) -> list[Floats]:
     """Each somewhere in its range, and with a spread of a twentieth to a half of it; a third of them are skewed."""
     columns = []
     for column in latent.T[: shape.numbers]:
-        spread = 0.1 * 10 ** draw.uniform(0, 0.8)
-        centre = draw.uniform(-0.6, 0.6)
-        values = column if draw.random() < 2 / 3 else exp(0.7 * column) - 1.28
+        spread = 0.1 * 10 ** design.uniform(0, 0.8)
+        centre = design.uniform(-0.6, 0.6)
+        values = column if design.random() < 2 / 3 else exp(0.7 * column) - 1.28
         columns.append(np.clip(centre + spread * values, -1, 1)[:, None])
     return columns
 
 
-def _categories(shape: TableShape, latent: Floats, draw: np.random.Generator) -> list[Floats]:
+def _categories(shape: TableShape, latent: Floats, design: np.random.Generator) -> list[Floats]:
     """One-hot, by cutting a latent number where the categories' shares say."""
     columns = []
     for column, size in zip(latent.T[shape.numbers :], shape.categories, strict=True):
-        shares = draw.dirichlet(np.full(size, 2.0))
+        shares = design.dirichlet(np.full(size, 2.0))
         cuts = np.quantile(column, np.cumsum(shares)[:-1])
         columns.append(np.eye(size)[np.searchsorted(cuts, column)])
     return columns
 
 
-def _labels(shape: TableShape, latent: Floats, signs: Floats, draw: np.random.Generator) -> LabelArray:
+def _labels(
+    shape: TableShape, latent: Floats, signs: Floats, design: np.random.Generator, draw: np.random.Generator
+) -> LabelArray:
     """By a linear rule with a bend, of a strength between hardly any and nearly all.
 
     The rule is about single columns, about what they have in common, or both: real tables have either.
     """
     outputs = shape.classes if shape.classes > 2 else 1
     width = latent.shape[1]
-    rule = draw.standard_normal((width, outputs)) * (draw.random((width, 1)) < max(0.3, 3 / width))
-    rule += 2 * draw.random() * signs[:, None] * draw.standard_normal(outputs)
+    rule = design.standard_normal((width, outputs)) * (design.random((width, 1)) < max(0.3, 3 / width))
+    rule += 2 * design.random() * signs[:, None] * design.standard_normal(outputs)
     rule /= np.sqrt(np.square(latent @ rule).mean(0)) + 1e-9
-    bent = draw.standard_normal((width, outputs)) / math.sqrt(width)
-    scores = latent @ rule + draw.uniform(0, 0.4) * (np.square(latent @ bent) - 1)
+    bent = design.standard_normal((width, outputs)) / math.sqrt(width)
+    scores = latent @ rule + design.uniform(0, 0.4) * (np.square(latent @ bent) - 1)
     if not shape.classes:
-        noise = 0.2 * 10 ** draw.uniform(0, 1) * draw.standard_normal(len(scores))
-        spread, centre = 0.05 * 10 ** draw.uniform(0, 0.9), draw.uniform(-0.5, 0.5)
+        noise = 0.2 * 10 ** design.uniform(0, 1) * draw.standard_normal(len(scores))
+        spread, centre = 0.05 * 10 ** design.uniform(0, 0.9), design.uniform(-0.5, 0.5)
         centre = centre if shape.base_rate is None else shape.base_rate[0]
         return np.asarray(np.clip(centre + spread * (scores[:, 0] + noise), -1, 1), dtype=np.float32)
-    scores *= 10 ** draw.uniform(0, 1.3)
+    scores *= 10 ** design.uniform(0, 1.3)
     if outputs == 1:
-        rare = 0.5 * 10 ** draw.uniform(-1, 0) if shape.base_rate is None else shape.base_rate[-1]
+        rare = 0.5 * 10 ** design.uniform(-1, 0) if shape.base_rate is None else shape.base_rate[-1]
         chance = logistic(scores[:, 0] + _offset(scores[:, 0], rare))
         return np.asarray(draw.random(len(scores)) < chance, dtype=np.int64)
-    shares = draw.dirichlet(np.full(outputs, 4.0)) if shape.base_rate is None else np.array(shape.base_rate)
+    shares = design.dirichlet(np.full(outputs, 4.0)) if shape.base_rate is None else np.array(shape.base_rate)
     gumbel = -log(-log(1.0 - draw.random(scores.shape)))
     labels: npt.NDArray[np.int64] = np.argmax(scores + log(np.maximum(shares, 1e-6)) + gumbel, axis=1).astype(np.int64)
     return labels

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from uldp.data.builtin import dataset as find_dataset
-from uldp.data.federation import Federation
+from uldp.data.federation import Federation, Records
 from uldp.data.schema import Schema
 from uldp.data.synthetic_tables import TableShape, draw_federation
 from uldp.errors import ConfigError
@@ -34,11 +34,15 @@ MAX_PEOPLE: Final = 2000
 
 @dataclass(frozen=True)
 class PublicShape:
-    """What an experiment file says about the data, and nothing that the tables say."""
+    """What an experiment file says about the data, and nothing that the tables say.
+
+    ``kept`` is how many of the features are used, all if it is 0.
+    """
 
     tables: TableShape
     schema: Schema | None
     name: str
+    kept: int = 0
 
     @classmethod
     def of(cls, experiment: Experiment, records: float | None = None) -> PublicShape:
@@ -80,7 +84,16 @@ class PublicShape:
     def draw(self, number: int) -> Federation:
         """Federation ``number`` of this shape; at most ``MAX_PEOPLE`` people."""
         drawn = _drawn(replace(self.tables, people=min(self.tables.people, MAX_PEOPLE)), number)
+        if self.kept:
+            return _narrowed(drawn, self.kept)
         return drawn if self.schema is None else replace(drawn, schema=self.schema)
+
+
+def _narrowed(federation: Federation, kept: int) -> Federation:
+    """With the first ``kept`` features only; made-up columns are in no order."""
+    test = Records(federation.test.features[:, :kept], federation.test.labels)
+    silos = tuple(replace(silo, features=silo.features[:, :kept]) for silo in federation)
+    return replace(federation, silos=silos, test=test)
 
 
 def _public_labels(experiment: Experiment, schema: Schema) -> tuple[float, ...] | None:
