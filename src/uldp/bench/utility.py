@@ -25,14 +25,16 @@ from uldp.bench.utility_sets import RANDOM, SETS, UtilitySet
 from uldp.data.federation import Federation
 from uldp.errors import ConfigError, DataError
 from uldp.experiment.config import Experiment
+from uldp.limits import MAX_THREADS, check_whole
 from uldp.rng import Streams
 
 EPSILONS: Final = (1.0, 3.0, 8.0)
-SEEDS: Final = 5
-TUNED_SEEDS: Final = 2
+MAX_SEEDS: Final = 5
+TUNED_SEEDS: Final = 1
 LARGE: Final = 10_000
 """Sets of so many people have three seeds, and nothing is tuned on them."""
 RANDOM_FEDERATIONS: Final = 500
+"""With all seeds."""
 QUICK: Final = ("iris", "balanced-50", "dollars-100", RANDOM.name)
 """The sets of a quick run: a minute, one seed, epsilon 3."""
 
@@ -93,16 +95,15 @@ def _available(name: str, say: Say) -> bool:
     return True
 
 
-def cells(names: Iterable[str], quick: bool = False) -> Iterator[Cell]:
+def cells(names: Iterable[str], seeds: int = MAX_SEEDS, quick: bool = False) -> Iterator[Cell]:
     """All cells of these sets, those of one federation after each other."""
     for name in names:
         if name == RANDOM.name:
-            count = 5 if quick else RANDOM_FEDERATIONS
+            count = 5 if quick else RANDOM_FEDERATIONS * seeds // MAX_SEEDS
             yield from (Cell(name, models.AUTO.name, EPSILONS[seed % 3], seed) for seed in range(count))
             continue
         people = _federation(name, 0).users
-        seeds = 1 if quick else SEEDS if people < LARGE else 3
-        for seed in range(seeds):
+        for seed in range(1 if quick else seeds if people < LARGE else min(seeds, 3)):
             yield from (Cell(name, pooled, math.inf, seed) for pooled in models.POOLED)
             for epsilon in EPSILONS[1:2] if quick else EPSILONS:
                 yield from (Cell(name, one.name, epsilon, seed) for one in models.CONTENDERS)
@@ -155,16 +156,24 @@ def _private(cell: Cell, federation: Federation) -> tuple[str, Any]:
 
 
 def run_all(
-    folder: Path, names: Sequence[str] | None = None, *, quick: bool = False, workers: int = 1, say: Say = silent
+    folder: Path,
+    names: Sequence[str] | None = None,
+    *,
+    seeds: int = MAX_SEEDS,
+    quick: bool = False,
+    workers: int = 1,
+    say: Say = silent,
 ) -> list[Outcome]:
     """All outcomes of the named sets (all by default), with what is in the folder already."""
+    check_whole(seeds, 1, MAX_SEEDS, "--seeds")
+    check_whole(workers, 1, MAX_THREADS, "--workers")
     check_names(names, known_sets())
     chosen = names or (QUICK if quick else list(known_sets()))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot be made: {error}", location="--out", value=str(folder)) from error
-    todo = list(cells((name for name in chosen if _available(name, say)), quick))
+    todo = list(cells((name for name in chosen if _available(name, say)), seeds, quick))
     if workers == 1:
         return [*_said(map(partial(run_cell, folder), todo), len(todo), say)]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:

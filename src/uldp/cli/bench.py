@@ -73,17 +73,16 @@ def utility(
     ),
     case: opt.Case = [],  # noqa: B006
     quick: Annotated[bool, typer.Option("--quick", help="A few small sets, one seed, one epsilon.")] = False,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, up to 5; of 10,000 people and more up to 3.")] = 5,
     workers: Annotated[int, typer.Option(help="Number of processes.")] = 1,
     as_json: opt.Json = False,
 ) -> None:
     """Measure models trained without tuning against base rates, pooled models and other settings."""
     from uldp.bench.utility import run_all
     from uldp.bench.utility_claims import LINES, claims, divergence, rows
-    from uldp.limits import MAX_THREADS, check_whole
     from uldp.reports.figures import utility_figure
 
-    check_whole(workers, 1, MAX_THREADS, "--workers")
-    outcomes = run_all(out, case or None, quick=quick, workers=workers, say=say)
+    outcomes = run_all(out, case or None, seeds=seeds, quick=quick, workers=workers, say=say)
     table = rows(outcomes)
     judged = [*claims(table), divergence(outcomes)]
     picture = utility_figure([asdict(row) for row in table], LINES, out / "utility.png") if table else None
