@@ -374,7 +374,7 @@ def test_a_silo_that_is_not_asked_or_not_known_is_refused():
     server, _ = make_sessions(build(), small_federation())
     with pytest.raises(MessageRefused, match="no silo"):
         server.receive("stranger", b"")
-    with pytest.raises(MessageRefused, match="without being asked"):
+    with pytest.raises(MessageRefused, match="without a request"):
         server.receive("silo-0", b"")
 
 

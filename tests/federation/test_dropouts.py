@@ -148,7 +148,7 @@ def test_a_late_answer_of_the_first_attempt_is_not_taken_for_one_of_the_second()
     server.requests()
     with pytest.raises(MessageRefused, match="attempt with other silos"):
         server.receive("silo-0", late["silo-0"])
-    with pytest.raises(MessageRefused, match="without being asked"):
+    with pytest.raises(MessageRefused, match="without a request"):
         server.receive(GONE, late[GONE])
     attempt(server, silos)
     finish_round(server)

@@ -140,7 +140,7 @@ def test_a_task_whose_loss_is_no_sum_over_records_is_refused(monkeypatch):
     from uldp.learners.torch import TorchLearner
 
     monkeypatch.setattr(TorchLearner, "mean_metrics", ())
-    with pytest.raises(ConfigError, match="survival times couples records") as refused:
+    with pytest.raises(ConfigError, match="survival times compares records") as refused:
         prepare(measured())
     assert refused.value.location == "run.evaluate_silos"
 

@@ -536,7 +536,7 @@ def test_a_vector_that_leaves_the_range_stops_the_run_before_anything_is_charged
         return answer
 
     made = world(built, fault)
-    with pytest.raises(Exception, match="left the protocol"):
+    with pytest.raises(Exception, match="deviated from the protocol"):
         made.serving().go()
     assert RunDirectory.open(tmp_path / "run").log.ledger_entries() == ()
     made.fault = None

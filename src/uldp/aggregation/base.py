@@ -1,7 +1,7 @@
 """What an aggregation is: two state machines without I/O, one for the server and one for a silo.
 
-Each takes part in the setup (the exchanges between the handshake and the first round) and in every round. It keeps
-nothing that does not follow from its secrets and the messages it got, so it is restored by getting them again.
+Each takes part in the setup (the exchanges between the handshake and the first round) and in every round. Its state
+follows from its secrets and the messages it received, so it is restored by replaying them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Sample = npt.NDArray[np.bool_]
 class AggregationContext:
     """What both sides agree on. ``identities`` are the silos' public signing keys, in the order of the silos.
 
-    ``release`` is made once: whoever draws the noise and whoever accounts for it read the same value.
+    ``release`` is made once: the noise is drawn and accounted for from the same value.
     """
 
     digest: str
@@ -48,7 +48,7 @@ class AggregationContext:
         return self.release.facts
 
     def with_identities(self, identities: Sequence[bytes]) -> Self:
-        """The same with the silos' public keys: they are part of what is agreed on, so the digest changes."""
+        """A copy with the silos' public keys, which change the digest: all parties must agree on them."""
         together = hashlib.sha256(self.digest.encode())
         for identity in identities:
             together.update(identity)
@@ -57,7 +57,7 @@ class AggregationContext:
 
 @dataclass(frozen=True)
 class RoundRequest:
-    """What the server asks for in a round. ``digest`` is a digest of all of it, the same for all silos."""
+    """The server's request for updates of a round. ``digest`` covers all of it and is the same for all silos."""
 
     round: int
     digest: str
@@ -68,7 +68,7 @@ class RoundRequest:
 
 @dataclass(frozen=True)
 class SiloUpdate:
-    """What leaves a silo, and what was cut off or left out on the way."""
+    """What a silo sends, with the numbers of coordinates cut off and of rows left out."""
 
     vector: bytes
     saturated: int
@@ -92,29 +92,29 @@ class ServerSide(ABC):
         self._sample: Sample | None = None
 
     def ask(self, request: RequestType, silo: str) -> m.Message:
-        """The request of this type for ``silo``: of the setup, or of a round before its updates."""
+        """The request of this type to ``silo``, in the setup or in a round before its updates."""
         raise self._no_part_in(request.__name__)
 
     def check(self, silo: str, body: m.Message) -> None:  # noqa: B027
-        """Refuse a response to what :meth:`ask` gave. Nothing is changed."""
+        """Refuse an invalid response to a request of :meth:`ask`, without changing anything."""
 
     def collect(self, request: RequestType, responses: Mapping[str, m.Message]) -> None:  # noqa: B027
-        """Use the responses of all silos to what :meth:`ask` gave."""
+        """Use all silos' responses to a request of :meth:`ask`."""
 
     def prune_response(self, body: m.Message) -> m.Message:
-        """What is kept of a response of the setup, once the next exchange is over, to restore this machine."""
+        """What to store of a setup response, for replay, after the next exchange is over."""
         return body
 
     def begin_round(self, round_: int, sample: Sample | None) -> None:
-        """Before the first request of a round; ``sample`` where the server draws one."""
+        """Called before the first request of a round; ``sample`` where the server draws one."""
         self._round, self._sample = round_, sample
 
     def weights(self) -> bytes:
-        """What goes with a round's request for updates where silos do not learn the sample."""
+        """Encrypted weights in a round's request for updates, where silos do not learn the sample."""
         return b""
 
     def _no_part_in(self, exchange: str) -> RunError:
-        """For exchanges that are not on this aggregation's route: the turn table never comes to them."""
+        """The error for an exchange that is not on this aggregation's route; the turn table excludes it."""
         return RunError(f"{exchange} is no part of this aggregation", location="server")
 
     @abstractmethod
@@ -135,7 +135,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def release(self, bound_secrets: BoundSecrets) -> SiloUpdate:
-        """The noise added, the sum protected: what leaves the silo."""
+        """Add the noise and protect the sum: the result is what the silo sends."""
 
 
 class SiloSide(ABC):
@@ -152,24 +152,24 @@ class SiloSide(ABC):
         return f"silo {self._context.silos[self._index]}"
 
     def respond(self, body: m.Message) -> m.Message:
-        """The response to a request of the aggregation's own. A refused request changes nothing."""
+        """The response to one of the aggregation's requests. A refused request changes nothing."""
         raise MessageRefused(f"{type(body).__name__} has no place in this aggregation", location=self._location)
 
     def check_request(self, request: RoundRequest) -> None:
         """Refuse a malformed request of a round."""
         if request.weights:
-            raise MessageRefused("encrypted weights came, and none are used", location=self._location)
+            raise MessageRefused("encrypted weights are not used in this aggregation", location=self._location)
 
     @abstractmethod
     def accumulator(self, weights: Vector | None, request: RoundRequest) -> Accumulator:
-        """Adds up a round's rows, weighted; ``weights`` is None where rows have weight 1, or where nobody knows it."""
+        """Sums a round's rows with these weights; None where all weights are 1, or encrypted."""
 
     @abstractmethod
     def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
         """Protect a silo's metric sums, which carry no noise; the server adds up the results modulo 2^64."""
 
     def repeat_update(self, noised: bytes, request: RoundRequest) -> bytes:
-        """The same noised sum, protected for the silos that are present now. Nothing is computed anew."""
+        """The same noised sum, protected for the silos that are present now."""
         raise MessageRefused("a round cannot be repeated in this aggregation", location=self._location)
 
 
@@ -218,7 +218,7 @@ class Aggregation(ABC):
 
     @property
     def secure(self) -> bool:
-        """Whether a promise may rest on the keys: not so if they are small."""
+        """Whether the keys are large enough to rely on; small ones are for tests."""
         return True
 
     def item_bytes(self) -> int:
@@ -234,14 +234,14 @@ class Aggregation(ABC):
         return ()
 
     def notes(self, release: Release, counts: IntArray) -> tuple[str, ...]:
-        """What whoever holds the data should know, given record counts: (silos, users), or (1, users) of one silo.
+        """Notes for the party that holds the data, from record counts: (silos, users), or (1, users) of one silo.
 
-        It carries no noise: it goes nowhere else.
+        They carry no noise and are shown to nobody else.
         """
         return ()
 
     def costs(self, release: Release, rounds: int) -> Mapping[str, int]:
-        """What a round takes, for ``uldp plan``."""
+        """The costs of a round, for ``uldp plan``."""
         facts = release.facts
         sample = 0 if release.user_sampling.everybody else math.ceil(facts.users / 8)
         return {"update_bytes": self.item_bytes() * facts.dimension, "request_bytes": 8 * facts.dimension + sample}
@@ -269,7 +269,7 @@ def largest_total(release: Release) -> float:
 
 def out_of_range() -> MessageRefused:
     return MessageRefused(
-        "the silos' vectors do not add up to a total in range; one of them, or their keys, left the protocol",
+        "the silos' vectors do not add up to a total in range; a silo, or its keys, deviated from the protocol",
         location="server",
     )
 
@@ -329,6 +329,6 @@ class ModularSumAccumulator(Accumulator):
         total, scale = self._sum.total, self._release.silo_noise_std
         digest = hashlib.sha256(m.pack(total)).hexdigest()
         residues = to_residues(add_noise(total, scale, bound_secrets("noise", (repr(scale), digest)).stream()))
-        # How much was cut off is a function of the data: only a release without a guarantee reports it.
+        # The number of cut-off coordinates depends on the data: only a release without a guarantee reports it.
         saturated = self._sum.saturated if self._release.privacy_unit is None else 0
         return SiloUpdate(m.pack(self._protect(residues)), saturated, self._sum.left_out, m.pack(residues))

@@ -1,9 +1,9 @@
 """``masked``: pairwise masks hide every silo's sum; the server sees the total only.
 
-For every pair of silos one adds a mask to its sum and the other takes the same mask away, so that all masks cancel in
-the total, modulo 2^64 and exactly: the model is that of ``plain``, bit for bit. A mask is a keystream under a key that
-the two silos agreed on, bound to the experiment, the pair, the round and the request. A silo that gets
-another request in the same round would use other masks, so two responses cannot be subtracted.
+For every pair of silos one adds a mask to its sum and the other subtracts it, so that all masks cancel in the total,
+exactly, modulo 2^64: the model is that of ``plain``, bit for bit. A mask is a keystream under a key that the two silos
+agreed on, derived from the experiment, the pair, the round and the request. Another request in the same round gets
+other masks, so two responses cannot be subtracted.
 
 A round may be repeated without silos that do not respond, with masks between the others only. What a server could make
 of both attempts, and what limits it, is in ``docs/decisions/0012``.
@@ -37,13 +37,13 @@ from uldp.rng import Secrets
 from uldp.vectors import Residues
 
 ONE_SILO: Final = Caveat(
-    "one-silo", "There is one silo only, so the total that the server sees is that silo's.", Severity.LIMITS
+    "one-silo", "There is only one silo, so the total that the server sees is its sum.", Severity.LIMITS
 )
 
 
 @dataclass(frozen=True)
 class Masked(Aggregation):
-    """The server sees the noised total and nothing of single silos."""
+    """The server sees the noised total, but no single silo's sum."""
 
     name: ClassVar[str] = "masked"
     summary: ClassVar[str] = "the server sees the noised total only"
@@ -77,7 +77,7 @@ class MaskedServer(ModularSumServer):
         if isinstance(body, SiloKey):
             check_key(self._context, silo, body, b"")
         elif isinstance(body, SealedSeeds) and body.sealed:
-            raise MessageRefused("sent sealed messages, and none are used", location=f"silo {silo}")
+            raise MessageRefused("sent sealed messages, which this aggregation does not use", location=f"silo {silo}")
 
     def collect(self, request: RequestType, responses: Mapping[str, Message]) -> None:
         if request is KeyRequest:
@@ -98,7 +98,7 @@ class MaskedSilo(ModularSumSilo):
         match body:
             case KeyRequest(modulus):
                 if modulus:
-                    raise MessageRefused("a modulus came, and none is used", location=self._location)
+                    raise MessageRefused("a modulus is not used in this aggregation", location=self._location)
                 return self._pairwise.introduce(b"")
             case SiloKeys():
                 self._shared = self._pairwise.pair(body, b"")
@@ -108,7 +108,7 @@ class MaskedSilo(ModularSumSilo):
 
     def protect(self, residues: Residues, request: RoundRequest) -> Residues:
         present = request.present
-        # The digest covers who is present: another set of silos meets other masks.
+        # The digest covers which silos are present: another set of silos gets other masks.
         others = {i: key for i, key in self._shared.items() if present is None or present[i]}
         return self._pairwise.mask(residues, others, "mask", request.round, request.digest)
 

@@ -93,7 +93,7 @@ class PreparedExperiment:
 
     @property
     def test(self) -> Records | None:
-        """What this party may evaluate on."""
+        """The test records of this party, if it has any."""
         return self.federation.test if len(self.federation.test) else None
 
     def data(self, silo: str) -> SiloData:
@@ -101,7 +101,7 @@ class PreparedExperiment:
         return self.federation.silos[self.plan.silos.index(silo)]
 
     def holdout(self, silo: str) -> SiloData | None:
-        """The records of people whom a silo holds out of training; None where nobody is held out."""
+        """A silo's records of held-out people; None where nobody is held out."""
         return self.federation.holdout[self.plan.silos.index(silo)] if self.federation.holdout else None
 
     def ledger(self, entries: tuple[Entry, ...] = ()) -> Ledger:
@@ -122,7 +122,7 @@ class PreparedExperiment:
         )
 
     def planned_statement(self) -> Statement:
-        """The statement that a whole run will end with."""
+        """The statement that a complete run will have."""
         plan, simulated = self.plan, self.experiment.run.secrets == "simulated"
         event = plan.release.event(plan.facts.silos)
         turns = plan.release.participation
@@ -133,11 +133,11 @@ class PreparedExperiment:
 
 
 def asserted_by(experiment: Experiment, plan: Plan, layers: Sequence[type] = ()) -> tuple[str, ...]:
-    """Code that is not ours and on which an epsilon rests: a release type, a method that makes the rows, an aggregation
+    """Third-party code on which an epsilon rests: a release type, a method that makes the rows, an aggregation
     that adds the noise, a data set that says whose a record is, layers that are run on records.
 
-    A method on one of our releases cannot state more noise than it adds, but that row u depends on user u's records
-    alone is its author's assertion; in the same way a layer could carry something of one user's records into another's
+    A method on a built-in release cannot state more noise than it adds, but that row u depends on user u's records
+    alone is its author's assertion; and a layer could carry information from one user's records into another's
     row. A model that kernels train is read, not run, and is not named. A method may turn into another one
     (``for_model``): the one that the experiment names counts too, under that name.
     """
@@ -193,16 +193,16 @@ def prepare_party(
     """The experiment for a party that holds this federation. ``totals`` matter to methods that read the data only."""
     learner = build_learner(experiment, federation.feature_shape, federation.task, module)
     slow = training_notes(learner, federation.feature_shape)
-    rounding: tuple[Caveat, ...] = (Caveat("rounding", learner.caveat, Severity.WEAKENS),) if learner.caveat else ()
+    caveats: tuple[Caveat, ...] = (Caveat("rounding", learner.caveat, Severity.WEAKENS),) if learner.caveat else ()
     if foreign := learner.training(federation.feature_shape).layers:
         text = (
             f"The model runs code of {', '.join(map(qualified_name, foreign))}. That it keeps nothing of one user's "
-            "records for another's was tried (uldp.learners.checks), not proven."
+            "records for another's was tested (uldp.learners.checks), not proven."
         )
-        rounding += (Caveat("foreign-model", text, Severity.LIMITS),)
-    # A factory may read them from a file, and a module that was handed over may have been trained before.
-    rounding += (INITIAL_PARAMETERS,) if module is not None or ":" in experiment.model.name else ()
-    federation = replace(federation, caveats=(*federation.caveats, *rounding), notes=(*federation.notes, *slow))
+        caveats += (Caveat("foreign-model", text, Severity.LIMITS),)
+    # A factory may read parameters from a file, and a module may have been trained before.
+    caveats += (INITIAL_PARAMETERS,) if module is not None or ":" in experiment.model.name else ()
+    federation = replace(federation, caveats=(*federation.caveats, *caveats), notes=(*federation.notes, *slow))
     return PreparedExperiment(experiment, federation, learner, build_plan(experiment, learner, federation, totals))
 
 
@@ -222,21 +222,21 @@ def build_learner(
         name = experiment.model.name
         name = automatic_model(experiment, feature_shape, task) if name == "auto" else name
         model = build_model(name, feature_shape, task, experiment.model.options)
-    prior = _prior(experiment, task, own_start=module is not None)
+    prior = _prior(experiment, task, keep_parameters=module is not None)
     return TorchLearner(model, task, dtype=run.dtype, device=run.device, memory_mb=run.memory_mb, prior=prior)
 
 
-def _prior(experiment: Experiment, task: Task, *, own_start: bool) -> Prior | None:
-    """Where training starts: at the public base rates, and with a method that needs no unlearning at a neutral head."""
+def _prior(experiment: Experiment, task: Task, *, keep_parameters: bool) -> Prior | None:
+    """Where training starts: at the public base rates, or with a last layer of zeros if the method wants that."""
     prior = experiment.data.prior
     if prior is None:
-        return Prior() if experiment.method.neutral_start and not own_start else None
+        return Prior() if experiment.method.neutral_start and not keep_parameters else None
     prior.check(task)
     return prior
 
 
 def training_notes(learner: TorchLearner, feature_shape: tuple[int, ...]) -> tuple[str, ...]:
-    """Why training is slow, if it is: a note of the experiment instead of a warning of Python's."""
+    """Why training is slow, if it is, as a note of the experiment instead of a Python warning."""
     from uldp.learners.torch import SlowTrainingWarning
 
     with warnings.catch_warnings():
@@ -268,7 +268,7 @@ def build_plan(experiment: Experiment, learner: TorchLearner, federation: Federa
         raise ConfigError(f"its release is made for {release.facts}, the experiment has {facts}", location="method")
     _check_products(facts, paired=aggregation.needs_key_agreement)
     if experiment.run.evaluate_silos and not learner.mean_metrics:
-        reason = "the loss of survival times couples records, so sums of silos are no metric of all; leave it out"
+        reason = "the loss of survival times compares records, so the silos' sums do not add up; leave it out"
         raise ConfigError(reason, location="run.evaluate_silos")
     release.check()
     check_event(release.event(facts.silos), type(release))
@@ -277,9 +277,8 @@ def build_plan(experiment: Experiment, learner: TorchLearner, federation: Federa
     ]
     foreign += [type(release).__module__, type(method).__module__]
     return Plan(
-        # The calibrated noise is part of what is agreed on: another version of an accountant may find another one. And
-        # so are the model's tensors: somebody's own model may be another one elsewhere. And an aggregation's defaults,
-        # and the text of code that is not ours.
+        # Parties must also agree on the calibrated noise (accountants of two versions may differ), on the model's
+        # tensors (a factory may differ), on an aggregation's defaults and on the text of third-party code.
         digest=hashlib.sha256(
             f"{experiment.digest()} {method!r} {release!r} {aggregation!r} {learner.layer_sizes} "
             f"{code_digests(foreign)}".encode()
@@ -298,7 +297,7 @@ def build_plan(experiment: Experiment, learner: TorchLearner, federation: Federa
 
 
 def check_event(event: object, kind: type) -> None:
-    """Refuse what a release states, if no accountant could interpret it."""
+    """Refuse an event that no accountant could interpret."""
     if not isinstance(event, Event):
         known = ", ".join(one.__name__ for one in get_args(Event))
         raise ConfigError(
@@ -308,7 +307,7 @@ def check_event(event: object, kind: type) -> None:
 
 
 def _check_products(facts: PublicFacts, *, paired: bool) -> None:
-    """Refuse more numbers than a server could take in a round, and more keys than silos could agree on."""
+    """Refuse more numbers than a server can receive in a round, and more keys than silos can agree on."""
     if paired and facts.silos > MAX_PAIRED_SILOS:
         reason = (
             f"at most {MAX_PAIRED_SILOS:,} where every two silos agree on a key, not {facts.silos:,}; take "

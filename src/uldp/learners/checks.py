@@ -42,7 +42,7 @@ def check_parameters(module: nn.Module) -> None:
 
 
 def runs_foreign_code(layer: nn.Module) -> bool:
-    """Whether a layer's forward pass is neither torch's nor ours, or something else hangs on it."""
+    """Whether a layer runs third-party code: a ``forward`` that is neither torch's nor uldp's, or hooks."""
     own = type(layer).__module__.partition(".")[0] in ("torch", "uldp")
     return not own or bool(layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
 

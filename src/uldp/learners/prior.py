@@ -1,7 +1,7 @@
-"""Where training starts, when something is known of the labels in public: a model that predicts that, whatever it sees.
+"""Where training starts if base rates or the mean label are public: at a model that predicts them for every record.
 
 The last layer begins with weights of zero and a bias that gives the public base rates (or the public mean). Training
-then need not unlearn random weights, which takes signal that few people do not give, and a rare class is rare from the
+then need not unlearn random weights, which costs signal when there are few people, and a rare class is rare from the
 first round on.
 """
 
@@ -32,7 +32,7 @@ class Prior:
     Args:
         rates: The base rate of each class; for two classes that of the second one is enough. Empty if nothing is known.
         mean: The mean label of a regression, in its own units.
-        required: Whether somebody asked for it, so that a model without a fitting last layer is refused.
+        required: Whether a model without a fitting last layer is refused.
 
     Raises:
         ConfigError: A base rate is no probability between 0 and 1.
@@ -66,7 +66,7 @@ class Prior:
             require(fits, "data.base_rate", list(self.rates), wanted)
 
     def outputs(self, task: Task, outputs: int) -> Vector:
-        """What a model with so many outputs has to say for every record."""
+        """What a model with this many outputs predicts for every record."""
         self.check(task)
         if self.mean is not None:
             return np.array([(self.mean - task.label_offset) / task.label_scale])
@@ -77,7 +77,7 @@ class Prior:
         return logs[1:] - logs[:1] if outputs == 1 else logs
 
     def apply(self, x: Vector, module: nn.Module, task: Task) -> Vector:
-        """x_0 with a last layer that predicts this; as it is where that layer is none that can."""
+        """x_0 with a last layer that predicts this; unchanged if the last layer is no ``nn.Linear`` with a bias."""
         from torch import nn
 
         layers = [layer for layer in module.modules() if not list(layer.children())]

@@ -22,11 +22,11 @@ from uldp.rng import Streams
 from uldp.vectors import Vector
 
 PLACEHOLDER_FACTS: Final = PublicFacts(users=2, silos=1, dimension=0)
-"""A federation that cannot be, to ask a method for what does not depend on the federation."""
+"""Facts to ask a method for what does not depend on the federation."""
 
 
 def not_a_setting(default: Any) -> Any:
-    """A field that does not stand in ``[method]``: it comes from ``[privacy]``, from the model or from the data."""
+    """A field that is no key of ``[method]``: it comes from ``[privacy]``, from the model or from the data."""
     return field(default=default, metadata={"not_a_setting": True})
 
 
@@ -78,13 +78,13 @@ class Method(ABC):
     rounds: int = 10
     noise_multiplier: float = not_a_setting(0.0)
     dropout_tolerance: int = not_a_setting(0)
-    """The silos' shares of the noise are so large that the guarantee holds though this many are missing or known."""
+    """The shares of the noise are enlarged so that the guarantee holds while this many are missing or known."""
 
     summary: ClassVar[str]
     """One line for ``uldp methods``."""
     paper: ClassVar[str]
     neutral_start: ClassVar[bool] = False
-    """Whether the last layer of a model that is built here starts with weights of zero, and not with random ones."""
+    """Whether the last layer of a built-in model starts with zeros instead of random weights."""
     reads_data: ClassVar[str] = ""
     """The setting that may be computed from the data (see :meth:`for_data`)."""
 
@@ -112,7 +112,7 @@ class Method(ABC):
         """The part on the server: the next state, from the noised total and what is public about the round."""
 
     def for_facts(self, facts: PublicFacts) -> Method:
-        """The method for a federation of which this is public: a setting that is left open is filled in here."""
+        """The method with settings that follow from public facts filled in."""
         return self
 
     def for_model(self, layers: tuple[int, ...]) -> Method:
@@ -120,7 +120,7 @@ class Method(ABC):
         return self
 
     def for_data(self, totals: IntArray) -> Method:
-        """The method for users with these numbers of records: a setting that is left to the data is filled in here."""
+        """The method with a setting that is computed from users' record totals filled in."""
         return self
 
     def caveats(self, facts: PublicFacts) -> tuple[Caveat, ...]:
@@ -128,11 +128,11 @@ class Method(ABC):
         return ()
 
     def notes(self, facts: PublicFacts, counts: IntArray) -> tuple[str, ...]:
-        """What whoever holds the data should know, given all silos' counts. Not noised: it goes nowhere else."""
+        """Notes for the party that holds the data, from all silos' counts: without noise, shown to no other party."""
         return ()
 
     def corrections(self) -> tuple[str, ...]:
-        """What the paper claims for these settings and does not hold, and what we state instead."""
+        """Claims of the paper for these settings that do not hold, and what is stated instead."""
         return ()
 
     @property
@@ -142,7 +142,7 @@ class Method(ABC):
 
     @property
     def local(self) -> bool:
-        """Whether clients perturb by themselves, so that the noise is no setting of ``[privacy]``."""
+        """Local DP: clients perturb their own values, and ``[privacy]`` has no noise multiplier."""
         return self.release(PLACEHOLDER_FACTS).local
 
 

@@ -18,6 +18,7 @@ from uldp.methods.base import Method, State, not_a_setting
 from uldp.methods.recipe import RECIPE, Recipe
 from uldp.methods.server_optimizer import SERVER_OPTIMIZERS, NoisedTotal
 from uldp.privacy.releases import GaussianSum, Participation, PublicFacts, RoundFacts, UserSampling
+from uldp.privacy.releases.gaussian_sum import people_in_a_round
 from uldp.vectors import Vector
 
 SAMPLINGS: Final = ("open", "private")
@@ -86,7 +87,7 @@ class UserSum(Method):
         require(name in known, "method.server_optimizer", name, f"one of {', '.join(known)}")
         for key in ("global_lr", "server_lr"):
             require(0 < getattr(self, key) < math.inf, f"method.{key}", getattr(self, key), "a positive number")
-        # Two numbers for one step: whoever gives the other one means something else than what would happen.
+        # Two settings for one step: a value of the unused one would have no effect, so it is refused.
         unused, used = ("server_lr", "global_lr") if name == PUBLISHED else ("global_lr", "server_lr")
         wanted = f"left out: with server_optimizer = {name!r} the step is {used}"
         require(getattr(self, unused) == 1, f"method.{unused}", getattr(self, unused), wanted)
@@ -113,7 +114,7 @@ class UserSum(Method):
         seen = NoisedTotal(
             values=total,
             noise_variance=release.noise_variance(facts.silos_heard),
-            people=release.people_in_a_round,
+            people=people_in_a_round(release),
             step=self.recipe.task(facts).step_at(release.noise_to_signal(self.rounds), facts),
             remaining=1 - (facts.round - 1) / self.rounds,
         )

@@ -45,7 +45,7 @@ def finite_or_infinite(value: float | None) -> float:
 
 
 def noise_kind(*, simulated: bool) -> str:
-    """What ``noise`` says beside every epsilon of a run: whoever knows the seed can compute simulated noise."""
+    """What ``noise`` says beside every epsilon of a run: anyone who knows the seed can compute simulated noise."""
     return "simulated" if simulated else "secret"
 
 
@@ -81,7 +81,7 @@ def guarantee(
 
 
 def assertion(by: Sequence[str]) -> str:
-    """Whose code a number rests on, where it is not ours. It comes first, whatever else must be said."""
+    """The third-party code that a number rests on. It precedes everything else."""
     return f"ASSERTED BY {', '.join(by)}, NOT PROVEN BY uldp:"
 
 
@@ -137,9 +137,9 @@ def about_holdout(shown: Disclosure) -> list[Caveat]:
         "Metrics of hold-out people are outside the guarantee: sums of their losses and hits (or errors) and the "
         f"number of their records, without noise, at the last model. The server sees {server}, the public the means "
         "and the number of records, and a silo can subtract its own part. They are asked for once in a run; a silo "
-        f"that holds out fewer than {MIN_HOLDOUT_PEOPLE} people counts none of them, and if one does not tell, none is "
-        "counted. Hold-out people take no part in training (where a silo brings a file of its own: in that silo). Two "
-        "runs whose hold-outs differ by one person show that person's loss."
+        f"that holds out fewer than {MIN_HOLDOUT_PEOPLE} people counts none of them, and if a silo does not respond "
+        "there are no metrics. Hold-out people take no part in training (where a silo brings a file of its own: in "
+        "that silo). Two runs whose hold-outs differ by one person show that person's loss."
     )
     return [Caveat("holdout-metrics", text, Severity.WEAKENS)]
 
@@ -197,7 +197,7 @@ def _counts_and_sample(about: About) -> list[Caveat]:
         who = "neither the server nor a silo" if shown.secure else "not even the server"
         text = (
             f"Users are sampled in private, with probability {chosen}/{slots}: {who} knows who was. Besides "
-            "the totals they see how long things take, and whether somebody refuses. The server and a silo that "
+            "the totals they see how long things take, and whether a party refuses. The server and a silo that "
             "collude know the sample."
         )
         return [*lines, Caveat("private-sample", text)]
@@ -213,7 +213,7 @@ def _noise(about: About) -> list[Caveat]:
     if not about.simulated:
         return []
     text = (
-        "The noise is simulated from the seed: whoever knows run.seed can subtract it. "
+        "The noise is simulated from the seed: anyone who knows run.seed can subtract it. "
         'Set run.secrets = "os" before a model trained on real data is released.'
     )
     return [Caveat("simulated-noise", text)]

@@ -1,7 +1,7 @@
-"""The privacy statement: for whom which epsilon holds, and what it does not cover. Part of every result.
+"""The privacy statement: which epsilon holds against whom, and what it does not cover. Part of every result.
 
-A statement is composed of what the release shows each adversary, what the aggregation discloses besides, and what the
-ledger holds. Rendering is in :mod:`uldp.reports.statement`.
+A statement is composed from the release (what each adversary sees), the aggregation (what it discloses besides) and
+the ledger. Rendering is in :mod:`uldp.reports.statement`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Exposure:
 class Disclosure:
     """What an aggregation shows to whom, besides the released models.
 
-    ``required_silos`` is with how few silos a round may be repeated when others do not respond; None where it may not.
+    ``required_silos`` is how many silos a repeated round needs when others do not respond; None if rounds are not
+    repeated.
     ``distance`` is how far, in statistical distance, the server's view of a round is from what the event describes.
     """
 
@@ -78,8 +79,8 @@ class Disclosure:
 class Background:
     """What a statement says about data and method. ``no_guarantee`` says why the data allow none, if they do not.
 
-    ``asserted_by`` names code that is not ours and on which the number rests. ``hashed_ids``: two people may share a
-    user index.
+    ``asserted_by`` names third-party code on which the number rests. ``hashed_ids``: two people may share a user
+    index.
     """
 
     caveats: tuple[Caveat, ...] = ()
@@ -152,7 +153,7 @@ class Statement:
         return noise_kind(simulated=self.simulated)
 
     def headline(self) -> str:
-        """The one sentence."""
+        """The guarantee in one sentence."""
         return sentences.guarantee(
             self.privacy_unit,
             self.epsilon,
@@ -164,7 +165,7 @@ class Statement:
         )
 
     def weakening_caveats(self) -> tuple[Caveat, ...]:
-        """Caveats that stand right below the headline."""
+        """Caveats that are printed right below the headline."""
         return tuple(caveat for caveat in self.caveats if caveat.severity is Severity.WEAKENS)
 
     def other_caveats(self) -> tuple[Caveat, ...]:
@@ -198,10 +199,10 @@ class Statement:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Statement:
-        """What :meth:`to_json` wrote.
+        """The statement that :meth:`to_json` wrote.
 
         Raises:
-            RunError: It is something else.
+            RunError: The tree is no statement of this version.
         """
         try:
             return cls(
@@ -356,8 +357,8 @@ def _composed_view(
 ) -> Composition:
     """What an adversary sees of rounds with these numbers of releases, and of missing silos.
 
-    The server may have got a response of a first attempt that came too late. Both attempts together then show it the
-    noised sum of whoever was left out: no more than each silo's noised sum does.
+    The server may have received a late response to a first attempt. Both attempts together then show it the noised
+    sum of the silo that was left out: no more than each silo's noised sum does.
     """
     seen: Counter[Event] = Counter()
     absent = [*missing, *[0] * (len(releases) - len(missing))]
@@ -371,7 +372,7 @@ def _composed_view(
 
 
 def _local_exposures(release: Release, disclosure: Disclosure, ledger: Ledger, releases: int) -> tuple[Exposure, ...]:
-    """Whoever sees single values, and, behind a shuffler, the server."""
+    """The exposure to anyone who sees single values and, with a shuffler, that of the server."""
     found = ledger.epsilon().value
     values = "every client's perturbed values"
     event = release.event(release.facts.silos)

@@ -69,11 +69,11 @@ class Silos(ABC):
 
     @abstractmethod
     def states(self, store: PartStore) -> dict[str, bytes]:
-        """What they must remember; ``store`` is for what is large and stays the same."""
+        """The silos' states; ``store`` holds large parts that stay the same."""
 
     @abstractmethod
     def restore(self, states: Mapping[str, bytes], store: PartStore) -> None:
-        """Bring them to where they were."""
+        """Restore the silos from their states."""
 
     @property
     @abstractmethod
@@ -107,7 +107,7 @@ class RecordedRun(ABC):
         self._left_out_before = 0
         self._missing: tuple[str, ...] = ()
         self._stopped = False
-        self._begun = self._within_round = False
+        self._started = self._within_round = False
         self._over: Result | None = None
         self._under_way = threading.Lock()
         where = f"run {next(_NUMBERS)} of this process" if directory is None else str(directory.path.resolve())
@@ -117,7 +117,7 @@ class RecordedRun(ABC):
 
     @abstractmethod
     def _make_parties(self, x: Vector, ledger: Ledger) -> None:
-        """Set up the server, and whoever else runs here, from the run's secrets."""
+        """Set up the server, and other parties that run here, from the run's secrets."""
 
     @abstractmethod
     def _exchange(self) -> bool:
@@ -142,10 +142,10 @@ class RecordedRun(ABC):
             raise RunError("was cut short within a round, and without a directory that is its end", location="result")
         alone = self._directory.locked() if self._directory else nullcontext()
         with torch_threads(self._prepared.experiment.run.threads), alone:
-            if self._directory is not None or not self._begun:
+            if self._directory is not None or not self._started:
                 self._within_round = True
                 self._begin()
-                self._begun = True
+                self._started = True
                 self._within_round = False
             self._stopped = False
             self._check_model(self._server.model, "before training")
@@ -210,12 +210,12 @@ class RecordedRun(ABC):
         if self._silos is None:
             return None
         prepared, entries = self._prepared, self._server.ledger.entries
-        unit, by, void = (
+        unit, by, without = (
             prepared.plan.release.privacy_unit,
             prepared.background.asserted_by,
             bool(prepared.no_guarantee),
         )
-        return SpentRun.of(self._people, entries, unit, by, no_guarantee=void)
+        return SpentRun.of(self._people, entries, unit, by, no_guarantee=without)
 
     def _checkpoint(self) -> None:
         if self._directory is None:
@@ -241,9 +241,9 @@ class RecordedRun(ABC):
         """Evaluate, write down, pass it on."""
         self._seconds += seconds
         prepared, ledger, simulated = self._prepared, self._server.ledger, self._secrets.simulated
-        unit, why_not, by = prepared.plan.release.privacy_unit, prepared.no_guarantee, prepared.background.asserted_by
-        epsilon = math.inf if why_not else ledger.epsilon().value
-        words = guarantee(unit, epsilon, ledger.delta, simulated=simulated, no_guarantee=why_not, asserted_by=by)
+        unit, reason, by = prepared.plan.release.privacy_unit, prepared.no_guarantee, prepared.background.asserted_by
+        epsilon = math.inf if reason else ledger.epsilon().value
+        words = guarantee(unit, epsilon, ledger.delta, simulated=simulated, no_guarantee=reason, asserted_by=by)
         metrics = {} if prepared.test is None else self._learner.evaluate(self._server.model, prepared.test)
         progress = (self._server.round, prepared.plan.rounds)
         noise = noise_kind(simulated=simulated)
@@ -341,13 +341,13 @@ class RecordedRun(ABC):
         result = self._result()
         if self._directory is not None:
             if not self._directory.finished:
-                self._checkpoint()  # of the end: who reads the run again computes nothing, and finds the same times
+                self._checkpoint()  # of the end: reading the run again computes nothing, and finds the same times
             write_result(self._directory, result)
         return result
 
     def _close_silos(self) -> None:
-        """Let the silos go. All is written by now: a Closed that is missing changes nothing."""
+        """Close the silos' sessions. All files are written by now: a missing response changes nothing."""
         if self._exchange():
-            self._checkpoint()  # who reads the run again asks nobody
+            self._checkpoint()  # reading the run again asks no silo
         if self._directory is not None:
             self._directory.state.forget_secrets()

@@ -1,6 +1,6 @@
-"""All parties in one place. The runtime carries bytes between sessions and writes down what happens.
+"""Simulation: all parties in one place. The runtime passes bytes between sessions and writes the run directory.
 
-Where the silos are is a matter of :class:`Silos`: usually in this process, one after the other.
+A :class:`Silos` object computes the silos, by default in this process, one after the other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class InProcessSilos(Silos):
 
     def restore(self, states: Mapping[str, bytes], store: PartStore) -> None:
         for name, state in states.items():
-            if state:  # where silos are elsewhere, one that was asked nothing yet has none
+            if state:  # a silo without requests so far has none
                 self._sessions[name].restore(state, store)
 
     @property
@@ -52,13 +52,13 @@ class InProcessSilos(Silos):
 
 
 def simulated_plan(prepared: PreparedExperiment, secrets: Secrets) -> Plan:
-    """The plan with the public halves of keys that are made here: all silos are simulated in one place."""
+    """The plan with the public keys of the simulated silos."""
     keys = (signing_key(secrets, index) for index in range(len(prepared.plan.silos)))
     return prepared.plan.with_identities([key.public for key in keys])
 
 
 def silo_session(prepared: PreparedExperiment, plan: Plan, secrets: Secrets, name: str) -> SiloSession:
-    """One simulated silo, with all that it needs."""
+    """The session of one simulated silo."""
     owner = Owner(signing_key(secrets, plan.silos.index(name)), prepared.federation.roster)
     data, holdout = prepared.data(name), prepared.holdout(name)
     return SiloSession(plan, data, prepared.learner, prepared.streams, secrets, holdout=holdout, owner=owner)
@@ -133,7 +133,7 @@ class LocalRun(RecordedRun):
                 self._server.receive(slot, mixed)
         self._server.collect()
         if self._server.stage is Stage.COLLECTED:
-            # From here on the round needs no silo any more: after a crash it is finished from these very responses.
+            # From here on no silo is needed to finish the round: after a crash it continues from these responses.
             self._checkpoint()
         return True
 

@@ -1,11 +1,11 @@
-"""The server's side of an experiment. It does no I/O and holds no data: it asks, adds up, charges and steps.
+"""The server's session. It does no I/O and holds no records: it sends requests, sums, charges the ledger and steps.
 
 ::
 
     while requests := server.requests():
         for name, request in requests.items():
             server.receive(name, silos[name].reply(request))
-        server.collect()             # the responses are in: save all sessions here, so that nothing is asked for twice
+        server.collect()             # all responses arrived: save all sessions here, so that nothing is requested twice
         entry = server.charge()      # write it down before ...
         server.advance()             # ... the model changes
 """
@@ -38,7 +38,7 @@ from uldp.vectors import Residues, Vector, from_residues
 
 
 class _ServerState(msgspec.Struct, forbid_unknown_fields=True):
-    """What the server must remember between rounds."""
+    """What the server stores between rounds."""
 
     phase: str
     round: int
@@ -62,12 +62,12 @@ def _decode_state(state: bytes) -> _ServerState:
 
 
 def is_closed(state: bytes) -> bool:
-    """Whether :meth:`ServerSession.save` gave ``state`` after every silo that it waits for has closed."""
+    """Whether ``state``, from :meth:`ServerSession.save`, is that of a session that is over."""
     return _decode_state(state).phase == Phase.CLOSED
 
 
 class Stage(Enum):
-    """What a server's session is doing."""
+    """What the server is doing."""
 
     SETUP = "setup"
     PREPARATION = "preparation"
@@ -92,14 +92,14 @@ _STAGES: Final = {
 
 @dataclass(frozen=True)
 class _Turn:
-    """One exchange with all silos, under way."""
+    """An exchange with all silos that is not finished."""
 
     request: m.Message
     exchange: Exchange
 
 
 class ServerSession:
-    """Drives the silos through the turn table."""
+    """Sends the requests of the turn table and uses the responses."""
 
     def __init__(self, plan: Plan, x: Vector, ledger: Ledger, secrets: Secrets) -> None:
         self.plan = plan
@@ -136,23 +136,23 @@ class ServerSession:
 
     @property
     def silos_heard(self) -> tuple[int, ...]:
-        """How many silos took part in each round, also in one that is collected and not used yet."""
+        """How many silos took part in each round, including one that is collected and not yet used."""
         return tuple(self._heard)
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """The silos that the present round goes on without."""
+        """The silos that are left out of the current round."""
         return tuple(name for name in self.plan.silos if name in self._absent)
 
     def requests(self) -> dict[str, bytes]:
-        """What to send to whom now; empty when the experiment is over, or when collected responses wait to be used."""
+        """The requests to send now, by silo; empty when the run is over, or a collected round is not yet used."""
         if not self._asks():
             return {}
         waiting = [name for name in self._audience if name not in self._responses]
         return {name: m.encode(self.plan.digest, name, self._request_for(name)) for name in waiting}
 
     def _asks(self) -> bool:
-        """Whether there is something to ask now. The request is made once."""
+        """Whether there is a request to send now; it is made once."""
         if self._turn is None and self._sum is None and (request := self._next_request()) is not None:
             self._turn = _Turn(request, turn(self.plan.turns, self._phase, request, "server"))
             self._responses = {}
@@ -160,7 +160,7 @@ class ServerSession:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to be done but to close the session."""
+        """Whether all that is left is to close the session."""
         return self._sum is None and (not self._asks() or self.stage is Stage.CLOSING)
 
     @property
@@ -183,12 +183,12 @@ class ServerSession:
         return dict(self._metrics)
 
     def exclude(self, names: Collection[str]) -> None:
-        """Repeat the round without these silos; they may come back in the next one. A refusal changes nothing.
+        """Repeat the round without these silos; they may return in the next one. A refusal changes nothing.
 
-        The others are asked again, for their masks must cancel without the missing ones. Save the session before that:
-        silos do not let one come back within a round. A response to Close may be missing without further
-        ado. Metrics of hold-out people are all silos' or nobody's: the others are not asked a second time, so that
-        there are no two totals whose difference is one silo's.
+        The others are asked again, because their masks must cancel without the missing ones. Save the session before
+        that: silos do not let one return within a round. A missing response to Close is ignored. Metrics of held-out
+        people are of all silos or of none: the others are not asked a second time, so that there are no two totals
+        whose difference is one silo's.
         """
         if self.stage is Stage.CLOSING:
             self._absent.update(names)
@@ -213,7 +213,7 @@ class ServerSession:
             )
         if not self._affords(len(left)):
             raise BudgetExhausted(
-                f"round {self._round + 1} without {missing} and their noise would pass the budget; it was not made",
+                f"round {self._round + 1} without {missing} and their noise would exceed the budget; it was not made",
                 location="privacy.epsilon",
                 value=self.ledger.budget,
             )
@@ -221,11 +221,11 @@ class ServerSession:
         self._turn, self._responses = None, {}
 
     def receive(self, name: str, reply: bytes) -> None:
-        """Take one silo's response. A refused one changes nothing."""
+        """Accept one silo's response. A refused one changes nothing."""
         if name not in self.plan.silos:
             raise MessageRefused(f"there is no silo {name!r} in this experiment", location="server", value=name)
         if self._turn is None or name in self._responses or name in self._absent:
-            raise MessageRefused("answered without being asked", location=f"silo {name}")
+            raise MessageRefused("sent a response without a request", location=f"silo {name}")
         plan = self.plan
         limit, hello, kinds = plan.message_limit, plan.hello, plan.kinds
         body = m.decode(reply, experiment=plan.digest, silo=name, limit=limit, handshake=hello, kinds=kinds)
@@ -274,13 +274,13 @@ class ServerSession:
             self._prepared.append({name: m.encode_body(body) for name, body in responses.items()})
         elif request in self.plan.setup and request is not m.UserTotals:
             self.side.collect(request, responses)
-            if self._setup:  # the responses before these have served
+            if self._setup:  # earlier responses are needed only as far as prune_response says
                 last = ((name, m.decode_body(body, self.plan.kinds)) for name, body in self._setup[-1].items())
                 self._setup[-1] = {name: m.encode_body(self.side.prune_response(body)) for name, body in last}
             self._setup.append({name: m.encode_body(body) for name, body in responses.items()})
 
     def _means(self, responses: Mapping[str, m.Message]) -> dict[str, float]:
-        """What the silos' sums over hold-out people come to. A total that cannot be one is no metric."""
+        """The means over held-out people; none if the total is out of range."""
         length = len(self.plan.mean_metrics) + 1
         total = np.zeros(length, dtype=np.uint64)
         for name, body in responses.items():
@@ -289,10 +289,10 @@ class ServerSession:
         return holdout_means(from_residues(total), self.plan.mean_metrics) or {}
 
     def charge(self) -> Entry | None:
-        """Charge the ledger for what :meth:`advance` is about to release; None if nothing is, or it was before."""
+        """Charge the ledger for what :meth:`advance` is about to release; None if nothing is, or it was charged."""
         if self._sum is None:
             return None
-        # A silo that was not heard has taken its noise with it.
+        # The noise of a silo that was not heard is missing.
         event = self.plan.release.event(self._heard[-1])
         content, asked = (hashlib.sha256(m.pack(vector)).hexdigest() for vector in (self._sum, self._state.x))
         entry = Entry(self._round + 1, event, content, asked, self.plan.release.participation.group(self._round + 1))
@@ -350,14 +350,14 @@ class ServerSession:
         return self.side.ask(request, name)
 
     def _request_for(self, name: str) -> m.Message:
-        """The request as this silo gets it: in the setup some differ from silo to silo."""
+        """The request for this silo: in the setup some differ from silo to silo."""
         assert self._turn is not None
         request = type(self._turn.request)
         own = request in self.plan.setup or issubclass(request, m.RoundMessage)
         return self._setup_request(request, name) if own else self._turn.request
 
     def _round_request(self, request: type[m.Message]) -> m.Message:
-        """A round's request of this type: of the aggregation's own, or for updates."""
+        """A round's request of this type: one of the aggregation's, or for updates."""
         round_ = self._round + 1
         self._begin_round(round_)
         if request is not m.UpdateRequest:
@@ -367,7 +367,7 @@ class ServerSession:
         return m.UpdateRequest(round_, m.pack(self._state.x), sample, self.side.weights(), self._present())
 
     def _users(self, round_: int) -> Sample | None:
-        """The sample that the server draws; None for everybody, and where nobody knows it."""
+        """The sample that the server draws; None if all users take part, or the sample is private."""
         return None if self.plan.release.user_sampling.private else self.sampler.users(round_)
 
     def _begin_round(self, round_: int) -> None:
@@ -381,7 +381,7 @@ class ServerSession:
         return b"" if here.all() else m.pack_bits(here)
 
     def _affords_next(self) -> bool:
-        """The budget is a hard stop: a round that does not fit is not even asked for."""
+        """The budget is a hard stop: a round that would exceed it is not requested."""
         return self._affords(len(self._audience))
 
     def _affords(self, silos: int) -> bool:
@@ -391,7 +391,7 @@ class ServerSession:
 
     @property
     def _max_saturated(self) -> int:
-        """How many coordinates a silo can have cut off: all of its rows'. A method with a guarantee never says."""
+        """An upper bound on a silo's number of cut-off coordinates; 0 under a guarantee, where none is reported."""
         release = self.plan.release
         return 0 if release.privacy_unit is not None else release.max_rows * release.facts.dimension
 
@@ -443,7 +443,7 @@ class ServerSession:
     def save(self) -> bytes:
         """The session's state between two exchanges, or with a collected total that was not used yet.
 
-        While the session is being closed it is that of before: the silos are asked to close again.
+        While the session is being closed, the state is that of before: the silos are asked to close again.
         """
         if self._turn is not None and self.stage is not Stage.CLOSING:
             raise RunError("a session is saved between exchanges, not within one", location="server")
@@ -467,7 +467,7 @@ class ServerSession:
         return encode(saved)
 
     def restore(self, state: bytes) -> None:
-        """Continue from what :meth:`save` gave."""
+        """Continue from what :meth:`save` returned."""
         facts = self.plan.facts
         try:
             saved = _decode_state(state)
@@ -490,19 +490,19 @@ class ServerSession:
         self._metrics = saved.metrics
 
     def _restore_setup(self, responses: list[dict[str, bytes]]) -> None:
-        """Give the aggregation's state machine again what it got."""
+        """Replay the setup to the aggregation's state machine."""
         requests = [request for request in self.plan.setup if request not in (m.CountsRequest, m.UserTotals)]
         for request, each in zip(requests, responses, strict=False):
-            self._collect_again(request, each)
+            self._replay(request, each)
         self._setup = responses
 
     def _restore_round(self, saved: _ServerState) -> None:
-        """The same for a round that was being prepared."""
+        """Replay the exchanges of a round before its updates."""
         if saved.prepared:
             self._begin_round(saved.round + 1)
             for request, each in zip(self.plan.round_requests.values(), saved.prepared, strict=False):
-                self._collect_again(request, each)
+                self._replay(request, each)
         self._prepared = saved.prepared
 
-    def _collect_again(self, request: type[m.Message], responses: dict[str, bytes]) -> None:
+    def _replay(self, request: type[m.Message], responses: dict[str, bytes]) -> None:
         self.side.collect(request, {name: m.decode_body(body, self.plan.kinds) for name, body in responses.items()})

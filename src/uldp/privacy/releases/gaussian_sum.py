@@ -100,12 +100,6 @@ class GaussianSum(Release):
         """How far one user moves the total, in clips: one, because weights sum to at most 1 over silos."""
         return 1.0 if self._has_weights else float(self.silo_sampling.silos_per_user(self.max_silos, self.facts.silos))
 
-    @property
-    def people_in_a_round(self) -> float:
-        """The expected number of people in a round, from public facts."""
-        share = self.user_sampling.rate * self.silo_sampling.fraction / self.participation.groups
-        return share * self.facts.people
-
     def noise_to_signal(self, rounds: int) -> float:
         """rho of a whole run: the noise of all totals together over the largest signal that they can have.
 
@@ -113,7 +107,7 @@ class GaussianSum(Release):
         participation this is sqrt(d) / (mu n), where mu is that of the whole run: rounds do not change it. With b
         groups that take turns it is sqrt(b) times that.
         """
-        return self.noise_multiplier * math.sqrt(self.facts.dimension / rounds) / self.people_in_a_round
+        return self.noise_multiplier * math.sqrt(self.facts.dimension / rounds) / people_in_a_round(self)
 
     @property
     def max_rows(self) -> int:
@@ -227,6 +221,12 @@ class GaussianSum(Release):
 
     def caveats(self) -> tuple[Caveat, ...]:
         return () if self._has_weights else max_silos_caveats(self.max_silos, self.facts)
+
+
+def people_in_a_round(release: Release) -> float:
+    """The expected number of people in a round, from public facts."""
+    share = release.user_sampling.rate * release.silo_sampling.fraction / release.participation.groups
+    return share * release.facts.people
 
 
 def check_max_silos(max_silos: int, counts: IntArray) -> None:
