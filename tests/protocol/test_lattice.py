@@ -275,7 +275,7 @@ def test_a_sampled_round_is_repeated_with_its_sample_and_without_a_silo():
     server.charge()
     server.advance()
     drive(server, silos)  # the silo that was missing takes the next round
-    assert server.round == 2 and server.heard == (3, 4)
+    assert server.round == 2 and server.silos_heard == (3, 4)
 
 
 def test_a_silo_that_is_missing_from_a_transfer_cannot_be_left_out():
