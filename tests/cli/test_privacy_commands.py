@@ -292,7 +292,7 @@ def test_what_a_newcomer_trips_over():
     """One clear sentence each, that names the place and what would do."""
     small = ["--dataset", "breast-cancer", "--set", "data.users=20"]
     cases = {
-        ("plan", *small, "--method", "uldp-avg", "--set", "privacy.epsilon=1e-9"): "privacy.epsilon",
+        ("plan", *small, "--method", "uldp-avg", "--epsilon", "1e-9", "--delta", "1e-9"): "privacy.epsilon",
         ("plan", *small, "--method", "uldp-group-max", "--set", 'run.secrets="os"'): "method.group_size",
         ("compare", *small, "--methods", "uldp-avg,nix"): "'nix'",
         ("compare", *small, "--methods", "uldp-sgd,uldp-avg", "--set", "method.local_epoch=2"): "local_epochs",
