@@ -331,7 +331,7 @@ def _identities(experiment: Experiment, silos: tuple[str, ...]) -> tuple[bytes, 
     """The silos' public keys as the experiment lists them; none where a simulation makes them."""
     given = experiment.aggregation.identities
     if given and set(given) != set(silos):
-        odd = sorted(set(given) ^ set(silos))[0]
+        mismatch = sorted(set(given) ^ set(silos))[0]
         reason = f"one key for each silo ({', '.join(silos)}) and no other"
-        raise ConfigError(reason, location=f"aggregation.identities.{odd}", value=odd)
+        raise ConfigError(reason, location=f"aggregation.identities.{mismatch}", value=mismatch)
     return tuple(bytes.fromhex(given[silo]) for silo in silos) if given else ()

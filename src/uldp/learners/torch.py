@@ -235,14 +235,14 @@ class TorchLearner:
         start = self._vector(x)
         who, starts, counts, rows = group_users(data.users)
         for user, first, count in zip(who, starts, counts, strict=True):
-            mine = torch.from_numpy(rows[first : first + count])
+            own = torch.from_numpy(rows[first : first + count])
             try:
-                found = row(start, features[mine], labels[mine], TrainingRandomness(streams, np.array([user])))
+                update = row(start, features[own], labels[own], TrainingRandomness(streams, np.array([user])))
             except (MemoryError, UldpError):
                 raise
             except Exception:
-                found = np.full(self.dimension, np.nan, dtype=np.float32)
-            yield np.array([user]), found[None]
+                update = np.full(self.dimension, np.nan, dtype=np.float32)
+            yield np.array([user]), update[None]
 
     def _tensors(self, path: TrainingPath, data: SiloData) -> tuple[Tensor, Tensor]:
         features = _tensor(data.features).to(self._device, self._dtype)

@@ -111,15 +111,15 @@ class UserSum(Method):
         if self.server_optimizer == PUBLISHED:
             return State(state.x + self.published_step(facts) * total)
         release = self.release(facts)
-        seen = NoisedTotal(
+        noised_total = NoisedTotal(
             values=total,
             noise_variance=release.noise_variance(facts.silos_heard),
             people=people_in_a_round(release),
             step=self.recipe.task(facts).step_at(release.noise_to_signal(self.rounds), facts),
             remaining=1 - (facts.round - 1) / self.rounds,
         )
-        chosen = self.recipe.server if self.server_optimizer == "auto" else SERVER_OPTIMIZERS[self.server_optimizer]
-        return chosen.step(state, seen, self.server_lr)
+        optimizer = self.recipe.server if self.server_optimizer == "auto" else SERVER_OPTIMIZERS[self.server_optimizer]
+        return optimizer.step(state, noised_total, self.server_lr)
 
     def published_step(self, facts: PublicFacts) -> float:
         """What the total is multiplied by: Algorithm 3, line 6; Algorithm 4, line 10."""

@@ -291,16 +291,16 @@ def exposures_of(
     for who, sees, adversary in _adversaries(release, disclosure, any_missing=any(missing)):
         as_public = not any(missing) and release.view(adversary) == release.event(release.facts.silos)
         if as_public or adversary == Adversary():
-            seen = ledger.composition()
+            view = ledger.composition()
         else:
-            seen = largest(_composed_view(release, adversary, *part) for part in _by_group(ledger, releases, missing))
+            view = largest(_composed_view(release, adversary, *part) for part in _by_group(ledger, releases, missing))
         distance = disclosure.distance * sum(releases) if adversary.who == "server" else 0.0
-        found = account_at_distance(partial(_add_remove_epsilon, seen), ledger.delta, distance)
-        replaced = found
+        epsilon = account_at_distance(partial(_add_remove_epsilon, view), ledger.delta, distance)
+        replace_one = epsilon
         if not release.replace_one:
-            replaced = account_at_distance(partial(_replace_one_epsilon, seen), ledger.delta, distance)
+            replace_one = account_at_distance(partial(_replace_one_epsilon, view), ledger.delta, distance)
         counts = disclosure.shows_counts and adversary.who != "public"
-        rows.append(Exposure(who, sees, found, replaced, counts))
+        rows.append(Exposure(who, sees, epsilon, replace_one, counts))
     return tuple(rows)
 
 

@@ -197,21 +197,21 @@ class ServerSession:
             self._phase, self._turn, self._responses = Phase.MEASURED, None, {}
             return
         missing = ", ".join(sorted({*names, *self._absent}))
-        left, least = [name for name in self._audience if name not in names], self.plan.required_silos
+        remaining, required = [name for name in self._audience if name not in names], self.plan.required_silos
         in_round = self.stage is Stage.ROUND
         if not in_round or not self.plan.aggregation.repeatable:
             when = f"under {self.plan.aggregation.name}" if in_round else "before the first round"
             raise RunError(
                 f"no response from {missing}, and {when} the run cannot go on without a silo", location="server"
             )
-        if len(left) < least:
+        if len(remaining) < required:
             raise RunError(
-                f"no response from {missing}; {len(left)} silos are left, and a round needs {least} "
+                f"no response from {missing}; {len(remaining)} silos are left, and a round needs {required} "
                 "(aggregation.min_silos)",
                 location="server",
-                value=len(left),
+                value=len(remaining),
             )
-        if not self._affords(len(left)):
+        if not self._affords(len(remaining)):
             raise BudgetExhausted(
                 f"round {self._round + 1} without {missing} and their noise would exceed the budget; it was not made",
                 location="privacy.epsilon",
@@ -294,8 +294,8 @@ class ServerSession:
             return None
         # The noise of a silo that was not heard is missing.
         event = self.plan.release.event(self._heard[-1])
-        content, asked = (hashlib.sha256(m.pack(vector)).hexdigest() for vector in (self._sum, self._state.x))
-        entry = Entry(self._round + 1, event, content, asked, self.plan.release.participation.group(self._round + 1))
+        content, model = (hashlib.sha256(m.pack(vector)).hexdigest() for vector in (self._sum, self._state.x))
+        entry = Entry(self._round + 1, event, content, model, self.plan.release.participation.group(self._round + 1))
         new = self.ledger.charge(entry)
         self._charged = True
         return entry if new else None

@@ -397,10 +397,10 @@ class SiloSession:
             return None
         if not present[self._index]:
             raise MessageRefused("was asked for a round that it is left out of", location=self.name)
-        least = self.plan.required_silos
-        if present.sum() < least or present.all():
+        required = self.plan.required_silos
+        if present.sum() < required or present.all():
             raise MessageRefused(
-                f"a round without some silos needs {least} of them (aggregation.min_silos), not {int(present.sum())}",
+                f"a round without some silos needs {required} (aggregation.min_silos), not {int(present.sum())}",
                 location=self.name,
                 value=int(present.sum()),
             )
