@@ -184,6 +184,8 @@ class Aggregation(ABC):
     """Whether weighting by records works without anybody seeing anybody's record counts."""
     hides_sample: ClassVar[bool] = False
     """Whether silos do not learn which users were sampled."""
+    silo_pairs_learn: ClassVar[bool] = False
+    """Whether two silos together learn the hidden record totals of some users, and whether these were sampled."""
     needs_key_agreement: ClassVar[bool] = False
     """Whether silos agree on keys with one another, and so need each other's public signing keys."""
     rounding: ClassVar[float] = 0

@@ -76,6 +76,7 @@ class LatticeWeighting(Aggregation):
     hides_counts: ClassVar[bool] = True
     needs_key_agreement: ClassVar[bool] = True
     hides_sample: ClassVar[bool] = True
+    silo_pairs_learn: ClassVar[bool] = True
     repeatable: ClassVar[bool] = True
     rounding: ClassVar[float] = 2.0 ** (DITHER_BITS - WEIGHT_BITS)
     """Of the dither: given its residue modulo 2^k, the sum is rounded at a known point to multiples of 2^k."""
@@ -88,9 +89,11 @@ class LatticeWeighting(Aggregation):
     def distance(self, release: Release) -> float:
         """Of the zeros' part h in the decrypted total from an independent copy (docs/decisions/0019).
 
-        A coordinate of h is about 237 in size, and moves noise of deviation s by 0.4 |h| / s. One silo's noise counts.
+        A coordinate of h is about 237 in size, and moves noise of deviation s by 0.4 |h| / s. One silo's noise counts,
+        and every silo's h: of a repeated round the server may see them one by one.
         """
-        return release.facts.dimension * 0.4 * 256 / (release.silo_noise_std * 2.0**WEIGHT_BITS)
+        numbers = release.facts.silos * release.facts.dimension
+        return numbers * 0.4 * 256 / (release.silo_noise_std * 2.0**WEIGHT_BITS)
 
     def __post_init__(self) -> None:
         check_whole(self.max_records, 1, MAX_RECORDS, "aggregation.max_records")

@@ -113,6 +113,18 @@ def seen_in_words(release: Release, shown: Disclosure, *, any_missing: bool) -> 
     return server, silo
 
 
+def seen_by_two_silos(release: Release, shown: Disclosure) -> str:
+    """What two silos that collude see, in words."""
+    words = "the same, and each other's shares of the noise"
+    if not shown.silo_pairs_learn:
+        return words
+    if not release.user_sampling.everybody:
+        words += " and, of users whose table they share, the sample"
+    if release.exchange is not None:
+        words += "; and the record totals of users whose table they share, which no epsilon covers"
+    return words
+
+
 def about_people(release: Release, delta: float, *, hashed_ids: bool) -> list[Caveat]:
     """What weakens the headline: shared user indices, a delta that is too large."""
     lines = []

@@ -58,6 +58,7 @@ class Exposure:
 class Disclosure:
     """What an aggregation shows to whom, besides the released models.
 
+    ``silo_pairs_learn``: two silos together learn some users' record totals, and whether these were sampled.
     ``required_silos`` is how many silos a repeated round needs when others do not respond; None if rounds are not
     repeated.
     ``distance`` is how far, in statistical distance, the server's view of a round is from what the event describes.
@@ -67,6 +68,7 @@ class Disclosure:
     server_sees_each_silo: bool
     shows_counts: bool
     silos_know_sample: bool
+    silo_pairs_learn: bool = False
     secure: bool = True
     shuffles: bool = False
     required_silos: int | None = None
@@ -299,9 +301,15 @@ def exposures_of(
         replace_one = epsilon
         if not release.replace_one:
             replace_one = account_at_distance(partial(_replace_one_epsilon, view), ledger.delta, distance)
-        counts = disclosure.shows_counts and adversary.who != "public"
-        rows.append(Exposure(who, sees, epsilon, replace_one, counts))
+        rows.append(Exposure(who, sees, epsilon, replace_one, _sees_counts(release, disclosure, adversary)))
     return tuple(rows)
+
+
+def _sees_counts(release: Release, shown: Disclosure, adversary: Adversary) -> bool:
+    """Whether an adversary learns record counts, besides what is released."""
+    if adversary.who == "silos" and adversary.colluding > 1 and shown.silo_pairs_learn and release.exchange is not None:
+        return True
+    return shown.shows_counts and adversary.who != "public"
 
 
 def _add_remove_epsilon(seen: Composition, delta: float) -> float:
@@ -330,8 +338,8 @@ def _adversaries(release: Release, shown: Disclosure, *, any_missing: bool) -> l
         ("one silo", silo, one),
     ]
     if silos > 2 and shared:
-        colluding = replace(one, colluding=2)
-        found.append(("two colluding silos", "the same, and each other's shares of the noise", colluding))
+        colluding = replace(one, colluding=2, knows_sample=shown.silos_know_sample or shown.silo_pairs_learn)
+        found.append(("two colluding silos", sentences.seen_by_two_silos(release, shown), colluding))
     if silos > 1 and shared:
         found.append((f"{sentences.PUBLIC}, one silo silent", "the model of every round", Adversary(dropped=1)))
     return found

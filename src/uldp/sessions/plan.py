@@ -131,6 +131,7 @@ class Plan(AggregationContext):
             server_sees_each_silo=aggregation.server_sees_each_silo,
             shows_counts=self.shows_counts,
             silos_know_sample=not (aggregation.hides_sample and aggregation.secure),
+            silo_pairs_learn=aggregation.silo_pairs_learn,
             secure=aggregation.secure,
             shuffles=aggregation.shuffles,
             required_silos=self.required_silos if self.may_repeat else None,

@@ -252,7 +252,7 @@ class SiloSession:
             case m.UserTotals(values):
                 return m.Accepted(), self._check_totals(values), 0
             case m.RoundMessage(round_):
-                self._check_round(round_)
+                self._check_preparation(body)
                 response = self.side.respond(body)
                 earlier = self._prepared if round_ == self._prepared_round else []
                 self._prepared, self._prepared_round = [*earlier, *self._to_replay(body)], round_
@@ -446,6 +446,20 @@ class SiloSession:
         if round_ <= self._round or not (self.plan.may_repeat or round_ == self._round + 1):
             raise MessageRefused(
                 f"round {round_} is not the next one ({self._round + 1})", location=self.name, value=round_
+            )
+
+    def _check_preparation(self, body: m.RoundMessage) -> None:
+        """Refuse a request before a round's updates that is of another round, or of one that was prepared before.
+
+        A server that has a round's tables opened twice, at two entries, would learn the blinds in them.
+        """
+        self._check_round(body.round)
+        begins = type(body) is next(iter(self.plan.round_requests.values()))
+        if body.round <= self._prepared_round if begins else body.round != self._prepared_round:
+            raise MessageRefused(
+                f"round {body.round} is prepared once, before its updates; {self._prepared_round} was prepared last",
+                location=self.name,
+                value=body.round,
             )
 
     def _round_secrets(self, purpose: str, round_: int, bound_to: tuple[str, ...]) -> Secrets:

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol
 
 from uldp.caveats import Caveat
@@ -94,6 +94,7 @@ class Adversary:
         dropped: How many silos sent nothing; their shares of the noise are missing from the total.
         sees_silo_sums: Whether the server sees each silo's sum; the aggregation decides.
         knows_sample: Whether the adversary knows which users were sampled; the public never does.
+        unsampled: Whether the view is of a user outside the round's sample, as the adversary knows.
 
     Example:
         >>> Adversary("silos", colluding=2).shares(PublicFacts(users=100, silos=5, dimension=10))
@@ -105,6 +106,7 @@ class Adversary:
     dropped: int = 0
     sees_silo_sums: bool = True
     knows_sample: bool = True
+    unsampled: bool = False
 
     def shares(self, facts: PublicFacts) -> int:
         """How many shares of the noise this adversary cannot subtract from the total."""
@@ -262,7 +264,12 @@ def views(release: Release, adversary: Adversary, releases: Sequence[int]) -> Ma
     costs nothing: given what was seen before, a user is sampled with probability at most q.
     """
     limit = release.user_sampling.max_participations
+    others = 0
     if limit and adversary.who != "public" and adversary.knows_sample:
-        releases = sorted(releases, reverse=True)[:limit]
+        most = sorted(releases, reverse=True)
+        releases, others = most[:limit], sum(most[limit:])
     event = release.view(adversary)
-    return Counter(seen for count in releases for seen in merge([event] * count))
+    found = Counter(seen for count in releases for seen in merge([event] * count))
+    if others and release.facts.residual:
+        found[release.view(replace(adversary, unsampled=True))] += others
+    return found

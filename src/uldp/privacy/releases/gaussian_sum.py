@@ -161,11 +161,14 @@ class GaussianSum(Release):
     def view(self, adversary: Adversary) -> Event:
         if adversary.who == "public":
             return self.event(adversary.shares(self.facts))
-        rate = 1.0 if adversary.knows_sample else self.user_sampling.rate
-        if adversary.who == "silos" or not adversary.sees_silo_sums:
-            return self._gaussian(adversary.shares(self.facts), self.sensitivity, rate)
-        # All silos' shares count: a silo that sent nothing has revealed nothing.
-        return self._gaussian(self.facts.silos, self._sensitivity_of_sums, 1.0)
+        facts, rate = self.facts, 1.0 if adversary.knows_sample else self.user_sampling.rate
+        shares, sums, sensitivity = adversary.shares(facts), 1, self.sensitivity
+        if adversary.who == "server" and adversary.sees_silo_sums:
+            # All silos' shares count: a silo that sent nothing has revealed nothing.
+            shares, sums, sensitivity, rate = facts.silos, facts.silos, self._sensitivity_of_sums, 1.0
+        if adversary.unsampled:
+            sensitivity, rate = math.sqrt(sums) * facts.residual, 1.0
+        return self._gaussian(shares, sensitivity, rate, sums)
 
     @property
     def _sensitivity_of_sums(self) -> float:
@@ -181,15 +184,16 @@ class GaussianSum(Release):
             * (1 if self._has_weights else self.silo_sampling.silos_per_user(self.max_silos, self.facts.silos))
         )
 
-    def _gaussian(self, shares: int, sensitivity: float, sample_rate: float) -> Event:
-        """The sampled Gaussian of ``shares`` shares of noise against ``sensitivity`` clips."""
+    def _gaussian(self, shares: int, sensitivity: float, sample_rate: float, sums: int = 1) -> Event:
+        """The sampled Gaussian of ``shares`` shares of noise against ``sensitivity`` clips, of a total or of sums."""
         if self.silo_noise_std == 0 or shares <= 0:
             return NonPrivate()
         limit = self.encoding.integer_limit
         multiplier = continuous_multiplier(self.silo_noise_std, shares, limit)
-        # Rounding at a known point moves each of d coordinates by less than one fixed-point unit more (errata U13).
+        # Rounding at a known point moves each of d coordinates by less than one fixed-point unit more (errata U13). Of
+        # |S| sums, each with 1/|S| of the noise's variance, it moves each one: sqrt(|S|) (|w| + sqrt(|S|) rounding).
         rounding = self.facts.rounding * math.sqrt(self.facts.dimension) / limit
-        event = sampled_gaussian(multiplier / (sensitivity * (1 + rounding)), sample_rate)
+        event = sampled_gaussian(multiplier / (sensitivity + max(sensitivity, sums) * rounding), sample_rate)
         if not self.facts.residual or not isinstance(event, PoissonSampled):
             return event
         # A user outside the sample still moves the total by the residual. Noise of variance v is the sum of two
