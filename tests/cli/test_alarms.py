@@ -125,3 +125,12 @@ def test_the_loss_of_a_constant():
     assert constant_loss(Task(0), np.array([0.0, 2.0], np.float32)) == 1.0
     assert constant_loss(Task(2), np.array([0, 1])) == pytest.approx(np.log(2))
     assert constant_loss(Task(0, survival=True), np.array([1.0], np.float32)) is None
+
+
+@pytest.mark.parametrize("chosen", ["sample_rate=0.1", "participation_groups=10"])
+def test_plan_shows_what_each_kind_of_participation_costs(chosen):
+    small = ["--dataset", "synthetic", "--method", "uldp-avg", "--rounds", "60", "--set", "privacy.noise_multiplier=5"]
+    text = runner.invoke(app, ["plan", *small, "--set", f"method.{chosen}"]).stdout
+    assert "every round 7.329 and 7.329; a sample at rate 0.1 0.5791 and 7.329" in text
+    assert "10 groups that take turns 1.948 and 1.948" in text
+    assert "participation" not in runner.invoke(app, ["plan", *small]).stdout

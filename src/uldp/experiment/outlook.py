@@ -7,14 +7,15 @@ One number decides, rho = sqrt(d) / (mu n): parameters against people and budget
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from uldp.data.builtin import dataset as find_dataset
 from uldp.data.federation import Task
 from uldp.experiment.config import Experiment
+from uldp.privacy.accountants import account
 from uldp.privacy.gaussian import gaussian_epsilon, gaussian_mu
-from uldp.privacy.releases import GaussianSum
+from uldp.privacy.releases import GaussianSum, Participation, UserSampling
 from uldp.privacy.sentences import show_epsilon
 from uldp.sessions.plan import Plan
 
@@ -80,7 +81,11 @@ class Outlook:
 
     def words(self) -> str:
         """For people, in one line."""
-        turns = f"; everybody in every round would divide it by {math.sqrt(self.groups):.3g}" if self.groups > 1 else ""
+        turns = (
+            f"; everybody in every round, at this epsilon, would divide it by {math.sqrt(self.groups):.3g}"
+            if self.groups > 1
+            else ""
+        )
         if not self.dominated:
             said = next(text for most, text in _BANDS if self.rho <= most)
             return f"rho {self.rho:.2g}: {said}{turns}"
@@ -93,6 +98,36 @@ class Outlook:
 
     def to_json(self) -> dict[str, Any]:
         return {"rho": self.rho, "noise_dominates": self.dominated, "would_not_with": self.remedies()}
+
+
+def participation_words(plan: Plan, delta: float) -> str:
+    """Everybody, a sample or people in turns: what each costs with this noise and these rounds, and which serves whom.
+
+    Towards a server that draws the sample and sees totals only. Empty where everybody is in every round, or where
+    neither the server nor the silos know the sample.
+    """
+    release = plan.release
+    if not isinstance(release, GaussianSum) or not release.noise_multiplier:
+        return ""
+    share = release.user_sampling.rate / release.participation.groups
+    if share == 1 or release.user_sampling.private:
+        return ""
+    full = replace(release, user_sampling=UserSampling(), participation=Participation())
+    sampled = replace(full, user_sampling=UserSampling(share))
+    groups, silos = max(2, round(1 / share)), plan.facts.silos
+    turns = Participation(groups).rounds_of_a_user(plan.rounds)
+    costs = [
+        account({one.event(silos): rounds}, delta).value
+        for one, rounds in ((full, plan.rounds), (sampled, plan.rounds), (full, turns))
+    ]
+    everybody, sample, cyclic = map(show_epsilon, costs)
+    return (
+        "participation, with this noise and these rounds, for anyone and for the server: everybody in every round "
+        f"{everybody} and {everybody}; a sample at rate {share:g} {sample} and {everybody}; {groups} groups that take "
+        f"turns {cyclic} and {cyclic}. For the released models alone a sample serves best. Against the server "
+        f"everybody does, with a rho smaller by {math.sqrt(groups):.3g} than turns at the same epsilon; turns where "
+        "that takes too long"
+    )
 
 
 def run_mu(experiment: Experiment) -> float:

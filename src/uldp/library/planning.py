@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from uldp.errors import ConfigError
 from uldp.experiment.budget import fitting_changes
 from uldp.experiment.build import PreparedExperiment
-from uldp.experiment.outlook import Outlook
+from uldp.experiment.outlook import Outlook, participation_words
 from uldp.library.arguments import Request, Settings
 from uldp.library.training import Callback, checked_callbacks, trained, warnings_before
 from uldp.privacy.accountants import account
@@ -135,12 +135,10 @@ class TrainingPlan:
         sends, gets = costs["update_bytes"], costs["request_bytes"]
         traffic = f"a silo gets {gets:,} bytes a round and sends {sends:,} ({plan.aggregation.name}{packed}){once}"
         advice = plan.aggregation.advice(plan.release, plan.rounds)
-        return [
-            f"{self.prepared.experiment.method_name} on {name}: {about}{noise}",
-            traffic,
-            *([advice] * bool(advice)),
-            *([self.outlook.words()] if self.outlook is not None and not self.outlook.dominated else []),
-        ]
+        outlook = "" if self.outlook is None or self.outlook.dominated else self.outlook.words()
+        participation = participation_words(plan, self.statement.delta)
+        first = f"{self.prepared.experiment.method_name} on {name}: {about}{noise}"
+        return [line for line in (first, traffic, advice, outlook, participation) if line]
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``uldp plan --json``."""
