@@ -23,12 +23,12 @@ KNEE: Final = 0.05
 PARAMETERS: Final = 16
 
 
-STANDARDISED: Final = 3.0
+STANDARDISED: Final = 2.75
 """How many times as large features usually are that no schema scales to [-1, 1]: they have about unit variance."""
 
 
 def feature_scale(facts: PublicFacts) -> float:
-    """How large features are, in units of those under a schema. Gradients grow with them, and parameters shrink."""
+    """How large features are, in units of those under a schema. Gradients grow with it, curvature with its square."""
     return STANDARDISED if math.isinf(facts.feature_norm) else 1.0
 
 
@@ -76,7 +76,8 @@ class TaskRecipe:
         ratio = max(rho, 1e-9) / KNEE
         wanted = self.step * float(power(ratio, -self.gain if ratio < 1 else -self.loss))
         width = float(power(max(facts.dimension, 1) / PARAMETERS, -self.width))
-        return min(wanted, self.max_step) * width / feature_scale(facts)
+        scale = feature_scale(facts)
+        return min(wanted, self.max_step) * width / (scale * scale)  # as curvature grows, so that steps stay stable
 
 
 @dataclass(frozen=True)
