@@ -10,7 +10,7 @@ gives it, and a plan holds that one. Its guarantee is that of :class:`uldp.priva
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from uldp.methods.base import Method, State, not_a_setting
@@ -43,14 +43,14 @@ class Auto(Method):
     participation_groups: int = 1
     recipe: Recipe = not_a_setting(RECIPE)  # noqa: RUF009
 
-    summary: ClassVar[str] = "ULDP-AVG by records; steps from people, parameters, noise and task"
+    summary: ClassVar[str] = "ULDP-AVG by records; clip and steps from people, parameters, noise and task"
     paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithm 3, with a server of our own"
 
     neutral_start: ClassVar[bool] = True
 
     def for_facts(self, facts: PublicFacts) -> UldpAvg:
         wanted = self.recipe.task(facts)
-        return UldpAvg(
+        method = UldpAvg(
             rounds=self.rounds,
             noise_multiplier=self.noise_multiplier,
             dropout_tolerance=self.dropout_tolerance,
@@ -60,9 +60,10 @@ class Auto(Method):
             participation_groups=self.participation_groups,
             local_epochs=self.recipe.local_epochs,
             local_lr=wanted.bounded_lr(facts),
-            clip=wanted.clip_at(facts),
             recipe=self.recipe,
         )
+        rho = method.release(facts).noise_to_signal(self.rounds)  # whatever the clip
+        return replace(method, clip=wanted.clip_at(rho, facts))
 
     def release(self, facts: PublicFacts) -> GaussianSum:
         return self.for_facts(facts).release(facts)

@@ -2,7 +2,7 @@
 
 The one number that no schedule can change is rho, the ratio of noise to signal of a whole run
 (:meth:`uldp.privacy.releases.GaussianSum.noise_to_signal`): with more rounds at the same epsilon, signal and noise of
-the summed totals grow alike. So the steps follow from rho and from the task. All of it is public.
+the summed totals grow alike. So clip and steps follow from rho and from the task. All of it is public.
 
 The constants were searched for on made-up federations (:mod:`uldp.data.synthetic_tables`) and on the sets that
 :mod:`uldp.bench.utility_sets` marks as searched; its other sets judge them. Near the optimum they matter little.
@@ -23,6 +23,10 @@ KNEE: Final = 0.05
 PARAMETERS: Final = 16
 
 
+QUIET: Final = 0.004
+"""The rho below which the clip grows, with the square root."""
+MAX_CLIP: Final = 2.0
+"""How many times it grows at most."""
 STANDARDISED: Final = 2.75
 """How many times as large features usually are that no schema scales to [-1, 1]: they have about unit variance."""
 
@@ -40,7 +44,8 @@ class TaskRecipe:
         local_lr: The learning rate inside a silo, as far as it is stable.
         stable_lr: The largest stable learning rate times 1 + |x|^2: the loss's curvature along x is bounded by
             2 / stable_lr times |x|^2 (2 for squared error, 1/2 for cross-entropy).
-        clip: The clip, for ``local_lr``. Squared errors of any size then count about alike, as in robust regression.
+        clip: The clip, for ``local_lr`` and rho from ``QUIET`` up. Squared errors of any size then count about alike,
+            as in robust regression.
         step: By how much, in the root mean square, the first round moves a parameter where rho is ``KNEE``.
         gain: Steps grow with rho to the power of minus this below the knee.
         loss: And fall with rho to the power of minus this above it.
@@ -63,12 +68,14 @@ class TaskRecipe:
             return self.local_lr
         return min(self.local_lr, self.stable_lr / (1 + facts.feature_norm**2))
 
-    def clip_at(self, facts: PublicFacts) -> float:
+    def clip_at(self, rho: float, facts: PublicFacts) -> float:
         """C. A user's change is proportional to the local learning rate, and the clip has to go with it.
 
         And to the length of the records: of every category one feature is 1, while numbers seldom fill their ranges.
+        Clipping biases what is learned; where there is next to no noise, a larger clip costs nothing.
         """
         length = feature_scale(facts) * math.sqrt(1 + facts.category_columns)
+        length *= min(max(math.sqrt(QUIET / max(rho, 1e-9)), 1.0), MAX_CLIP)
         return self.clip * length * self.bounded_lr(facts) / self.local_lr
 
     def step_at(self, rho: float, facts: PublicFacts) -> float:
@@ -100,7 +107,7 @@ class Recipe:
     rounds: int = 100
     local_epochs: int = 1
     server: ServerOptimizer = field(default=SERVER_OPTIMIZERS["auto"])
-    classes: TaskRecipe = field(default=TaskRecipe(1.0, 4.0, 0.6, 0.5, 0.15, 0.1, 0.8))
+    classes: TaskRecipe = field(default=TaskRecipe(1.0, 4.0, 0.6, 0.5, 0.2, 0.1, 1.2))
     numbers: TaskRecipe = field(default=TaskRecipe(0.5, 1.0, 0.05, 0.05, 0.5, 0.5, 0.1, width=0.5))
 
     def task(self, facts: PublicFacts) -> TaskRecipe:
