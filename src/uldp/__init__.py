@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uldp._version import __version__
 
 if TYPE_CHECKING:
+    from uldp.audits.result import Audit
     from uldp.data.federation import Federation, Records, SiloData, Task
     from uldp.data.schema import Schema
     from uldp.errors import (
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     )
     from uldp.experiment.build import PreparedExperiment, prepare
     from uldp.experiment.config import Experiment
+    from uldp.library.auditing import audit
     from uldp.library.calculators import epsilon, noise_multiplier
     from uldp.library.comparing import Comparison, compare
     from uldp.library.estimators import UldpClassifier, UldpRegressor
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Adversary": "uldp.privacy.releases",
+    "Audit": "uldp.audits.result",
     "BudgetExhausted": "uldp.errors",
     "Comparison": "uldp.library.comparing",
     "ConfigError": "uldp.errors",
@@ -76,6 +79,7 @@ _HOMES = {
     "UldpError": "uldp.errors",
     "UldpRegressor": "uldp.library.estimators",
     "UserSum": "uldp.methods.user_sum",
+    "audit": "uldp.library.auditing",
     "compare": "uldp.library.comparing",
     "epsilon": "uldp.library.calculators",
     "load": "uldp.library.loading",
@@ -90,6 +94,7 @@ _HOMES = {
 
 __all__ = [
     "Adversary",
+    "Audit",
     "BudgetExhausted",
     "Comparison",
     "ConfigError",
@@ -124,6 +129,7 @@ __all__ = [
     "UldpRegressor",
     "UserSum",
     "__version__",
+    "audit",
     "compare",
     "epsilon",
     "load",

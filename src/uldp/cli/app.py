@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from uldp._version import __version__
 from uldp.cli.attack import attack
+from uldp.cli.audit import audit
 from uldp.cli.bench import bench
 from uldp.cli.calculators import epsilon, sigma
 from uldp.cli.catalog import datasets, methods
@@ -71,7 +72,7 @@ app = typer.Typer(
 GROUPS: Final = {
     "Start": (demo, new, methods, datasets),
     "Train": (plan, tune, run, resume, compare, predict, export),
-    "Check": (statement, epsilon, sigma, total),
+    "Check": (statement, epsilon, sigma, total, audit),
     "Deploy": (doctor, serve, join, leave, rehearse),
     "Research": (local, published),
 }

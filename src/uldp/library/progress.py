@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
 from uldp.runtimes.result import RoundReport
 
@@ -13,23 +14,32 @@ from uldp.runtimes.result import RoundReport
 @contextmanager
 def progress_bar(label: str, rounds: int, show: bool | None = None) -> Iterator[Callable[[RoundReport], None]]:
     """A bar with round, metric and epsilon. ``show`` is None for terminals and notebooks only."""
+    with _bar(label, rounds, show) as update:
+        yield lambda report: update(report.round, f"{report.shown_metric}  epsilon {report.shown_epsilon}")
+
+
+@contextmanager
+def steps_bar(label: str, steps: int, show: bool | None = None) -> Iterator[Callable[[], None]]:
+    """A bar that goes on by one with every call. ``show`` as for :func:`progress_bar`."""
+    done = count(1)
+    with _bar(label, steps, show) as update:
+        yield lambda: update(min(next(done), steps), "")
+
+
+@contextmanager
+def _bar(label: str, total: int, show: bool | None) -> Iterator[Callable[[int, str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     if show is False or (show is None and not (console.is_terminal or console.is_jupyter)):
-        yield lambda report: None
+        yield lambda completed, note: None
         return
     description, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
     columns = (description, BarColumn(bar_width=24), MofNCompleteColumn(), note, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(label, total=rounds, note="")
-
-        def show_round(report: RoundReport) -> None:
-            note = f"{report.shown_metric}  epsilon {report.shown_epsilon}"
-            bar.update(task, completed=report.round, note=note)
-
-        yield show_round
+        task = bar.add_task(label, total=total, note="")
+        yield lambda completed, note: bar.update(task, completed=completed, note=note)
 
 
 @contextmanager

@@ -290,7 +290,7 @@ def exposures_of(
     if release.local:
         return _local_exposures(release, disclosure, ledger, sum(releases))
     rows = []
-    for who, sees, adversary in _adversaries(release, disclosure, any_missing=any(missing)):
+    for who, sees, adversary in adversaries_of(release, disclosure, any_missing=any(missing)):
         as_public = not any(missing) and release.view(adversary) == release.event(release.facts.silos)
         if as_public or adversary == Adversary():
             view = ledger.composition()
@@ -323,7 +323,9 @@ def _replace_one_epsilon(seen: Composition, delta: float) -> float:
     return account_replace_one(seen, delta).value
 
 
-def _adversaries(release: Release, shown: Disclosure, *, any_missing: bool) -> list[tuple[str, str, Adversary]]:
+def adversaries_of(
+    release: Release, shown: Disclosure, *, any_missing: bool = False
+) -> list[tuple[str, str, Adversary]]:
     """Name, view in words, and view, of all adversaries that a statement has a line for."""
     silos, shared, sampling = release.facts.silos, release.shared_noise, release.user_sampling
     server, silo = sentences.seen_in_words(release, shown, any_missing=any_missing)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from uldp.data.federation import Federation
     from uldp.runtimes.compare import MethodRuns
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#F0E442")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#F0E442")
 _METHOD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#555555", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#117733")
 _TABLE_COLOURS = ("#D55E00", "#555555", "#56B4E9", "#0072B2")
 
@@ -30,7 +30,7 @@ def comparison_figure(compared: Sequence[MethodRuns], metric: str) -> Figure:
     """A two-panel picture of ``metric`` (mean, and a band of one standard deviation) and epsilon over rounds."""
     from matplotlib.ticker import MaxNLocator
 
-    figure, (left, right) = _panels((10, 4), 1, 2)
+    figure, (left, right) = panels((10, 4), 1, 2)
     colours = {method.method: colour for colour, method in zip(cycle(_METHOD_COLOURS), compared, strict=False)}
     for method in compared:
         colour = colours[method.method]
@@ -83,7 +83,7 @@ def _by_epsilon(compared: Sequence[MethodRuns]) -> dict[tuple[float, ...], list[
 
 def table_figure(head: str, columns: Sequence[str], rows: Sequence[tuple[int, Sequence[float]]], path: Path) -> Path:
     """A table of epsilons: one line per column, on logarithmic axes where the numbers ask for it."""
-    figure, axes = _panels((6, 4))
+    figure, axes = panels((6, 4))
     keys = [key for key, _ in rows]
     for column, values, colour in zip(columns, zip(*(row for _, row in rows), strict=True), cycle(_TABLE_COLOURS)):
         style = "--" if column == "published" else "-"
@@ -103,8 +103,8 @@ def table_figure(head: str, columns: Sequence[str], rows: Sequence[tuple[int, Se
 
 def attack_figure(outcomes: Sequence[Outcome], path: Path) -> Path:
     """Error against epsilon, a line for each mechanism (colour) and adversary (marker)."""
-    figure, axes = _panels((7, 4.5))
-    colours = dict(zip(dict.fromkeys(outcome.mechanism for outcome in outcomes), cycle(_COLOURS), strict=False))
+    figure, axes = panels((7, 4.5))
+    colours = dict(zip(dict.fromkeys(outcome.mechanism for outcome in outcomes), cycle(COLOURS), strict=False))
     adversaries = dict.fromkeys(outcome.adversary for outcome in outcomes)
     styles = dict(zip(adversaries, (("s", ":"), ("o", "-"), ("^", "--"), ("v", "-.")), strict=False))
     for name, adversary in dict.fromkeys((outcome.mechanism, outcome.adversary) for outcome in outcomes):
@@ -134,9 +134,9 @@ def users_figure(card: Mapping[str, Any], federation: Federation, path: Path) ->
     """Left: records per user, largest first, coloured by silo. Right: records per silo, coloured by label."""
     counts = federation.counts()
     counts = counts[:, np.argsort(-counts.sum(axis=0), kind="stable")]
-    figure, (left, right) = _panels((11, 4), 1, 2, width_ratios=[2, 1])
+    figure, (left, right) = panels((11, 4), 1, 2, width_ratios=[2, 1])
     edges, below = np.arange(federation.users + 1) - 0.5, np.zeros(federation.users)
-    for silo, own, colour in zip(federation, counts, cycle(_COLOURS), strict=False):
+    for silo, own, colour in zip(federation, counts, cycle(COLOURS), strict=False):
         left.stairs(below + own, edges, baseline=below, fill=True, color=colour, label=silo.name)
         below = below + own
     left.set(xlabel="users, largest first", ylabel="records", title=f"{card['dataset']}: records per user")
@@ -212,7 +212,7 @@ def check_picture(path: Path) -> None:
         raise ConfigError(f"{shown(str(above))} is no folder", location="--out", value=str(path))
 
 
-def _panels(size: tuple[float, float], *grid: int, **options: Any) -> tuple[Figure, Any]:
+def panels(size: tuple[float, float], *grid: int, **options: Any) -> tuple[Figure, Any]:
     """A figure of its own, known to no user interface, and its axes. A notebook shows it all the same."""
     from matplotlib.figure import Figure
 

@@ -1,0 +1,265 @@
+"""Lower bounds on epsilon from what canaries showed, each with what it assumes.
+
+A score says how much a canary's coordinate speaks for its presence. Whatever scores are used, a bound holds; good
+scores make it large. A bound at level alpha lies above the true epsilon with probability at most alpha.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from uldp.privacy.accountants import account
+from uldp.privacy.events import (
+    Composition,
+    Event,
+    Gaussian,
+    Group,
+    Joint,
+    LocalReports,
+    NonPrivate,
+    PoissonSampled,
+    Repeated,
+    flattened,
+)
+from uldp.privacy.gaussian import AnalyticGaussian, unsampled_mu
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+DELTAS: Final = (0.01, 0.04, 0.09, 0.16, 0.25, 0.4)
+"""Where the curve of a sampled release is computed. It is the largest of the lines that belong to them."""
+GUESSED: Final = 0.2
+"""For the one-run bound: of how many canaries a guess is made, half of them "in"."""
+_STEPS: Final = 9  # of bisections: the noise up to 1 %
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on epsilon.
+
+    Args:
+        name: Which statistic.
+        epsilon: The bound, 0 where it says nothing.
+        assumes: What it assumes besides independent coins.
+    """
+
+    name: str
+    epsilon: float
+    assumes: str
+
+
+@dataclass(frozen=True)
+class Errors:
+    """An adversary who says "in" above a threshold: how often wrongly, of how many, and how often not, of how many."""
+
+    false_in: int
+    out: int
+    false_out: int
+    included: int
+
+    @classmethod
+    def of(cls, scores: Array, included: Mask, threshold: float = 0.0) -> Errors:
+        said = scores > threshold
+        return cls(int((said & ~included).sum()), int((~included).sum()), int((~said & included).sum()), included.sum())
+
+    def upper(self, level: float) -> tuple[float, float]:
+        """Upper Clopper-Pearson bounds of both error rates; both hold with probability at least 1 - ``level``.
+
+        Canaries may have error rates of their own: a sum of independent coins of unequal rates deviates no more than
+        one of equal rates (Hoeffding 1956), and a trade-off curve is convex, so the mean rates lie above it too.
+        """
+        return upper_rate(self.false_in, self.out, level / 2), upper_rate(self.false_out, self.included, level / 2)
+
+
+def upper_rate(hits: int, tries: int, level: float) -> float:
+    """The upper Clopper-Pearson bound of a probability."""
+    from scipy.stats import beta
+
+    return 1.0 if hits >= tries else float(beta.isf(level, hits + 1, tries - hits))
+
+
+# --- trade-off curves -------------------------------------------------------------------------------------------------
+
+
+def scaled(event: Event, factor: float) -> Event:
+    """``event`` with ``factor`` times the noise."""
+    match event:
+        case Gaussian(noise_multiplier):
+            return Gaussian(noise_multiplier * factor)
+        case PoissonSampled(rate, Gaussian(noise_multiplier)):
+            return PoissonSampled(rate, Gaussian(noise_multiplier * factor))
+        case Group(size, inner, at_most):
+            single = scaled(inner, factor)
+            assert isinstance(single, Gaussian | PoissonSampled)
+            return Group(size, single, at_most)
+        case Repeated(times, inner):
+            return Repeated(times, scaled(inner, factor))
+        case Joint(always, sampled):
+            first, second = scaled(always, factor), scaled(sampled, factor)
+            assert isinstance(first, Gaussian) and isinstance(second, PoissonSampled)
+            return Joint(first, second)
+        case NonPrivate() | LocalReports():
+            return event
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an adversary is said to see: events and how often, and the delta of the statement.
+
+    ``factor`` is what all noise is multiplied by: 1 for what is claimed.
+    """
+
+    composition: tuple[tuple[Event, int], ...]
+    delta: float
+
+    @classmethod
+    def of(cls, composition: Composition, delta: float) -> Claim:
+        return cls(tuple(composition.items()), delta)
+
+    def events(self, factor: float) -> Composition:
+        return {scaled(event, factor): count for event, count in self.composition}
+
+    def epsilon(self, factor: float = 1.0) -> float:
+        return account(self.events(factor), self.delta).value
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether it is one Gaussian: nothing is sampled."""
+        return all(AnalyticGaussian().accepts(event) for event in flattened(dict(self.composition)))
+
+    def false_out(self, false_in: Array, factor: float = 1.0) -> Array:
+        """The trade-off curve: the smallest rate of false "out" at these rates of false "in".
+
+        Of Gaussians it is exact. Of sampled ones it is the largest of the lines that the accountant's epsilons at
+        ``DELTAS`` give, in both directions: a curve below the true one, so a point below it refutes the claim all the
+        more.
+        """
+        from scipy.stats import norm
+
+        if self.gaussian:
+            return np.asarray(norm.cdf(norm.isf(false_in) - unsampled_mu(self.events(factor))))
+        curve = np.zeros_like(false_in)
+        for delta in DELTAS:
+            epsilon = account(self.events(factor), delta).value
+            if epsilon < 700:  # where exp overflows, the lines say nothing
+                lines = (1 - delta - math.exp(epsilon) * false_in, math.exp(-epsilon) * (1 - delta - false_in))
+                curve = np.maximum(curve, np.maximum(*lines))
+        return curve
+
+    def refuted_factor(self, false_in: float, false_out: float) -> float:
+        """From which factor of the noise on the point lies below the curve: there is less noise than that."""
+        from scipy.stats import norm
+
+        if false_in + false_out >= 1:
+            return math.inf
+        if self.gaussian:
+            return float(unsampled_mu(dict(self.composition)) / (norm.isf(false_in) - norm.ppf(false_out)))
+        point = np.array([false_in])
+        return largest_unrefuted(lambda factor: false_out < self.false_out(point, factor)[0])
+
+
+def largest_unrefuted(refuted: Callable[[float], bool]) -> float:
+    """The factor between 1/16 and 16, on a logarithmic scale, from which on ``refuted`` holds; infinite if nowhere."""
+    low, high = -4.0, 4.0
+    if not refuted(2.0**high):
+        return math.inf
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if refuted(2.0**middle) else (middle, high)
+    return float(2.0**high)
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def trade_off(claim: Claim, errors: Errors, level: float) -> Bound:
+    """By the trade-off curve of the claimed mechanism with another size of its noise."""
+    curve = "of a Gaussian" if claim.gaussian else "of the accountant's privacy loss distributions"
+    assumes = f"the trade-off curve {curve}, up to the size of the noise; canaries are independent within a run"
+    factor = claim.refuted_factor(*errors.upper(level))
+    return Bound("trade-off, Clopper-Pearson", 0.0 if math.isinf(factor) else claim.epsilon(factor), assumes)
+
+
+def pure_rates(scores: Array, included: Mask, delta: float, level: float, thresholds: tuple[float, ...]) -> Bound:
+    """From the definition of (epsilon, delta)-DP alone: 1 - false out <= e^epsilon false in + delta, and reversed."""
+    best = 0.0
+    for threshold in thresholds:
+        errors = Errors.of(scores, included, threshold)
+        false_in, false_out = errors.upper(level / len(thresholds))
+        for hit, wrong in ((1 - false_out, false_in), (1 - false_in, false_out)):
+            if hit - delta > wrong > 0:
+                best = max(best, math.log((hit - delta) / wrong))
+    return Bound("error rates, Clopper-Pearson", best, "canaries are independent within a run")
+
+
+def one_run(scores: Array, included: Mask, delta: float, level: float) -> Bound:
+    """Steinke, Nasr and Jagielski (NeurIPS 2023), Theorem 5.2: guesses about some canaries, of which many are right."""
+    number = len(scores)
+    each = int(GUESSED * number / 2)
+    assumes = "nothing but independent fair coins: canaries may depend on one another"
+    if each == 0:
+        return Bound("one run", 0.0, assumes)
+    order = np.argsort(scores, kind="stable")
+    right = int(included[order[-each:]].sum() + (~included[order[:each]]).sum())
+    return Bound("one run", one_run_epsilon(number, 2 * each, right, delta, level), assumes)
+
+
+def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, level: float) -> float:
+    """The largest epsilon that so many right guesses refute at ``level``.
+
+    >>> one_run_epsilon(1000, 100, 50, 1e-5, 0.05), round(one_run_epsilon(1000, 100, 100, 0.0, 0.05), 2)
+    (0.0, 3.49)
+    """
+    low, high = 0.0, 40.0
+    if one_run_p_value(canaries, guesses, right, low, delta) >= level:
+        return 0.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        refuted = one_run_p_value(canaries, guesses, right, middle, delta) < level
+        low, high = (middle, high) if refuted else (low, middle)
+    return low
+
+
+def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """P(at least so many right guesses) at most, under (epsilon, delta)-DP.
+
+    Under pure DP the number of right guesses is dominated by Binomial(guesses, e^epsilon / (1 + e^epsilon)). With delta
+    it may move up by i with probability 2 m delta / i; the worst i counts.
+    """
+    from scipy.stats import binom
+
+    accuracy = 1 / (1 + math.exp(-epsilon))
+    tail = float(binom.sf(right - 1, guesses, accuracy))
+    if delta == 0:
+        return tail
+    just_below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, accuracy))
+    worst = float(np.max(just_below / np.arange(1, right + 1), initial=0.0))
+    return min(1.0, tail + 2 * canaries * delta * worst)
+
+
+def shift_over_noise(claim: Claim, mu: float, claimed_mu: float, numbers: int, level: float) -> Bound:
+    """From a canary's shift, exact without noise, over the deviation of the noise, by chi-square.
+
+    Args:
+        claim: What is claimed.
+        mu: Shift over noise of a round, as measured.
+        claimed_mu: The same by the event, for somebody who is in the sample.
+        numbers: How many numbers the noise was measured on.
+        level: Of the bound.
+    """
+    from scipy.stats import chi2
+
+    assumes = "the noise is Gaussian and independent over coordinates and rounds (both are tested below)"
+    if numbers < 2 or mu == 0:
+        return Bound("shift over noise", 0.0, assumes)
+    if math.isinf(mu):
+        return Bound("shift over noise", math.inf, assumes)
+    # numbers * measured^2 / true^2 is chi-square: the true deviation is at most this with probability 1 - level.
+    most = claimed_mu / mu * math.sqrt(numbers / chi2.ppf(level, numbers))
+    return Bound("shift over noise", claim.epsilon(min(max(most, 1e-3), 1e3)), assumes)

@@ -1,0 +1,83 @@
+"""``uldp audit``: try to refute the epsilon that an experiment claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from uldp.cli import options as opt
+from uldp.cli.output import naming, print_json, print_table, reporting, say
+from uldp.cli.source import experiment_from, shortcuts
+
+_OPTIONS = {
+    "canaries": "--canaries",
+    "adversary": "--adversary",
+    "budget": "--budget",
+    "audit_seed": "--audit-seed",
+    "directory": "--run",
+}
+
+
+@reporting
+def audit(
+    file: opt.File = None,
+    dataset: opt.Dataset = None,
+    method: opt.Method = None,
+    data_dir: opt.DataDir = None,
+    epsilon: opt.Epsilon = None,
+    delta: opt.Delta = None,
+    rounds: opt.Rounds = None,
+    overrides: opt.Set = [],  # noqa: B006
+    canaries: Annotated[int | None, typer.Option(help="Canary users over all runs (default: by aggregation).")] = None,
+    adversary: Annotated[str | None, typer.Option(help="Audit this adversary of the statement only.")] = None,
+    audit_seed: Annotated[int, typer.Option(help="Seed of coins, synthetic people and the audit's noise.")] = 0,
+    records: Annotated[
+        Path | None,
+        typer.Option(help="Audit the real records instead: a run, charged to the ledger of this new run directory."),
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="With --records: epsilon of this run and those beside it (default: --epsilon).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Draw the trade-off curves to this file (png, pdf, svg).")] = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Try to refute the claimed epsilon with canary users in real sessions. Uses nobody's records by default.
+
+    Exit code 1 if the claim is refuted, 0 if not.
+    """
+    from uldp.audits.audit import size_of
+    from uldp.data.store import expanded
+    from uldp.library.arguments import Request
+    from uldp.library.auditing import audited, public_shape, real_records
+    from uldp.limits import MAX_SEED, check_whole
+    from uldp.reports.figures import check_picture
+
+    if out is not None:
+        check_picture(out)
+    with naming(_OPTIONS):
+        check_whole(audit_seed, 0, MAX_SEED, "audit_seed")
+        chosen = shortcuts(overrides, epsilon, delta, rounds, None)
+        request = Request(experiment_from(file, dataset, method, chosen, "", data_dir), None, None)
+        prepared = public_shape(request) if records is None else request.prepare()
+        size = size_of(prepared, canaries, real=records is not None)
+        say(f"audit of {prepared.experiment.method_name} on {prepared.federation.name}: {size}")
+        if records is None:
+            made = audited(prepared, size, adversary, audit_seed, None)
+        else:
+            with real_records(prepared, expanded(records, "--records"), budget) as real:
+                made = audited(prepared, size, adversary, audit_seed, None, real)
+    if out is not None:
+        made.figure(out)
+    if as_json:
+        print_json(made.to_json())
+    else:
+        typer.echo(made.headline())
+        print_table(("adversary", "claimed epsilon", "refuted at 95 %", "verdict"), made.rows())
+        print_table(("statistic, first adversary", "refutes", "assumes"), made.bound_rows())
+        if made.checks:
+            print_table(("direct check", "found", ""), made.check_rows())
+        for note in made.notes:
+            typer.echo(note)
+    raise typer.Exit(1 if made.refuted else 0)
