@@ -108,6 +108,10 @@ $(PFL)/.installed: constraints-pfl.txt
 fuzz: $(STAMP) ## Send a million mutated messages to server and silos, in every phase
 	$(BIN)/python -m tests.fuzz.fuzzer --messages 1000000 --seed 0
 
+.PHONY: audit-seeds
+audit-seeds: $(STAMP) ## Audit what is right with a hundred seeds; none may refute it
+	$(BIN)/python -m tests.audits.seeds --seeds 100
+
 .PHONY: nasty
 nasty: $(FLOWER) ## Put hundreds of nasty inputs to every command; each must be refused in one sentence
 	$(BIN)/python tests/cli/nasty.py

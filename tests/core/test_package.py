@@ -16,6 +16,7 @@ import uldp
 
 PUBLIC = [
     "Adversary",
+    "Audit",
     "BudgetExhausted",
     "Comparison",
     "ConfigError",
@@ -50,6 +51,7 @@ PUBLIC = [
     "UldpRegressor",
     "UserSum",
     "__version__",
+    "audit",
     "compare",
     "epsilon",
     "load",

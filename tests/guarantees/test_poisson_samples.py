@@ -12,11 +12,8 @@ used twice.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
-from scipy import stats
 from tests.guarantees.adversary import (
     GAUSSIAN,
     PAILLIER,
@@ -27,6 +24,7 @@ from tests.guarantees.adversary import (
     with_settings,
 )
 
+from uldp.audits.checks import poisson_p_values
 from uldp.crypto.transfer import Chooser
 from uldp.privacy.events import flattened, parameters
 
@@ -52,24 +50,7 @@ def split(users=USERS):
 
 def faults(taken, rate) -> set[str]:
     """What is wrong with (samples, units) coins that should be independent, each true with probability ``rate``."""
-    samples, units = taken.shape
-    found = set()
-    if stats.binomtest(int(taken.sum()), taken.size, rate).pvalue < 1e-5:
-        found.add("rate")
-    # Of independent coins, sum_t (size_t - n q)^2 / (n q (1 - q)) is nearly chi-square with one degree per sample. It
-    # adds up the correlations of all pairs: a fixed size is one of -1 / (n - 1) each.
-    spread = ((taken.sum(axis=1) - units * rate) ** 2).sum() / (units * rate * (1 - rate))
-    if not stats.chi2.ppf(5e-6, samples) < spread < stats.chi2.isf(5e-6, samples):
-        found.add("variance of the size")
-    centred = (taken - rate) / math.sqrt(rate * (1 - rate))
-    for what, matrix in (("pairs", centred), ("samples", centred.T)):
-        length = len(matrix)
-        agreement = np.triu(matrix.T @ matrix / math.sqrt(length), 1)  # deviations from no correlation
-        pairs = agreement.shape[0] * (agreement.shape[0] - 1) / 2
-        # Hoeffding: P(|sum of n signs| > z sqrt(n)) <= 2 exp(-z^2 / 2), for every pair of fair coins
-        if np.abs(agreement).max() > math.sqrt(2 * math.log(2 * pairs / 1e-5)):
-            found.add(what)
-    return found
+    return {what for what, p_value in poisson_p_values(taken, rate).items() if p_value < 1e-5}
 
 
 def coins(learner, batches):

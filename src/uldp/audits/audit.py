@@ -17,7 +17,7 @@ from uldp.audits.local import weight_bounds
 from uldp.audits.observe import AuditSetup, Charge, Seen, audit_secrets, synthetic_people
 from uldp.audits.result import Audit, Found, Size
 from uldp.audits.rows import multiplier_of, row_checks
-from uldp.audits.views import Scores, Twins, measured, scores
+from uldp.audits.views import Scores, Twins, components, measured, scores
 from uldp.data.federation import Federation
 from uldp.errors import ConfigError, did_you_mean
 from uldp.experiment.build import Prepared
@@ -42,6 +42,7 @@ ENCRYPTED: Final = 100
 MAX_CANARIES: Final = 1_000_000
 TWIN_ROUNDS: Final = 2
 RATES_AT: Final = (0.0, 1.0, -1.0)
+_UNSEEN: Final = "under {} a silo's own noise cannot be taken off outside of it; audit 'masked' too"
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,13 @@ def size_of(prepared: Prepared, canaries: int | None, *, real: bool = False) -> 
     epsilon = prepared.planned_statement().epsilon
     needed, expected = 0, 0.0
     if isinstance(plan.release, GaussianSum):
-        mu, level = _mu_of(epsilon, prepared.experiment.privacy.delta), _strict_level(5) * SHARES["trade-off"]
-        needed = next(n for n in (2**power for power in range(4, 60)) if _expected(2 * mu, n / 2, level) > mu)
-        shown = _expected(mu, number / 2, LEVEL * SHARES["trade-off"])
-        expected = gaussian_epsilon(shown, prepared.experiment.privacy.delta)
-        if number < needed:
+        delta, level = prepared.experiment.privacy.delta, LEVEL * SHARES["trade-off"]
+        mu = _mu_of(epsilon, delta)
+        needed = next(n for n in (2**power for power in range(4, 60)) if _expected(mu, n / 2, level) > 0)
+        expected = gaussian_epsilon(_expected(mu, number / 2, level), delta)
+        if canaries is not None and number < min(needed, CANARIES):
             raise ConfigError(
-                f"{number} are too few for any verdict: at least {needed:,} are needed to tell half of the noise from "
-                "all of it",
+                f"{number} are too few for any verdict: below {min(needed, CANARIES):,} they refute no epsilon at all",
                 location="canaries",
                 value=number,
             )
@@ -159,12 +159,12 @@ def audit_of(
         secrets = audit_secrets(seed, number) if real is None else real.secrets
         about = {} if real is None else {"ledger": real.ledger, "charge": real.charge}
         runs.append(setup.run(fresh, included, secrets, on_round=on_round, **about))  # type: ignore[arg-type]
+        if adversary is not None and components(runs[0], chosen[0][1], plan.release) is None:
+            raise ConfigError(_UNSEEN.format(plan.aggregation.name), location="adversary", value=adversary)
     if isinstance(plan.release, LocalPerturbation):
         return _local_audit(prepared, plan, chosen, runs, size)
-    twins = _twins(replace(setup, people=setup.people if real is None else _nobody(people)), seed, on_round)
+    twins = _twins(replace(setup, people=people if real is None else _nobody(people)), seed)
     found = [_audited(one, runs, twins, plan, len(chosen), prepared) for one in chosen]
-    if adversary is not None and (why := found[0].not_audited):
-        raise ConfigError(why, location="adversary", value=adversary)
     made = _direct(setup, runs, twins, plan, seed)
     made += row_checks(prepared, synthetic_people(prepared.federation, streams), streams)
     return Audit(
@@ -217,19 +217,19 @@ def _chosen(plan: Plan, delta: float, name: str | None) -> list[tuple[Exposure, 
     return [found]
 
 
-def _twins(setup: AuditSetup, seed: int, on_round: Callable[[], None]) -> Twins:
+def _twins(setup: AuditSetup, seed: int) -> Twins:
     """Noiseless runs with everyone and with nobody. DP-SGD takes every record: then the shift is the largest."""
     prepared = setup.prepared
     if isinstance(prepared.plan.release, NoisedModel):
         method = replace(prepared.plan.method, record_rate=1.0)  # type: ignore[call-arg]
         setup = replace(setup, prepared=replace(prepared, plan=replace(prepared.plan, method=method)))
     rounds = None if not prepared.plan.release.user_sampling.everybody else min(TWIN_ROUNDS, prepared.plan.rounds)
-    seen = []
-    for everyone in (True, False):
-        included = np.full(setup.canaries.counts.shape, everyone)
-        plan = setup.plan(noise=False, rounds=rounds)
-        seen.append(setup.run(plan, included, audit_secrets(seed, "twin"), on_round=on_round))
-    return Twins(*seen)
+    noise, plans = setup.quiet_plans(rounds)
+    secrets, shape = audit_secrets(seed, "twin"), setup.canaries.counts.shape
+    everyone, nobody = (
+        setup.run(plan, np.full(shape, here, dtype=np.bool_), secrets) for plan, here in zip(plans, (1, 0), strict=True)
+    )
+    return Twins(everyone, nobody, noise)
 
 
 def _audited(
@@ -248,8 +248,9 @@ def _audited(
     claim = Claim.of(views(release, adversary, [1] * plan.rounds), delta)
     scored, seen = scores(runs, twins, adversary, release), measured(runs, twins, adversary, release)
     if scored is None or seen is None:
-        why = f"under {plan.aggregation.name} a silo's own noise cannot be taken off outside of it; audit 'masked' too"
-        return Found(exposure, not_audited=why)
+        return Found(exposure, not_audited=_UNSEEN.format(plan.aggregation.name))
+    if seen.mu == 0:
+        return Found(exposure, not_audited="no canary moves what they see")
     best = None if isinstance(release, ClippedSilo) else scored.strongest()
     claimed_mu = unsampled_mu({release.view(adversary): 1})
 
@@ -280,7 +281,7 @@ def _direct(setup: AuditSetup, runs: Sequence[Seen], twins: Twins, plan: Plan, s
     made = direct.noise_checks(runs, twins, release)
     made += direct.shift_checks(twins, release, multiplier_of(release), by_user=release.user_weighting is not None)
     if not sampling.everybody:
-        made += direct.sample_checks(twins.took_part(), sampling.rate, sampling.max_participations)
+        made += direct.sample_checks(twins.took_part(setup.canaries.shapes), sampling.rate, sampling.max_participations)
     if isinstance(release, NoisedModel) and release.rate < 1:
         made += _batches(setup, release, seed)
     if not plan.aggregation.server_sees_each_silo and len(plan.silos) > 1:
@@ -290,7 +291,7 @@ def _direct(setup: AuditSetup, runs: Sequence[Seen], twins: Twins, plan: Plan, s
 
 def _batches(setup: AuditSetup, release: NoisedModel, seed: int) -> list[Check]:
     """How often DP-SGD takes a canary's records, from a noiseless run at its own rate."""
-    plan = setup.plan(noise=False)
+    plan = setup.plan(noise_multiplier=0.0)
     everyone = np.ones(setup.canaries.counts.shape, dtype=np.bool_)
     seen = setup.run(plan, everyone, audit_secrets(seed, "batches"))
     unit = release.lr / release.batch_size * release.clip

@@ -28,6 +28,7 @@ from uldp.privacy.events import (
     flattened,
 )
 from uldp.privacy.gaussian import AnalyticGaussian, unsampled_mu
+from uldp.privacy.pld import MixturePld
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -125,8 +126,10 @@ class Claim:
     def events(self, factor: float) -> Composition:
         return {scaled(event, factor): count for event, count in self.composition}
 
-    def epsilon(self, factor: float = 1.0) -> float:
-        return account(self.events(factor), self.delta).value
+    def epsilon(self, factor: float = 1.0, delta: float | None = None) -> float:
+        """What the accountant says at this size of the noise: exact for a Gaussian, by loss distributions otherwise."""
+        accountant = AnalyticGaussian.name if self.gaussian else MixturePld.name
+        return account(self.events(factor), delta or self.delta, accountant).value
 
     @property
     def gaussian(self) -> bool:
@@ -146,7 +149,7 @@ class Claim:
             return np.asarray(norm.cdf(norm.isf(false_in) - unsampled_mu(self.events(factor))))
         curve = np.zeros_like(false_in)
         for delta in DELTAS:
-            epsilon = account(self.events(factor), delta).value
+            epsilon = self.epsilon(factor, delta)
             if epsilon < 700:  # where exp overflows, the lines say nothing
                 lines = (1 - delta - math.exp(epsilon) * false_in, math.exp(-epsilon) * (1 - delta - false_in))
                 curve = np.maximum(curve, np.maximum(*lines))

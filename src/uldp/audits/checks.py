@@ -147,12 +147,13 @@ def _independent(what: str, pairs: Sequence[tuple[Array, Array]]) -> Check:
 
 def shift_checks(twins: Twins, release: Release, multiplier: float, *, by_user: bool) -> list[Check]:
     """How far presence moves a total, exactly; ``multiplier`` is that of the event for a user in the sample."""
-    moved = furthest(twins.shift().totals[None])[0]
+    moved = furthest(twins.shift().totals[None], twins.margin)[0]
     allowed = math.sqrt(claimed_variance(release)) / multiplier
     largest = float(np.abs(moved).max(initial=0.0))
     found = f"at most {largest / allowed:.6f} of what the event allows, over {len(moved):,} canaries"
-    checks = [Check("shift of a canary, without noise", float(largest <= allowed * (1 + _EXACT)), found)]
-    if by_user:
+    right = 0 < largest <= allowed * (1 + _EXACT)  # a canary that does not come through shows nothing
+    checks = [Check("shift of a canary, without noise", float(right), found)]
+    if by_user and not twins.noise:
         same = np.array_equal(twins.everyone.model[:1], twins.nobody.model[:1])
         found = "the model's coordinates are the same with all canaries and with none" if same else "they changed"
         checks.append(Check("updates of other users, with canaries and without", float(same), found))
@@ -207,12 +208,15 @@ def poisson_p_values(taken: npt.NDArray[np.bool_], rate: float) -> dict[str, flo
 
 
 def _agreement_tail(agreement: float, length: int, rate: float) -> float:
-    """P(|sum of n products of centred coins| > z sqrt(n)) at most, by Bernstein's inequality.
+    """P(|sum of n products of centred coins| > z sqrt(n)) at most, by the better one of two inequalities.
 
-    A product has variance 1 and is at most b = max(q, 1 - q) / min(q, 1 - q) in size.
+    A product has variance 1 and lies between -1 and b = max(q, 1 - q) / min(q, 1 - q). Hoeffding's is better for fair
+    coins, Bernstein's for others.
     """
     largest = max(rate, 1 - rate) / min(rate, 1 - rate)
-    return 2 * math.exp(-(agreement**2) / 2 / (1 + largest * agreement / (3 * math.sqrt(length))))
+    hoeffding = 2 * (agreement / (1 + largest)) ** 2
+    bernstein = agreement**2 / 2 / (1 + largest * agreement / (3 * math.sqrt(length)))
+    return 2 * math.exp(-max(hoeffding, bernstein))
 
 
 def batch_checks(taken: npt.NDArray[np.int64], tries: npt.NDArray[np.int64], rate: float) -> list[Check]:

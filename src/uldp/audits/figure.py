@@ -25,11 +25,12 @@ def trade_off_figure(audit: Audit, path: Path) -> Path:
         raise ConfigError("no trade-off curve was measured: there is nothing to draw", location="--out")
     figure, axes = panels((6, 5))
     grid = np.linspace(1e-4, 1 - 1e-4, 400)
-    for found, colour in zip(drawn, cycle(COLOURS), strict=False):
+    for number, (found, colour) in enumerate(zip(drawn, cycle(COLOURS), strict=False)):
         assert found.curve is not None and found.claim is not None
         label = f"{found.exposure.who}: epsilon {found.exposure.epsilon:.3g}"
         axes.plot(grid, found.claim.false_out(grid), color=colour, label=f"{label}, claimed")
-        axes.step(*found.curve, color=colour, alpha=0.6, linestyle=":", where="post", label="measured on canaries")
+        shown = "measured on canaries" if number == len(drawn) - 1 else None
+        axes.step(*found.curve, color=colour, alpha=0.6, linestyle=":", where="post", label=shown)
     axes.plot([0, 1], [1, 0], color="#BBBBBB", linewidth=0.8)
     title = f"{audit.experiment} under {audit.aggregation}: {audit.verdict}"
     axes.set(xlabel='rate of false "in"', ylabel='rate of false "out"', title=title, xlim=(0, 1), ylim=(0, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from uldp.aggregation.base import Accumulator, BoundSecrets, RoundRequest, SiloSide, SiloUpdate
 from uldp.audits.canaries import Canaries, CanaryLearner, CanaryMethod, Mask
 from uldp.data.federation import Federation, IntArray, LabelArray, SiloData, Task
+from uldp.errors import ConfigError
 from uldp.experiment.build import Prepared
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.releases import sealed
@@ -32,6 +34,8 @@ PEOPLE: Final = 20
 """Synthetic people whose updates go beside the canaries'."""
 RECORDS: Final = 2
 """Records of such a person in each of two silos."""
+LEAST_NOISE: Final = 0.0101
+"""Where an aggregation needs noise for its ciphertexts (lattice): little more than it asks for."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +74,28 @@ class AuditSetup:
     people: Federation
     canaries: Canaries
 
-    def plan(self, *, noise: bool = True, rounds: int | None = None) -> Plan:
-        """The plan with canaries; without ``noise``, and with other ``rounds``, everything else being the same."""
+    def plan(self, *, noise_multiplier: float | None = None, rounds: int | None = None) -> Plan:
+        """The plan with canaries; with other noise, and with other ``rounds``, everything else being the same."""
         plan = self.prepared.plan
         facts = self.canaries.facts(plan.facts)
         method = plan.method if rounds is None else replace(plan.method, rounds=rounds)
-        method = method if noise else replace(method, noise_multiplier=0.0)
+        method = method if noise_multiplier is None else replace(method, noise_multiplier=noise_multiplier)
         layers = self.prepared.learner.layer_sizes
         watched = CanaryMethod.around(method, layers, plan.facts, self.canaries.dummies)
         release = sealed(watched.release(facts))
         release.check()
-        digest = hashlib.sha256(f"audit {plan.digest} {facts!r} {noise} {method.rounds}".encode()).hexdigest()
+        digest = hashlib.sha256(
+            f"audit {plan.digest} {facts!r} {noise_multiplier} {method.rounds}".encode()
+        ).hexdigest()
         return replace(plan, digest=digest, release=release, rounds=method.rounds, method=watched, measures=())
+
+    def quiet_plans(self, rounds: int | None) -> tuple[float, list[Plan]]:
+        """Two plans without noise, or with the least that the aggregation allows; and its deviation in the total."""
+        try:
+            return 0.0, [self.plan(noise_multiplier=0.0, rounds=rounds) for _ in range(2)]
+        except ConfigError:
+            plans = [self.plan(noise_multiplier=LEAST_NOISE, rounds=rounds) for _ in range(2)]
+            return math.sqrt(plans[0].release.noise_variance(plans[0].facts.silos)), plans
 
     def run(
         self,

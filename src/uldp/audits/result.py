@@ -25,7 +25,7 @@ class Size:
     Args:
         per_run: Canaries of a run.
         runs: How many runs.
-        needed: With fewer canaries no verdict is possible; 0 where the number does not matter.
+        needed: With fewer canaries their scores refute no epsilon; 0 where their number does not matter.
         expected: The epsilon that the trade-off bound is expected to reach if the claim is tight; 0 where it is none.
         epsilon: What is claimed, against anyone who sees the released models.
     """
@@ -41,9 +41,8 @@ class Size:
         if not self.needed:
             return text
         return (
-            f"{text}; {self.needed:,} canaries are needed for a verdict. If the claimed epsilon "
-            f"{show_epsilon(self.epsilon)} is exact, expect to refute up to about {show_epsilon(self.expected)} by "
-            "trade-off"
+            f"{text}; fewer than {self.needed:,} refute no epsilon. If the claimed epsilon "
+            f"{show_epsilon(self.epsilon)} is exact, expect to refute about {show_epsilon(self.expected)} by trade-off"
         )
 
 

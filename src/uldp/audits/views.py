@@ -11,6 +11,7 @@ import numpy as np
 
 from uldp.audits.canaries import SILENT, Mask
 from uldp.audits.observe import Array, Seen
+from uldp.data.federation import IntArray
 from uldp.privacy.releases import Adversary, NoisedModel, Release
 
 STRONGEST: Final = 0.9
@@ -19,10 +20,19 @@ STRONGEST: Final = 0.9
 
 @dataclass(frozen=True)
 class Twins:
-    """Noiseless runs with all canaries and with none: what presence changes, exactly."""
+    """Noiseless runs with all canaries and with none: what presence changes, exactly.
+
+    Where an aggregation cannot go without noise, ``noise`` is its deviation in a total, and shifts are known up to it.
+    """
 
     everyone: Seen
     nobody: Seen
+    noise: float = 0.0
+
+    @property
+    def margin(self) -> float:
+        """More than the noise of these runs moves any of their numbers, but for a probability of 1e-8."""
+        return 8 * self.noise  # of a difference of two runs: 5.7 deviations
 
     def shift(self) -> Seen:
         """Everyone less nobody."""
@@ -31,9 +41,11 @@ class Twins:
             sums = self.everyone.silo_sums - self.nobody.silo_sums
         return replace(self.everyone, totals=self.everyone.totals - self.nobody.totals, silo_sums=sums)
 
-    def took_part(self) -> Mask:
-        """(rounds, canaries): whom the total followed."""
+    def took_part(self, shapes: IntArray) -> Mask:
+        """(rounds, canaries): whom the total followed. With noise, only of those who move it furthest."""
         moved = np.abs(self.shift().totals[:, :-SILENT])
+        if self.noise:
+            return np.asarray(moved[:, shapes == 0] > moved.max() / 2)
         return np.asarray(moved > moved.max() / 1e3)
 
 
@@ -79,10 +91,11 @@ def noise_variance(parts: Sequence[Array]) -> Array:
     return np.asarray(np.mean([np.square(part[:, :, -SILENT:]).mean(axis=(1, 2)) for part in parts], axis=0))
 
 
-def furthest(moved: Array) -> Array:
-    """(parts, canaries): the furthest that a canary moves each part in a round."""
+def furthest(moved: Array, margin: float = 0.0) -> Array:
+    """(parts, canaries): the furthest that a canary moves each part in a round, less the margin."""
     where = np.abs(moved[:, :, :-SILENT]).argmax(axis=1)
-    return np.asarray(np.take_along_axis(moved[:, :, :-SILENT], where[:, None], axis=1)[:, 0])
+    shift = np.take_along_axis(moved[:, :, :-SILENT], where[:, None], axis=1)[:, 0]
+    return np.asarray(np.sign(shift) * np.maximum(np.abs(shift) - margin, 0))
 
 
 def scores(runs: Sequence[Seen], twins: Twins, adversary: Adversary, release: Release) -> Scores | None:
@@ -95,7 +108,7 @@ def scores(runs: Sequence[Seen], twins: Twins, adversary: Adversary, release: Re
     moved, base = (components(seen, adversary, release) for seen in (twins.shift(), twins.nobody))
     if moved is None or base is None or len(parts) < len(runs):
         return None
-    shift, rate = furthest(moved), release.user_sampling.rate
+    shift, rate = furthest(moved, twins.margin), release.user_sampling.rate
     if isinstance(release, NoisedModel):
         shift = shift * release.rate  # what its steps take of it on average
     variance = np.maximum(noise_variance(parts), 1e-300 + 1e-12 * np.abs(shift).max() ** 2)
@@ -123,7 +136,8 @@ def noise_of(seen: Seen, twins: Twins, adversary: Adversary, release: Release) -
     if part is None or moved is None or base is None:
         return None
     quiet = np.ones(part.shape[2], dtype=np.bool_)
-    quiet[:-SILENT] = ~seen.included.any(axis=0) | (moved[:, :, :-SILENT] == 0).all(axis=(0, 1))
+    quiet[:-SILENT] = ~seen.included.any(axis=0) | (np.abs(moved[:, :, :-SILENT]) <= twins.margin).all(axis=(0, 1))
+    base = base if not twins.noise else np.zeros_like(base)
     return np.asarray((part - base[:, :1])[:, :, quiet])
 
 
@@ -143,6 +157,6 @@ def measured(runs: Sequence[Seen], twins: Twins, adversary: Adversary, release: 
         return None
     variance = np.mean([np.square(one).mean(axis=(1, 2)) for one in noise], axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        each = furthest(moved) ** 2 / variance[:, None]
+        each = furthest(moved, twins.margin) ** 2 / variance[:, None]
     mu = math.sqrt(float(np.nan_to_num(each, nan=0.0, posinf=math.inf).sum(axis=0).max(initial=0.0)))
     return Measured(mu, sum(one.shape[1] * one.shape[2] for one in noise))

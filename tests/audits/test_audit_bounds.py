@@ -1,0 +1,117 @@
+"""Lower bounds on epsilon: they hold as often as they say, reach what they should, and refute what is wrong."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from uldp.audits.bounds import (
+    Claim,
+    Errors,
+    one_run,
+    one_run_epsilon,
+    one_run_p_value,
+    pure_rates,
+    shift_over_noise,
+    trade_off,
+    upper_rate,
+)
+from uldp.privacy.events import Gaussian, PoissonSampled
+from uldp.privacy.gaussian import gaussian_delta, gaussian_epsilon
+
+DELTA = 1e-5
+
+
+def gaussian_scores(mu, number, seed):
+    """What canaries show in a Gaussian of this mu, with the middle between in and out at 0."""
+    generator = np.random.default_rng(seed)
+    included = generator.random(number) < 0.5
+    return generator.normal(np.where(included, mu / 2, -mu / 2)), included
+
+
+def test_clopper_pearson_covers():
+    """P(bound < p) <= level, exactly: summed over all outcomes of a binomial."""
+    for tries, p, level in ((20, 0.3, 0.05), (200, 0.01, 0.01), (50, 0.5, 0.2)):
+        missed = sum(stats.binom.pmf(k, tries, p) for k in range(tries + 1) if upper_rate(k, tries, level) < p)
+        assert missed <= level
+    assert upper_rate(3, 3, 0.05) == 1.0
+
+
+def test_the_gaussian_bound_holds_as_often_as_it_says_and_reaches_most_of_it():
+    mu, claim = 1.0, Claim.of({Gaussian(2.0): 4}, DELTA)  # sqrt(4) / 2
+    true = gaussian_epsilon(mu, DELTA)
+    assert claim.epsilon() == pytest.approx(true)
+    found = [trade_off(claim, Errors.of(*gaussian_scores(mu, 2000, seed)), level=0.1).epsilon for seed in range(300)]
+    above = sum(epsilon > true for epsilon in found)
+    assert above <= stats.binom.isf(1e-6, 300, 0.1)
+    assert np.median(found) > 0.75 * true
+    half = [trade_off(claim, Errors.of(*gaussian_scores(2 * mu, 2000, seed)), level=1e-5).epsilon for seed in range(20)]
+    assert min(half) > true  # half of the noise is refuted
+
+
+def test_the_bound_of_a_sampled_release_goes_by_the_accountants_curve():
+    claim = Claim.of({PoissonSampled(0.5, Gaussian(1.0)): 1}, DELTA)
+    false_in = np.linspace(0.01, 0.99, 50)
+    # The true curve of the mixture against the Gaussian, by the threshold test that is optimal here.
+    at = stats.norm.isf(false_in)
+    true = 0.5 * stats.norm.cdf(at) + 0.5 * stats.norm.cdf(at - 1)
+    curve = claim.false_out(false_in)
+    assert (curve <= true + 1e-6).all()
+    assert (true - curve).max() < 0.05  # a handful of lines, and both directions have to fit below them
+    generator = np.random.default_rng(0)
+    included = generator.random(20_000) < 0.5
+    sampled = included & (generator.random(20_000) < 0.5)
+    values = generator.normal(sampled) - 0.5
+    bound = trade_off(claim, Errors.of(values, included), 0.05).epsilon
+    assert 0.5 * claim.epsilon() < bound < claim.epsilon()
+    loud = generator.normal(4.0 * sampled) - 2.0
+    assert trade_off(claim, Errors.of(loud, included), 1e-6).epsilon > claim.epsilon()
+
+
+def test_one_run_is_the_binomial_tail_without_delta_and_no_smaller_with_it():
+    for epsilon in (0.0, 1.0, 3.0):
+        tail = stats.binom.sf(79, 100, 1 / (1 + math.exp(-epsilon)))
+        assert one_run_p_value(1000, 100, 80, epsilon, 0.0) == pytest.approx(tail)
+        assert one_run_p_value(1000, 100, 80, epsilon, 1e-5) >= tail
+    # 100 of 100 right at 5 %: accuracy 0.05^(1/100), epsilon its log odds
+    accuracy = 0.05 ** (1 / 100)
+    assert one_run_epsilon(1000, 100, 100, 0.0, 0.05) == pytest.approx(math.log(accuracy / (1 - accuracy)))
+
+
+def test_one_run_and_error_rates_hold_as_often_as_they_say():
+    """Randomised response at epsilon 1 is the tightest that pure DP allows."""
+    accuracy = math.e / (1 + math.e)
+    above = {"one run": 0, "error rates, Clopper-Pearson": 0}
+    largest = dict.fromkeys(above, 0.0)
+    for seed in range(300):
+        generator = np.random.default_rng(seed)
+        included = generator.random(400) < 0.5
+        values = np.where(generator.random(400) < accuracy, 1.0, -1.0) * np.where(included, 1, -1)
+        values += generator.normal(0, 1e-9, 400)
+        for bound in (one_run(values, included, 0.0, 0.1), pure_rates(values, included, 0.0, 0.1, (0.0,))):
+            above[bound.name] += bound.epsilon > 1
+            largest[bound.name] = max(largest[bound.name], bound.epsilon)
+    assert max(above.values()) <= stats.binom.isf(1e-6, 300, 0.1)
+    assert min(largest.values()) > 0.7
+
+
+def test_shift_over_noise_holds_as_often_as_it_says():
+    claim, above = Claim.of({Gaussian(2.0): 4}, DELTA), 0
+    for seed in range(300):
+        noise = np.random.default_rng(seed).normal(0, 2.0, 1000)
+        above += (
+            shift_over_noise(claim, 1 / math.sqrt(np.square(noise).mean()), 0.5, 1000, 0.1).epsilon > claim.epsilon()
+        )
+    assert above <= stats.binom.isf(1e-6, 300, 0.1)
+    assert above > 5  # tight
+
+
+def test_gaussian_curves_agree_with_delta():
+    """The trade-off curve and delta(epsilon) are two ways to say one thing: 1 - false out - e^eps false in <= delta."""
+    claim, false_in = Claim.of({Gaussian(1.0): 1}, DELTA), np.geomspace(1e-6, 0.999, 4000)
+    for epsilon in (0.5, 1.0, 2.0):
+        gained = (1 - claim.false_out(false_in) - math.exp(epsilon) * false_in).max()
+        assert gained == pytest.approx(gaussian_delta(epsilon, 1.0), abs=1e-4)
