@@ -24,12 +24,13 @@ SETTINGS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--canaries", type=int, help="of each audit")
     parser.add_argument("--setting", choices=SETTINGS, action="append")
     arguments = parser.parse_args()
     for name in arguments.setting or SETTINGS:
         what = {"method": name.partition(",")[0], **SETTINGS[name]}
         prepared = public_shape(Request.of("synthetic", what))
-        size = size_of(prepared, None)
+        size = size_of(prepared, arguments.canaries)
         verdicts: Counter[str] = Counter()
         reached, began = [], time.process_time()
         for seed in range(arguments.seeds):
@@ -40,7 +41,11 @@ def main() -> None:
         seconds = (time.process_time() - began) / arguments.seeds
         by_canaries = f"; trade-off at least {min(reached):.3g} of {size.epsilon:.3g}" if reached else ""
         counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
-        print(f"{name}: {arguments.seeds} seeds, {counts}{by_canaries}; {seconds:.1f} s of processor each", flush=True)
+        number = size.runs * size.per_run
+        print(
+            f"{name}: {arguments.seeds} seeds, {number:,} canaries: {counts}{by_canaries}; {seconds:.1f} s each",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ def utility_figure(rows: Sequence[Mapping[str, Any]], lines: Sequence[str], path
     sets = list(dict.fromkeys(str(row["dataset"]) for row in rows))
     columns = min(4, len(sets))
     height = math.ceil(len(sets) / columns)
-    figure, grid = _panels((3.1 * columns, 2.5 * height + 0.5), height, columns, squeeze=False, sharey=True)
+    figure, grid = panels((3.1 * columns, 2.5 * height + 0.5), height, columns, squeeze=False, sharey=True)
     for axes, name in zip(grid.flat, sets, strict=False):
         own = [row for row in rows if row["dataset"] == name]
         epsilons = [row["epsilon"] for row in own]
