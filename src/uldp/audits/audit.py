@@ -20,7 +20,7 @@ from uldp.audits.rows import multiplier_of, row_checks
 from uldp.audits.views import Scores, Twins, components, measured, scores
 from uldp.data.federation import Federation
 from uldp.errors import ConfigError, did_you_mean
-from uldp.experiment.build import Prepared
+from uldp.experiment.build import PreparedExperiment
 from uldp.limits import check_whole
 from uldp.privacy.gaussian import gaussian_epsilon, unsampled_mu
 from uldp.privacy.ledger import Entry, Ledger
@@ -62,7 +62,7 @@ class RealRecords:
     charge: Charge
 
 
-def size_of(prepared: Prepared, canaries: int | None, *, real: bool = False) -> Size:
+def size_of(prepared: PreparedExperiment, canaries: int | None, *, real: bool = False) -> Size:
     """How many canaries and runs, and whether they are enough for a verdict.
 
     Raises:
@@ -90,7 +90,7 @@ def size_of(prepared: Prepared, canaries: int | None, *, real: bool = False) -> 
     return Size(per_run, math.ceil(number / per_run), needed, expected, epsilon)
 
 
-def _check_claim(prepared: Prepared) -> None:
+def _check_claim(prepared: PreparedExperiment) -> None:
     statement, release = prepared.planned_statement(), prepared.plan.release
     if release.privacy_unit is None:
         reason = f"{prepared.experiment.method_name} claims no privacy: there is nothing to refute"
@@ -125,7 +125,7 @@ def _strict_level(adversaries: int) -> float:
 
 
 def audit_of(
-    prepared: Prepared,
+    prepared: PreparedExperiment,
     size: Size,
     *,
     adversary: str | None = None,
@@ -238,7 +238,7 @@ def _audited(
     twins: Twins,
     plan: Plan,
     adversaries: int,
-    prepared: Prepared,
+    prepared: PreparedExperiment,
 ) -> Found:
     """All bounds for one adversary."""
     exposure, adversary = row
@@ -302,7 +302,11 @@ def _batches(setup: AuditSetup, release: NoisedModel, seed: int) -> list[Check]:
 
 
 def _local_audit(
-    prepared: Prepared, plan: Plan, chosen: Sequence[tuple[Exposure, Adversary]], runs: Sequence[Seen], size: Size
+    prepared: PreparedExperiment,
+    plan: Plan,
+    chosen: Sequence[tuple[Exposure, Adversary]],
+    runs: Sequence[Seen],
+    size: Size,
 ) -> Audit:
     """Clients perturb every weight: what is audited is the epsilon of one weight, on which all else rests."""
     release = plan.release

@@ -124,7 +124,7 @@ class CanaryLearner:
         return self._canaries.dimension + self._canaries.dummies
 
     @property
-    def measures(self) -> tuple[tuple[str, float], ...]:
+    def mean_metrics(self) -> tuple[tuple[str, float], ...]:
         return ()
 
     def _split(self, x: Vector, data: SiloData) -> tuple[Vector, SiloData, IntArray]:
@@ -193,7 +193,7 @@ class CanaryLearner:
     def evaluate(self, x: Vector, records: Records) -> Mapping[str, float]:
         return {}
 
-    def measured(self, x: Vector, records: Records) -> Vector:
+    def record_metrics(self, x: Vector, records: Records) -> Vector:
         return np.zeros((len(records), 0))
 
     def predict(self, x: Vector, features: FloatArray) -> npt.NDArray[np.float64]:

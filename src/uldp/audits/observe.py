@@ -15,9 +15,9 @@ from uldp.aggregation.base import Accumulator, BoundSecrets, RoundRequest, SiloS
 from uldp.audits.canaries import Canaries, CanaryLearner, CanaryMethod, Mask
 from uldp.data.federation import Federation, IntArray, LabelArray, SiloData, Task
 from uldp.errors import ConfigError
-from uldp.experiment.build import Prepared
+from uldp.experiment.build import PreparedExperiment
 from uldp.privacy.ledger import Entry, Ledger
-from uldp.privacy.releases import sealed
+from uldp.privacy.releases import rebuild_release
 from uldp.protocol import messages as m
 from uldp.rng import Secrets, Streams
 from uldp.sessions.plan import Plan
@@ -70,7 +70,7 @@ class AuditSetup:
         canaries: The canaries.
     """
 
-    prepared: Prepared
+    prepared: PreparedExperiment
     people: Federation
     canaries: Canaries
 
@@ -82,12 +82,12 @@ class AuditSetup:
         method = method if noise_multiplier is None else replace(method, noise_multiplier=noise_multiplier)
         layers = self.prepared.learner.layer_sizes
         watched = CanaryMethod.around(method, layers, plan.facts, self.canaries.dummies)
-        release = sealed(watched.release(facts))
+        release = rebuild_release(watched.release(facts))
         release.check()
         digest = hashlib.sha256(
             f"audit {plan.digest} {facts!r} {noise_multiplier} {method.rounds}".encode()
         ).hexdigest()
-        return replace(plan, digest=digest, release=release, rounds=method.rounds, method=watched, measures=())
+        return replace(plan, digest=digest, release=release, rounds=method.rounds, method=watched, mean_metrics=())
 
     def quiet_plans(self, rounds: int | None) -> tuple[float, list[Plan]]:
         """Two plans without noise, or with the least that the aggregation allows; and its deviation in the total."""
@@ -129,7 +129,7 @@ class AuditSetup:
             if in_round := server.stage is Stage.ROUND:
                 watch.sent.append([replies[name] for name in plan.silos])
             if shuffler is not None and in_round:
-                replies = shuffler.mixed(server.round + 1, replies, plan.message_limit)
+                replies = shuffler.shuffle(server.round + 1, replies, plan.message_limit)
             for name, reply in replies.items():
                 server.receive(name, reply)
             server.collect()

@@ -14,7 +14,7 @@ import numpy as np
 from uldp.audits.checks import Check
 from uldp.data.federation import Federation, IntArray, SiloData
 from uldp.errors import foreign_exceptions
-from uldp.experiment.build import Prepared
+from uldp.experiment.build import PreparedExperiment
 from uldp.privacy.gaussian import unsampled_mu
 from uldp.privacy.releases import NoisedModel, Release
 from uldp.privacy.releases.sums import IntegerSum
@@ -27,7 +27,7 @@ EXTREMES: Final = (1e6, -1e6, 1e30, np.inf, np.nan)
 """Values of the features of adversarial users."""
 
 
-def row_checks(prepared: Prepared, people: Federation, streams: Streams) -> list[Check]:
+def row_checks(prepared: PreparedExperiment, people: Federation, streams: Streams) -> list[Check]:
     """Sensitivity over random and adversarial users, and dependence of updates on other users."""
     release = prepared.plan.release
     if isinstance(release, NoisedModel):
@@ -84,7 +84,7 @@ class _Part:
         return self._sum.total
 
 
-def _parts(prepared: Prepared, federation: Federation) -> list[_Part]:
+def _parts(prepared: PreparedExperiment, federation: Federation) -> list[_Part]:
     """What every silo would add up in the first round, without noise, sample or masks."""
     plan, release = prepared.plan, prepared.plan.release
     streams = prepared.streams

@@ -14,7 +14,7 @@ import numpy as np
 from uldp.audits.audit import RealRecords, audit_of, size_of
 from uldp.audits.result import Audit, Size
 from uldp.errors import BudgetExhausted, ConfigError
-from uldp.experiment.build import Prepared, prepared_for
+from uldp.experiment.build import PreparedExperiment, prepare_party
 from uldp.experiment.loading import server_federation, without_records
 from uldp.library.arguments import Request, Settings
 from uldp.library.progress import steps_bar
@@ -84,16 +84,16 @@ def audit(
         return audited(prepared, size, adversary, audit_seed, progress, real)
 
 
-def public_shape(request: Request) -> Prepared:
+def public_shape(request: Request) -> PreparedExperiment:
     """The experiment without anybody's records: silos, users, features and task are public."""
     given = request.federation
     federation = server_federation(request.experiment) if given is None else without_records(given)
     totals = np.ones(federation.users, dtype=np.int64)  # methods that read counts see none
-    return prepared_for(request.experiment, federation, totals, request.module)
+    return prepare_party(request.experiment, federation, totals, request.module)
 
 
 def audited(
-    prepared: Prepared,
+    prepared: PreparedExperiment,
     size: Size,
     adversary: str | None,
     seed: int,
@@ -109,7 +109,7 @@ def audited(
 
 
 @contextmanager
-def real_records(prepared: Prepared, path: Path, budget: float | None) -> Iterator[RealRecords]:
+def real_records(prepared: PreparedExperiment, path: Path, budget: float | None) -> Iterator[RealRecords]:
     """Real records, and a new run directory in which every release is written down before it is used.
 
     Raises:
@@ -157,7 +157,7 @@ def _kept_once_charged(directory: RunDirectory) -> Iterator[None]:
         raise
 
 
-def _planned(prepared: Prepared) -> tuple[Entry, ...]:
+def _planned(prepared: PreparedExperiment) -> tuple[Entry, ...]:
     event = prepared.plan.release.event(prepared.plan.facts.silos)
     return tuple(Entry(round_, event, f"planned {round_}") for round_ in range(1, prepared.plan.rounds + 1))
 
