@@ -117,7 +117,7 @@ def diagram(routes: Iterable[Route]) -> str:
 def sequence(route: Route) -> str:
     """One route as a Mermaid sequence diagram, with a round at its end."""
     lines = ["sequenceDiagram", "    participant A as server", "    participant S as every silo"]
-    for exchange in turns(route).values():
+    for exchange in dict.fromkeys(turns(route).values()):  # each once, though some are in the table in two phases
         inside = "    " if exchange in route.round else ""
         if exchange == route.round[0]:
             lines.append("    loop every round")
