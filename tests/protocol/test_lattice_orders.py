@@ -1,6 +1,7 @@
 """A server that asks in another order than the protocol's: it may be refused, but it opens no table twice.
 
-Each attack wins against silos that prepare a round as often as they are asked, and fails against ours.
+Each attack wins against silos that prepare a round as often as they are asked, and fails against ours. The last one
+needs a key that no silo can tell from a right one; it is documented, and wins.
 """
 
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from tests.core.test_sessions import DIGEST, build
 from tests.guarantees.adversary import OwnCoordinates, federation_of
 from tests.protocol.test_lattice_attacks import COUNTS, TOTALS, centred, totals_of
+from tests.protocol.test_lattice_circuit_privacy import Attacked, size
 from tests.support import decode, make_sessions, step_until
 
 from uldp.aggregation.lattice_messages import AnswerRequest, SlotEntries, SlotRequest, TransferRequest
@@ -126,3 +128,18 @@ def test_a_refused_preparation_changes_nothing_and_the_next_round_is_prepared():
         curious.ask("silo-0", TransferRequest(1))
     assert curious.silos["silo-0"].save() == before
     curious.ask("silo-0", TransferRequest(2))  # whoever was left out of a round's updates
+
+
+def test_a_key_with_a_large_error_would_strip_the_encryptions_of_zero_as_documented():
+    """b = -a s + e + 2^85 looks like any other key. The decrypted total then has 2^85 v in it, above rows and noise."""
+    attacked = Attacked(ring.N)
+    attacked.silo._public = ring.add(attacked.silo._public, ring.number(2**85))
+    body = attacked.body(attacked.other, 0)
+    v = np.array([round(value / 2**85) for value in attacked.phase(body).to_integers()])
+    assert set(v.tolist()) == {-1, 0, 1}
+    stripped = ring.subtract(body.c1[0], ring.multiply(ring.to_evaluations(ring.from_integers(v)), attacked.a))
+    # What is left of the right guess is f1, of another one everything.
+    right, wrong = (
+        size(ring.subtract(stripped, attacked.data_part(rows)[0])) for rows in (attacked.other, attacked.known)
+    )
+    assert right < 6 < 90 < wrong
