@@ -219,8 +219,39 @@ def test_sizes_of_keys_that_make_no_sense_are_refused(bits):
         lookup_aggregation("paillier")(key_bits=bits)
 
 
-def test_the_default_is_masked():
-    from uldp.experiment.config import AggregationConfig
+CHOICES = {
+    "lattice: weights depend on record counts": {"method": {"name": "uldp-avg-w"}},
+    "lattice: sampling in private": {"method": {"name": "uldp-avg", "sample_rate": 0.5, "sampling": "private"}},
+    "masked: there are no record counts": {"method": {"name": "uldp-avg"}},
+    "masked: there are no": {"method": {"name": "uldp-naive"}},
+    "masked: lattice takes two silos": {"method": {"name": "uldp-avg-w"}, "data": {"silos": 1}},
+    "masked: lattice would send 147 MB": {
+        "method": {"name": "uldp-avg-w", "sample_rate": 0.5},
+        "data": {"users": 3000},
+    },
+    "masked: lattice does not fit: privacy.noise_multiplier: at least 0.01": {
+        "method": {"name": "uldp-avg-w"},
+        "privacy": {"noise_multiplier": 0.005},
+    },
+}
 
-    assert AggregationConfig().name == "masked"
-    assert make_aggregation("paillier").rounding == 1
+
+@pytest.mark.parametrize("expected", CHOICES)
+def test_auto_takes_lattice_where_counts_are_to_be_hidden_and_it_fits(expected):
+    from uldp.experiment.build import prepare
+    from uldp.experiment.config import Experiment
+
+    changed = CHOICES[expected]
+    tree = {
+        "data": {"dataset": "synthetic", "users": 20, "silos": 3, "options": {"records": 200}},
+        "model": {"name": "logistic"},
+        "method": {"rounds": 2},
+        "privacy": {"noise_multiplier": 5.0},
+    }
+    tree = {key: {**value, **changed.get(key, {})} for key, value in tree.items()}
+    ready = prepare(Experiment.from_tree(tree))
+    plan = ready.plan
+    assert f"{plan.aggregation.name}: {plan.aggregation_reason}".startswith(expected)
+    if plan.aggregation.name == "lattice" and plan.release.exchange is not None:
+        marked = {row.who: row.counts for row in ready.planned_statement().exposures}
+        assert [who for who, star in marked.items() if star] == ["two colluding silos"]

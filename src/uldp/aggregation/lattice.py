@@ -43,7 +43,7 @@ from uldp.aggregation.lattice_silo import LatticeSilo
 from uldp.caveats import Caveat
 from uldp.crypto.keys import TAG_BYTES, SigningKey
 from uldp.crypto.ring import LIMBS, MODULUS, RESIDUE_BYTES, N
-from uldp.crypto.ring_products import blocks_of
+from uldp.crypto.ring_products import blocks_of, seconds_per_product
 from uldp.data.federation import IntArray
 from uldp.errors import ConfigError
 from uldp.limits import MAX_PAIRED_SILOS, check_whole
@@ -55,6 +55,8 @@ from uldp.rng import Secrets
 MAX_RECORDS: Final = 20_000
 MAX_USERS: Final = 2**14
 MAX_DIMENSION: Final = 2**23
+MAX_SAMPLED_BYTES: Final = 100_000_000
+"""Of the encrypted weights of a round in which users are sampled, where nobody asked for ``lattice`` by name."""
 MIN_NOISE: Final = 0.01
 """The smallest sigma. The model tells silos the sum with the errors in it; less noise would not cover them."""
 ZERO_ENCRYPTION: Final = 2**13
@@ -180,6 +182,12 @@ class LatticeWeighting(Aggregation):
             "ciphertexts": blocks,
         }
 
+    def advice(self, release: Release, rounds: int) -> str:
+        """How long a round takes, by a measurement of one block."""
+        facts = release.facts
+        work = facts.users / release.participation.groups * blocks_of(facts.dimension)
+        return f"A round takes a silo about {work * seconds_per_product():.2g} s of computing here, beyond training."
+
     def notes(self, release: Release, counts: IntArray) -> tuple[str, ...]:
         """Whom the cap on record counts touches."""
         weighting, facts = self.weighting(release), release.facts
@@ -214,6 +222,18 @@ class LatticeWeighting(Aggregation):
         sampling = context.release.user_sampling
         rule = None if sampling.everybody else SlotRule.of(sampling)
         return Scheme(self.weighting(context.release), roles, rule, facts.dimension, self.workers)
+
+
+def automatic_misfit(release: Release) -> str:
+    """Why ``aggregation.name = "auto"`` does not take ``lattice`` for this release; empty if it does."""
+    facts, sampling = release.facts, release.user_sampling
+    if release.user_weighting is None or (release.user_weighting != "records" and not sampling.private):
+        return "there are no record counts to hide"
+    if facts.silos < 2 or facts.users > MAX_USERS:
+        return f"lattice takes two silos or more and up to {MAX_USERS:,} users"
+    if not sampling.everybody and facts.users * CIPHERTEXT_BYTES > MAX_SAMPLED_BYTES:
+        return f"lattice would send {facts.users * CIPHERTEXT_BYTES / 1e6:,.0f} MB to every silo in every sampled round"
+    return ""
 
 
 ASSUMPTIONS: Final = Caveat(

@@ -82,6 +82,7 @@ class LatticeSilo(SiloSide):
         self._setup = ""
         self._seed: SharedKey | None = None
         self._public: Polynomials | None = None
+        self._public_digest = ""
         self._fixed: Polynomials | None = None
         self._sampled: tuple[str, Polynomials] | None = None
 
@@ -137,7 +138,7 @@ class LatticeSilo(SiloSide):
         )
         masked = self._masked_counts()
         masked[dealt] += rotations
-        self._seed, self._public = seed, key
+        self._seed, self._public, self._public_digest = seed, key, hashlib.sha256(public).hexdigest()
         pads = self._with_server.stream("pads", self._setup)
         weights = ring.from_integers(weighting.table())
         values = (ring.subtract(weights, blind) for blind in self._blinds("blinds")[dealt])
@@ -273,7 +274,9 @@ class LatticeSilo(SiloSide):
         masked = Body(body.c0, body.c1)
         for other, shared in self._shared.items():
             if present is None or present[other]:
-                stream = shared.stream(*self._purpose(other, "update", request.round, request.digest))
+                # Silos that got other ring keys do not come together.
+                about = (request.round, request.digest, self._public_digest)
+                stream = shared.stream(*self._purpose(other, "update", *about))
                 masked.add(Body.uniform(self._scheme, stream), negative=self._index > other)
         return masked.pack()
 
@@ -298,7 +301,7 @@ def _unblinded(setup: str, round_: int, data: bytes, blinds: bytes) -> Polynomia
 
 
 class _Accumulator(Accumulator):
-    """sum_u X_su (c0_u, c1_u) over all users: those without a row count as zeros, or the time would tell how many."""
+    """sum_u X_su (c0_u, c1_u) over all users of a round: who has no row counts as zeros, or the time would tell."""
 
     def __init__(self, silo: LatticeSilo, ciphertexts: Polynomials, request: RoundRequest) -> None:
         release = silo.context.release
@@ -309,7 +312,9 @@ class _Accumulator(Accumulator):
         # Rows are multiplied some at a time: the sums of all blocks pass through the cache once for them.
         self._waiting = np.empty((self._size, self._dimension), dtype=np.int64)
         self._owners = np.zeros(0, dtype=np.int64)
-        self._missing = np.ones(release.facts.users, dtype=np.bool_)
+        group = release.participation.members(release.facts.users, request.round)
+        # Where users take turns, whose turn it is, is public: nobody else is accumulated.
+        self._missing = np.ones(release.facts.users, dtype=np.bool_) if group is None else group.copy()
         self._left_out = 0
 
     def add(self, users: IntArray | None, rows: Rows) -> None:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Final, get_args
 import numpy as np
 
 from uldp.aggregation import AGGREGATIONS
+from uldp.aggregation.base import Aggregation
+from uldp.aggregation.lattice import LatticeWeighting, automatic_misfit
 from uldp.caveats import Caveat, Severity
 from uldp.data.federation import Federation, IntArray, Records, SiloData, Task
 from uldp.data.schema import category_columns, feature_norm
 from uldp.errors import ConfigError, shown
-from uldp.experiment.config import GIVEN, Experiment
+from uldp.experiment.config import AUTO, GIVEN, Experiment
 from uldp.experiment.foreign import code_digests, qualified_name, third_party_names
 from uldp.experiment.loading import load_federation
 from uldp.experiment.noise import method_with_noise
@@ -247,13 +249,34 @@ def training_notes(learner: TorchLearner, feature_shape: tuple[int, ...]) -> tup
 
 def build_plan(experiment: Experiment, learner: TorchLearner, federation: Federation, totals: IntArray) -> Plan:
     """What all parties of an experiment agree on."""
-    from uldp.learners.torch import architecture
+    threads, about = experiment.run.threads, (experiment, learner, federation, totals)
+    given = experiment.aggregation.build(threads)
+    if experiment.aggregation.name != AUTO:
+        return _plan_under(given, *about)
+    method = experiment.method
+    if method.privacy_unit is not None and not method.local:
+        method = experiment.with_noise(1.0)  # how much does not matter here
+    facts = _public_facts(given, experiment, learner, federation)
+    release = method.for_data(totals).for_model(learner.layer_sizes).for_facts(facts).release(facts)
+    if why_not := automatic_misfit(release):
+        return replace(_plan_under(given, *about), aggregation_reason=why_not)
+    try:
+        plan = _plan_under(LatticeWeighting(workers=threads), *about)
+    except ConfigError as error:
+        if release.user_sampling.private:
+            raise
+        return replace(_plan_under(given, *about), aggregation_reason=f"lattice does not fit: {error}")
+    by_records = release.user_weighting == "records"
+    reason = "weights depend on record counts, and lattice shows them to nobody" if by_records else "sampling in private"
+    return replace(plan, aggregation_reason=reason)
 
-    aggregation = experiment.aggregation.build(experiment.run.threads)
-    silos = tuple(silo.name for silo in federation.silos)
-    facts = PublicFacts(
+
+def _public_facts(
+    aggregation: Aggregation, experiment: Experiment, learner: TorchLearner, federation: Federation
+) -> PublicFacts:
+    return PublicFacts(
         users=federation.users,
-        silos=len(silos),
+        silos=len(federation.silos),
         dimension=learner.dimension,
         rounding=aggregation.rounding,
         people=experiment.data.people or federation.users,
@@ -262,6 +285,16 @@ def build_plan(experiment: Experiment, learner: TorchLearner, federation: Federa
         feature_norm=math.inf if federation.schema is None else feature_norm(federation.schema),
         residual=aggregation.residual,
     )
+
+
+def _plan_under(
+    aggregation: Aggregation, experiment: Experiment, learner: TorchLearner, federation: Federation, totals: IntArray
+) -> Plan:
+    """The plan under this aggregation."""
+    from uldp.learners.torch import architecture
+
+    silos = tuple(silo.name for silo in federation.silos)
+    facts = _public_facts(aggregation, experiment, learner, federation)
     method = method_with_noise(experiment, totals, facts).for_model(learner.layer_sizes).for_facts(facts)
     release = rebuild_release(method.release(facts))
     if release.facts != facts:

@@ -32,7 +32,7 @@ GIVEN = "given"
 """The name of a model that was handed over in Python."""
 _WITH_GIVEN = ("given", "users", "people", "population", "base_rate", "label_mean")
 AUTO = "auto"
-"""The method of an experiment that names none."""
+"""The method of an experiment that names none, and its aggregation: ``lattice`` where it fits, else ``masked``."""
 DTYPES = ("float32", "float64")
 MOVED = {"max_records": "aggregation.max_records", "ghost": "aggregation.pseudo_count"}
 """Keys of ``[method]`` in earlier versions, and what they are called now."""
@@ -158,7 +158,7 @@ class PrivacyConfig:
 class AggregationConfig:
     """``[aggregation]``: how the silos' vectors become one total. ``settings`` are those of the aggregation itself."""
 
-    name: str = "masked"
+    name: str = AUTO
     min_silos: int | None = None
     identities: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -171,8 +171,8 @@ class AggregationConfig:
         _check_public_keys(self.identities, "[0-9a-f]{64}", wanted, "aggregation.identities")
 
     def build(self, workers: int) -> Aggregation:
-        """The aggregation with its settings."""
-        kind = lookup_aggregation(self.name)
+        """The aggregation with its settings; for ``auto`` the one that it falls back on (``build.build_plan``)."""
+        kind = lookup_aggregation("masked" if self.name == AUTO else self.name)
         known = {item.name for item in dataclasses.fields(kind)}
         for key, value in self.settings.items():
             owners = [name for name, other in AGGREGATIONS.items() if key in _own_settings(other)]

@@ -98,6 +98,8 @@ def preset(dataset: str, method: str, name: str = "") -> Tree:
         "method": {"name": method, **(found or {}), **whole.get("method", {})},
         "privacy": {"delta": 1e-5, **noise},
     }
+    if name:  # as published: weights in the clear
+        tree["aggregation"] = {"name": "masked"}
     model = whole["model"]["name"] if whole else _MODELS.get(dataset)
     return {**tree, "model": {"name": model}} if model else tree
 

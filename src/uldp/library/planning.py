@@ -134,6 +134,8 @@ class TrainingPlan:
         once = f", and once {costs['setup_bytes']:,} bytes of setup" if "setup_bytes" in costs else ""
         sends, gets = costs["update_bytes"], costs["request_bytes"]
         traffic = f"a silo gets {gets:,} bytes a round and sends {sends:,} ({plan.aggregation.name}{packed}){once}"
+        if plan.aggregation_reason:
+            traffic += f"; auto: {plan.aggregation_reason}"
         advice = plan.aggregation.advice(plan.release, plan.rounds)
         outlook = "" if self.outlook is None or self.outlook.dominated else self.outlook.words()
         participation = participation_words(plan, self.statement.delta)
@@ -144,6 +146,7 @@ class TrainingPlan:
         """The document of ``uldp plan --json``."""
         prepared, plan, facts = self.prepared, self.prepared.plan, self.prepared.plan.facts
         costs = plan.aggregation.costs(plan.release, plan.rounds)
+        reason = {"reason": plan.aggregation_reason} if plan.aggregation_reason else {}
         return {
             "dataset": prepared.federation.name,
             "method": prepared.experiment.method_name,
@@ -155,7 +158,7 @@ class TrainingPlan:
             "users": facts.users,
             "silos": facts.silos,
             "parameters": facts.dimension,
-            "aggregation": {"name": plan.aggregation.name, **costs},
+            "aggregation": {"name": plan.aggregation.name, **reason, **costs},
             "outlook": None if self.outlook is None else self.outlook.to_json(),
             "statement": self.statement.to_json(),
         }

@@ -73,7 +73,8 @@ def train(
         noise_multiplier: Instead of ``epsilon``.
         delta: Far below 1 / number of users.
         rounds: How many.
-        aggregation: "masked" by default, "plain", "paillier" or "shuffled".
+        aggregation: "auto" by default ("lattice" where record counts are to be hidden and it fits, else "masked"),
+            "plain", "paillier" or "shuffled".
         seed: Of everything that is not secret.
         secrets: "os" for secret noise (the default for your own data), "simulated" for noise from the seed.
         options: Any other settings of an experiment file, such as ``{"run.threads": 1}``.

@@ -23,6 +23,7 @@ class Plan(AggregationContext):
         min_silos: How many silos a repeated round needs when others do not respond; 0 for the default.
         layers: A digest of the model's layers (:class:`uldp.protocol.messages.Handshake`).
         outputs: The model's first outputs, likewise.
+        aggregation_reason: Why it is this aggregation, where the settings leave it open.
         mean_metrics: Which metrics of held-out people silos are asked for at the end
             (:attr:`uldp.learners.base.Learner.mean_metrics`).
     """
@@ -32,6 +33,7 @@ class Plan(AggregationContext):
     min_silos: int = 0
     layers: str = ""
     outputs: bytes = b""
+    aggregation_reason: str = ""
     mean_metrics: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
