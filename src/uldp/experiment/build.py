@@ -267,7 +267,8 @@ def build_plan(experiment: Experiment, learner: TorchLearner, federation: Federa
             raise
         return replace(_plan_under(given, *about), aggregation_reason=f"lattice does not fit: {error}")
     by_records = release.user_weighting == "records"
-    reason = "weights depend on record counts, and lattice shows them to nobody" if by_records else "sampling in private"
+    hidden = "weights depend on record counts, and lattice shows them to nobody"
+    reason = hidden if by_records else "sampling in private"
     return replace(plan, aggregation_reason=reason)
 
 
