@@ -97,7 +97,7 @@ def test_a_small_key_is_called_insecure_and_a_full_one_is_not():
 
 def test_silos_that_do_not_know_the_sample_face_an_amplified_epsilon():
     sampled = [*SMALL, "--set", "method.sample_rate=0.1", "--set", "method.rounds=20"]
-    masked = document("plan", *sampled)["statement"]["exposures"]
+    masked = document("plan", *sampled, "--set", "aggregation.name=masked")["statement"]["exposures"]
     hidden = document("plan", *sampled, "--set", "aggregation.name=paillier")["statement"]["exposures"]
     assert [row["who"] for row in hidden[:3]] == ["anyone who sees the released models", "the server", "one silo"]
     assert hidden[1]["epsilon"] == pytest.approx(masked[1]["epsilon"], rel=1e-4)
@@ -124,7 +124,7 @@ def test_plan_says_what_is_sent_and_what_would_let_parameters_share_a_ciphertext
     assert beyond["slots"] == 1
     assert "aggregation.pseudo_count = 1 would let 4 parameters" in text
     sizes = {"update_bytes": 31 * 8, "request_bytes": 31 * 8}
-    assert document("plan", *SMALL)["aggregation"] == {"name": "masked", **sizes}
+    assert document("plan", *SMALL, "--set", "aggregation.name=masked")["aggregation"] == {"name": "masked", **sizes}
     sampled = [*arguments, "--set", "method.sample_rate=0.1", "--set", "method.sampling=private"]
     offered = 10 * (10 * 49 + 2 * (768 + 16))
     assert document("plan", *sampled)["aggregation"]["request_bytes"] == 31 * 8 + offered
@@ -134,13 +134,13 @@ def test_plan_says_what_is_sent_and_what_would_let_parameters_share_a_ciphertext
     ("arguments", "says"),
     [
         (["--set", "aggregation.name=maskd"], "Did you mean 'masked'?"),
-        (["--set", "aggregation.key_bits=1024"], "key_bits goes with name = 'paillier', not with 'masked'"),
+        (["--set", "aggregation.key_bits=1024"], "key_bits goes with name = 'paillier', not with 'auto'"),
         (["--set", "aggregation.name=paillier", "--set", "aggregation.key_bits=100"], "a multiple of 16"),
         (
             ["--set", "aggregation.name=paillier", "--set", "aggregation.max_records=2000"],
             "aggregation.pseudo_count = 1",
         ),
-        (["--set", "aggregation.max_records=20"], "goes with name = 'lattice' or 'paillier', not with 'masked'"),
+        (["--set", "aggregation.max_records=20"], "goes with name = 'lattice' or 'paillier', not with 'auto'"),
         (["--set", "method.max_records=20"], "method.max_records: is called aggregation.max_records now"),
         (["--set", "method.ghost=1"], "method.ghost: is called aggregation.pseudo_count now"),
         (["--set", 'aggregation.identities={a="xyz"}'], "64 hexadecimal digits"),

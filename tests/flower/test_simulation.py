@@ -63,10 +63,10 @@ class Workers(Silos):
             self._left_out += found.left_out
             yield name, found.reply
 
-    def states(self):
+    def states(self, store):
         return dict(self._states)
 
-    def restore(self, states):
+    def restore(self, states, store):
         self._states = dict(states)
 
     @property

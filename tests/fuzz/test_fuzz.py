@@ -77,7 +77,7 @@ def test_what_a_series_leaves_behind_is_found(monkeypatch):
             self._heard.append(0)
         receive(self, name, reply)
 
-    monkeypatch.setattr(ServerSession, "heard", ())
+    monkeypatch.setattr(ServerSession, "silos_heard", ())
     monkeypatch.setattr(ServerSession, "receive", forgetful)
     report = fuzz.run_fuzz(3_000, seed=0, cases=["plain, no guarantee"])
     assert any(finding.startswith("the genuine exchange comes out otherwise") for finding in findings(report))

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from uldp.aggregation import AGGREGATIONS
 from uldp.errors import BudgetExhausted, ConfigError, RunError, did_you_mean, error_context, require
-from uldp.experiment.config import AggregationConfig, Experiment
+from uldp.experiment.config import AUTO, Experiment
 from uldp.experiment.foreign import ForeignCode, foreign_code, named
 from uldp.experiment.sections import read_section
 from uldp.privacy.accountants import account, check_delta
@@ -135,10 +135,12 @@ class Policy:
     def check(self, experiment: Experiment, plan: Plan, no_guarantee: str = "") -> None:
         """Refuse an experiment that goes against the policy already by itself."""
         self.check_names(experiment.to_tree())
+        if experiment.aggregation.name == AUTO:
+            self._check_allowed("aggregations", plan.aggregation.name)
         if plan.shows_counts and not self.shows_counts:
             raise ConfigError(
                 "the experiment shows record counts in the clear, which no epsilon covers; take aggregation.name = "
-                "'paillier' or a method that does not weigh by records, or say allow_counts = true",
+                "'lattice' or a method that does not weigh by records, or say allow_counts = true",
                 location="policy.allow_counts",
             )
         shown, cap = views_of_a_round(plan, no_guarantee), self.max_epsilon
@@ -156,7 +158,9 @@ class Policy:
         """Refuse an experiment's tree by what it names, before any of it is imported."""
         if method := named(tree, "method"):
             self._check_allowed("methods", method)
-        self._check_allowed("aggregations", named(tree, "aggregation") or AggregationConfig().name)
+        name = named(tree, "aggregation") or AUTO
+        if name != AUTO:  # which takes one of ours; which one, the plan says
+            self._check_allowed("aggregations", name)
         for code in foreign_code(tree):
             self._check_allowed("code", code.name)
 
