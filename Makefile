@@ -112,6 +112,10 @@ fuzz: $(STAMP) ## Send a million mutated messages to server and silos, in every 
 audit-seeds: $(STAMP) ## Audit what is right with a hundred seeds; none may refute it
 	$(BIN)/python -m tests.audits.seeds --seeds 100
 
+.PHONY: planted
+planted: $(STAMP) ## Plant errors in a copy of the package; the audit or a test must catch each
+	$(BIN)/python -m tests.planted.plant
+
 .PHONY: nasty
 nasty: $(FLOWER) ## Put hundreds of nasty inputs to every command; each must be refused in one sentence
 	$(BIN)/python tests/cli/nasty.py

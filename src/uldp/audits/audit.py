@@ -73,7 +73,7 @@ def size_of(prepared: PreparedExperiment, canaries: int | None, *, real: bool = 
     encrypted = plan.aggregation.hides_counts
     default = ENCRYPTED if encrypted else PER_RUN if real else CANARIES
     number = check_whole(default if canaries is None else canaries, 1, MAX_CANARIES, "canaries")
-    per_run = number if real else min(number, ENCRYPTED if encrypted else PER_RUN)
+    runs = 1 if real else math.ceil(number / (ENCRYPTED if encrypted else PER_RUN))
     epsilon = prepared.planned_statement().epsilon
     needed, expected = 0, 0.0
     if isinstance(plan.release, GaussianSum):
@@ -87,7 +87,7 @@ def size_of(prepared: PreparedExperiment, canaries: int | None, *, real: bool = 
                 location="canaries",
                 value=number,
             )
-    return Size(per_run, math.ceil(number / per_run), needed, expected, epsilon)
+    return Size(math.ceil(number / runs), runs, needed, expected, epsilon)
 
 
 def _check_claim(prepared: PreparedExperiment) -> None:
