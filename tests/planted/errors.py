@@ -111,4 +111,25 @@ ERRORS = (
         "pass\n",
         test="tests/core/test_privacy.py",
     ),
+    Planted(
+        "Algorithm 4 as printed: the sampled users are left out",
+        "sessions/silo.py",
+        "data.take(sample[data.users])",
+        "data.take(~sample[data.users])",
+        options=("--set", "method.sample_rate=0.3", "--rounds", "10"),
+    ),
+    Planted(
+        "the dithers left out",
+        "aggregation/paillier_silo.py",
+        "dithers = uniform_below(secrets.stream(), multiple, len(noise))",
+        "dithers = [0] * len(noise)",
+        test="tests/protocol/test_attacks.py::test_ours_the_residue_is_a_coin",
+    ),
+    Planted(
+        "the re-randomisation left out",
+        "aggregation/paillier_silo.py",
+        "return [self.public.add(value, residue) for value, residue in zip(ciphertexts, residues, strict=True)]",
+        "return ciphertexts",
+        test="tests/protocol/test_attacks.py::test_ours_the_root_is_a_coin",
+    ),
 )
