@@ -14,9 +14,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
+import sys
 import traceback
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, time
@@ -61,6 +64,16 @@ def located(error: BaseException) -> str:
         return type(error).__name__
     file = Path(frames[-1].filename).relative_to(package.parent)
     return f"{type(error).__name__} in {file.as_posix()}, line {frames[-1].lineno}"
+
+
+def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line that called uldp, however deep inside it the reason was found."""
+    package, frame, level = Path(__file__).parent, sys._getframe(1), 2
+    while frame.f_back and (
+        package in Path(frame.f_code.co_filename).parents or frame.f_code.co_filename == contextlib.__file__
+    ):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 MAX_FOREIGN: Final = 400

@@ -131,7 +131,7 @@ def test_every_column_with_values_outside_is_named():
     with pytest.raises(DataError) as error:
         schema().features(table(age=["-1", "999"], ward=["x", "1"]), "a.csv")
     assert "2 outside the agreed range [0, 100] in column 'age' (first: row 1), 1 not" in str(error.value)
-    assert 'or set data.schema.outside = "clip"' in str(error.value)
+    assert 'or set its outside = "clip"' in str(error.value)
     assert error.value.value == 3
 
 

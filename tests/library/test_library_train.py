@@ -186,7 +186,7 @@ SECRET = "zebra-4711"
         ({"silos": {"north": pd.concat([NORTH, NORTH["age"]], axis=1)}}, "the column 'age' occurs twice"),
         ({"silos": {"north": NORTH.assign(sex=SECRET).to_dict("list")}}, "not a dict of 4"),
         ({"silos": [NORTH.assign(sex=SECRET)]}, "silos: a table for each silo, by its name"),
-        ({"silos": NORTH.assign(sex=SECRET)}, "silos: a table for each silo, by its name, not a DataFrame"),
+        ({"silos": NORTH.assign(sex=SECRET)}, 'by its name ({"north": table, ...}), not a DataFrame'),
         ({"silos": {}}, "silos: a table for each silo"),
         ({"schema": NORTH.assign(sex=SECRET)}, "schema: a uldp.Schema, not a DataFrame"),
         ({"test": NORTH.assign(sex=SECRET)}, "test: 60 not among the agreed categories"),

@@ -160,7 +160,7 @@ class LatticeWeighting(Aggregation):
                 f"at least {MIN_NOISE}: the noise also covers the errors of the ciphertexts; take 'masked' for less"
             )
         elif scale * 2 ** (WEIGHT_BITS - DITHER_BITS) > MAX_SCALE or not room:
-            reason = "this noise does not fit the modulus of lattice; use less, or take aggregation.name = 'masked'"
+            reason = "this noise does not fit lattice; use less (a larger epsilon), or aggregation.name = 'masked'"
         else:
             return
         raise ConfigError(

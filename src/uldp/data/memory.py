@@ -54,7 +54,8 @@ def tables_in_memory(
 ) -> Federation:
     """See :meth:`Federation.from_frames`."""
     if not isinstance(silos, Mapping) or not silos:
-        raise ConfigError(f"a table for each silo, by its name, not {shown(silos)}", location="silos")
+        wanted = 'a table for each silo, by its name ({"north": table, ...})'
+        raise ConfigError(f"{wanted}, not {shown(silos)}", location="silos")
     for name, column in (("user", user), ("label", label)):
         require(isinstance(column, str) and bool(column), name, column, "the name of a column")
     if test is not None and test_fraction is not None:

@@ -25,7 +25,6 @@ Columns of a table that the schema does not name are ignored.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -54,7 +53,7 @@ from uldp.data.federation import FloatArray, LabelArray
 from uldp.data.files import column_names
 from uldp.data.values import Value
 from uldp.elementary import mean
-from uldp.errors import ConfigError, DataError, check_keys, require
+from uldp.errors import ConfigError, DataError, check_keys, require, warn_caller
 from uldp.limits import MAX_FEATURES
 
 if TYPE_CHECKING:
@@ -155,15 +154,16 @@ class Schema:
             raise ConfigError("one mean and deviation for each number column", location="data.schema.statistics")
 
     @classmethod
-    def classes(cls, label: str, classes: Sequence[Value]) -> Schema:
+    def classes(cls, label: str, classes: Sequence[Value], outside: str = "error") -> Schema:
         """A schema without features yet, to predict which of ``classes`` the column ``label`` holds."""
         tree = {"kind": "class", "classes": _listed(classes)}
-        return cls((), label_from_dict(label, tree, f"schema.{label}"))
+        return cls((), label_from_dict(label, tree, f"schema.{label}"), outside)
 
     @classmethod
-    def numbers(cls, label: str, low: float, high: float) -> Schema:
+    def numbers(cls, label: str, low: float, high: float, outside: str = "error") -> Schema:
         """A schema without features yet, to predict the number in the column ``label``, from ``low`` to ``high``."""
-        return cls((), label_from_dict(label, {"kind": "number", "range": [low, high]}, f"schema.{label}"))
+        tree = {"kind": "number", "range": [low, high]}
+        return cls((), label_from_dict(label, tree, f"schema.{label}"), outside)
 
     def numeric(self, name: str, low: float, high: float, missing: float | None = None) -> Schema:
         """This schema with a column of numbers from ``low`` to ``high``; ``missing`` is used for missing values."""
@@ -227,7 +227,7 @@ class Schema:
                 f"ranges and categories of {read} were read from the data, which the guarantee does not cover; replace "
                 f"them by public constants (.numeric, .category), or confirm them (.agreed()){left_out}"
             )
-            warnings.warn(text, SchemaFromData, stacklevel=2)
+            warn_caller(text, SchemaFromData)
         return schema
 
     def to_toml(self) -> str:
@@ -332,9 +332,9 @@ class Schema:
     def _judge(self, findings: list[CellProblem], location: str) -> None:
         """Raise for the gravest kind of finding, naming every column that has it."""
         remedies = {
-            UNREADABLE: "correct these cells, or change the column's kind or list in data.schema",
-            ABSENT: "set missing = <an agreed constant> for the column in data.schema or leave the rows out",
-            OUTSIDE: 'correct these cells, widen data.schema, or set data.schema.outside = "clip"',
+            UNREADABLE: "correct these cells, or change the column's kind or list in the schema",
+            ABSENT: "set missing = <an agreed constant> for the column in the schema or leave the rows out",
+            OUTSIDE: 'correct these cells, widen the schema, or set its outside = "clip"',
         }
         if self.outside == "clip":
             del remedies[OUTSIDE]

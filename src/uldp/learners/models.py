@@ -76,7 +76,8 @@ def _recipe(
     factory: Callable[..., object], name: str, shape: Shape, task: Task, arguments: Mapping[str, Any]
 ) -> Callable[[], nn.Module]:
     def recipe() -> nn.Module:
-        with user_code(ModelError, f"{name!r} failed for features of shape {shape}", "model.name"):
+        called = f"{name!r}, called as a factory with (feature_shape, task), failed for features of shape {shape}"
+        with user_code(ModelError, called, "model.name"):
             module = factory(shape, task, **arguments)
         if not isinstance(module, nn.Module):
             raise ModelError(f"{name!r} returned {type(module).__name__}, not an nn.Module", location="model.name")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -13,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 from sklearn.utils.validation import column_or_1d
 
-from uldp.errors import ConfigError, DataError, InputError, shown
+from uldp.errors import ConfigError, DataError, InputError, shown, warn_caller
 
 Range = tuple[npt.ArrayLike, npt.ArrayLike]
 Floats = npt.NDArray[np.float64]
@@ -54,6 +53,10 @@ def without_cells(location: str) -> Iterator[None]:
         text = next(iter(str(error).strip().splitlines()), "")
         if text.startswith("Expected 2D array"):
             text = "Expected 2D array. Reshape your data: a row for each record, a column for each feature"
+        elif text.startswith("The feature names should"):
+            text = " ".join(str(error).split())  # the names follow, a line each
+        elif text == "Input X contains NaN.":
+            text += " Leave these rows out, or give a schema with an agreed replacement (missing=...) for the column"
         elif not _WITHOUT_CELLS.match(text):
             text = f"cells are not finite numbers, or labels are of mixed types ({type(error).__name__})"
     # The error behind it may quote a cell, so Python must not print that.
@@ -64,7 +67,7 @@ def without_cells(location: str) -> Iterator[None]:
 
 def warn(text: str) -> None:
     """Say what was assumed, where the caller called ``fit``."""
-    warnings.warn(text, PrivacyWarning, stacklevel=4)
+    warn_caller(text, PrivacyWarning)
 
 
 def one_dimensional(values: Any, name: str, rows: int | None = None) -> npt.NDArray[Any]:

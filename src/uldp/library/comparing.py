@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from uldp.errors import ConfigError, error_context, shown
+from uldp.errors import ConfigError, error_context, shown, warn_caller
 from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.config import Experiment
 from uldp.library.arguments import Request, Settings, method_name
@@ -93,7 +93,7 @@ def compared(
     warn: Warn | None = None,
 ) -> Comparison:
     """The comparison of these experiments, grouped by what their methods are called."""
-    say = warn or _warn
+    say = warn or warn_caller
     found = runtime.compare(experiments, folder, _shown(progress, say), None if request is None else request.prepare)
     for series in found.methods:
         for experiment, result in zip(experiments[series.method], series.results, strict=True):
@@ -105,12 +105,6 @@ def compared(
             comparison.picture = save_figure(comparison.plot(), folder.path / "comparison.png")
         folder.write_json("result.json", comparison.to_json())
     return comparison
-
-
-def _warn(text: str) -> None:
-    import warnings
-
-    warnings.warn(text, stacklevel=4)
 
 
 def _shown(progress: bool | None, warn: Warn) -> OnRun:

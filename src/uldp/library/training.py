@@ -5,7 +5,6 @@ The sessions, the ledger and the run directories are those of the command line.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
 
 from uldp.caveats import Caveat, Severity
-from uldp.errors import ConfigError, RunError, shown
+from uldp.errors import ConfigError, RunError, shown, warn_caller
 from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.outlook import Outlook
 from uldp.library.arguments import Request, Settings
@@ -138,7 +137,7 @@ def trained(
     if not isinstance(directory, RunDirectory | None):
         directory = _directory(checked_path(directory), prepared)
     for note in warnings_before(prepared):
-        warnings.warn(note, stacklevel=3)
+        warn_caller(note)
     shown_round: list[Callback] = []
     stopping: list[Callable[[], bool]] = []
 
@@ -162,7 +161,7 @@ def trained(
                 result = replace(result, statement=replace(result.statement, caveats=caveats))
             finished(result)
         for note in [] if result.continuation else warnings_after(result, rounds):
-            warnings.warn(note, stacklevel=4)
+            warn_caller(note)
         return result if result.continuation is None else replace(result, continuation=go)
 
     return go()
