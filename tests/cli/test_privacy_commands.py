@@ -308,7 +308,8 @@ def test_what_a_newcomer_trips_over():
 
 def test_numbers_that_do_not_cover_the_counts_are_marked():
     plain = " ".join(runner.invoke(app, ["plan", *SMALL, "--method", "uldp-avg"]).stdout.split())
-    counted = " ".join(runner.invoke(app, ["plan", *SMALL, "--method", "uldp-avg-w"]).stdout.split())
+    shown = [*SMALL, "--method", "uldp-avg-w", "--set", "aggregation.name=masked"]
+    counted = " ".join(runner.invoke(app, ["plan", *shown]).stdout.split())
     assert "the server 3.849 * 8.721" in counted
     assert "no epsilon covers those" in counted and " * " not in plain
     arguments = [*SMALL, "--method", "uldp-avg-w", "--set", "aggregation.name=paillier"]

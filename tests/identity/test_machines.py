@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from trainings import RUNS
 
-from uldp.learners.kernels.support import why_not
+from uldp.learners.kernels.support import unavailable_reason
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not())]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())]
 
 PROGRAM = Path(__file__).with_name("trainings.py")
 X86 = platform.machine().lower() in ("x86_64", "amd64")
