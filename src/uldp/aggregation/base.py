@@ -1,4 +1,4 @@
-"""What an aggregation is: two state machines without I/O, one for the server and one for a silo.
+"""The interface of an aggregation: two state machines without I/O, one for the server and one for a silo.
 
 Each takes part in the setup (the exchanges between the handshake and the first round) and in every round. Its state
 follows from its secrets and the messages it received, so it is restored by replaying them.
@@ -106,7 +106,7 @@ class ServerSide(ABC):
         return body
 
     def begin_round(self, round_: int, sample: Sample | None) -> None:
-        """Called before the first request of a round; ``sample`` where the server draws one."""
+        """Called before the first request of a round; ``sample`` is None unless the server draws one."""
         self._round, self._sample = round_, sample
 
     def weights(self) -> bytes:
@@ -127,7 +127,7 @@ class ServerSide(ABC):
 
 
 class Accumulator(ABC):
-    """A silo's sum of a round, while rows come in."""
+    """A silo's running sum in a round."""
 
     @abstractmethod
     def add(self, users: IntArray | None, rows: Rows) -> None:
@@ -181,11 +181,11 @@ class Aggregation(ABC):
     summary: ClassVar[str]
     server_sees_each_silo: ClassVar[bool] = False
     hides_counts: ClassVar[bool] = False
-    """Whether weighting by records works without anybody seeing anybody's record counts."""
+    """Whether weighting by records works without any single party seeing another's record counts."""
     hides_sample: ClassVar[bool] = False
-    """Whether silos do not learn which users were sampled."""
+    """Whether the sample of users is hidden from the silos."""
     silo_pairs_learn: ClassVar[bool] = False
-    """Whether two silos together learn the hidden record totals of some users, and whether these were sampled."""
+    """Whether two colluding silos learn some users' hidden record totals, and whether those users were sampled."""
     needs_key_agreement: ClassVar[bool] = False
     """Whether silos agree on keys with one another, and so need each other's public signing keys."""
     rounding: ClassVar[float] = 0
@@ -215,7 +215,7 @@ class Aggregation(ABC):
         return 0.0
 
     def distance(self, release: Release) -> float:
-        """How far, in statistical distance, the server's view of a round is from one that the event describes."""
+        """Statistical distance between the server's view of a round and the view that the event describes."""
         return 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""What ULDP-AVG and ULDP-SGD share: rows of users are clipped, weighted and summed over silos with noise.
+"""What ULDP-AVG and ULDP-SGD share: per-user rows are clipped, weighted and summed over silos, with noise.
 
 Kato, Xiong, Takagi, Cao, Yoshikawa: "ULDP-FL: Federated Learning with Across Silo User-Level Differential Privacy",
 PVLDB 17(11), 2024; Algorithms 3 and 4. The guarantee is that of :class:`uldp.privacy.releases.GaussianSum`.
@@ -27,7 +27,7 @@ PUBLISHED: Final = "published"
 
 
 def check_groups(groups: int, rounds: int) -> None:
-    """Refuse groups of which some would never have a turn."""
+    """Refuse more groups than rounds: some groups would never take part."""
     check_whole(groups, 1, max(1, rounds), "method.participation_groups")
 
 
@@ -37,16 +37,17 @@ class UserSum(Method):
 
     Args:
         clip: C, the largest L2 norm of a user's row.
-        global_lr: eta_g, the server's step size as published, over |U| and |S|; for ``published`` only.
-        server_optimizer: ``published``, or ``auto``, ``sgd``, ``momentum`` or ``adam``
+        global_lr: eta_g of the paper, whose step is eta_g / (q |U| |S|); for ``server_optimizer = "published"`` only.
+        server_optimizer: ``published`` (the paper's step), or ``auto``, ``sgd``, ``momentum`` or ``adam``
             (:mod:`uldp.methods.server_optimizer`).
-        server_lr: The step of such an optimiser relative to its ordinary one, whatever |U| and |S| are.
+        server_lr: The learning rate of the other optimisers, as a multiple of their default; it does not depend on |U|
+            or |S|.
         weighting: ``uniform`` (1/|S|) or ``records`` (n_su / N_u, Eq. 3).
         sample_rate: q, the probability with which a user takes part in a round.
-        sampling: ``open``, or ``private`` (nobody knows the sample; needs ``aggregation.name = "paillier"``).
+        sampling: ``open``, or ``private`` (nobody knows the sample; needs ``lattice`` or ``paillier`` aggregation).
         max_participations: With sub-sampling, in how many rounds a user takes part at most; 0 for no limit.
-        participation_groups: In how many groups people take turns, one group a round; 1 for everybody in every round.
-        recipe: The constants of an ordinary step; not a setting of an experiment file.
+        participation_groups: Number of fixed groups that take turns, one group a round; 1 for everybody in every round.
+        recipe: The constants behind the default steps; not a setting of an experiment file.
 
     Raises:
         ConfigError: A value outside its range.

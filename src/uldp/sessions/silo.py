@@ -48,17 +48,17 @@ class _SiloState(msgspec.Struct, forbid_unknown_fields=True):
     prepared_round: int
     released: _RoundRelease | None = None
     parts: dict[int, str] = {}
-    """By their place in ``setup``: requests that are kept elsewhere, under these names."""
+    """Large requests that are stored in a :class:`PartStore`: from the index in ``setup`` to the name there."""
 
 
 class PartStore(Protocol):
-    """Where large requests of the setup are kept, once, so that a state that is saved in every round stays small."""
+    """Stores large requests of the setup once, so that the state, which is saved in every round, stays small."""
 
     def put(self, data: bytes) -> str:
-        """Keep ``data``, and give its name."""
+        """Store ``data`` and return its name."""
 
     def get(self, name: str) -> bytes:
-        """What was kept under ``name``."""
+        """Return what was stored under ``name``."""
 
 
 PART_BYTES: Final = 1 << 16
@@ -73,7 +73,7 @@ def _decode_state(state: bytes, whose: str) -> _SiloState:
 
 
 def _read_fields(state: bytes) -> dict[str, Any]:
-    """The fields of a saved state, of another version of uldp too: what was released then counts now."""
+    """The fields of a saved state, even if another version of uldp saved it: what was released then still counts."""
     try:
         found = msgspec.msgpack.decode(state)
         return {**found, "phase": str(found["phase"]), "round": int(found["round"])}
@@ -110,7 +110,7 @@ def signing_key(secrets: Secrets, index: int) -> SigningKey:
 
 
 class ReleaseGuard:
-    """Is told what a silo is about to release, and raises to refuse it. This default refuses nothing."""
+    """Called before a silo releases anything; raises to refuse the release. This default refuses nothing."""
 
     def before_round(self, round_: int, request: str) -> None:
         """Called before a round is computed; ``request`` is a digest of it, without the list of present silos."""
@@ -123,8 +123,8 @@ class ReleaseGuard:
 class Owner:
     """What the owner of a silo's data brings to a session.
 
-    ``identity`` is the silo's long-term key; without one it is made from the session's secrets. ``roster`` is a digest
-    of how ids become users.
+    ``identity`` is the silo's long-term key; without one it is derived from the session's secrets. ``roster`` is a
+    digest of how ids are mapped to user indices.
     """
 
     identity: SigningKey | None = None
@@ -265,7 +265,7 @@ class SiloSession:
             case m.Close():
                 self._released = None
                 return m.Closed(), self._user_totals, self._round
-            case _:  # the turn table lets nothing else through than the aggregation's own setup
+            case _:  # the turn table admits nothing else but the aggregation's own setup
                 response = self.side.respond(body)
                 self._remember_setup(self._to_replay(body))
                 return response, self._user_totals, 0
@@ -276,7 +276,7 @@ class SiloSession:
         return [m.encode_body(body)] if replayed else []
 
     def _remember_setup(self, requests: Sequence[bytes]) -> None:
-        """Keep requests of the setup. Noise is bound to all of them, masks to those that all silos get alike."""
+        """Store requests of the setup. Noise is derived from all of them, masks from those that all silos get alike."""
         for request in requests:
             self._setup.append(request)
             self._setup_hash.update(request)
@@ -337,7 +337,7 @@ class SiloSession:
         return m.Update(round_, update.vector, update.saturated, body.present)
 
     def _select(self, users: Sample | None, round_: int) -> tuple[SiloData, str]:
-        """The records that take part in a round, and a digest of those that all users may contribute."""
+        """The records that take part in a round, and a digest of those selected for the whole run, of all users."""
         if self._selected is None:
             self._selected = self.plan.release.select(self._data, self._user_totals, self._streams.child("kept"))
             self._selected_digest = self._selected.digest()
@@ -351,8 +351,8 @@ class SiloSession:
     def _repeated_update(self, body: m.UpdateRequest) -> m.Update:
         """The round's response once more, for fewer silos: the same noised sum under other masks.
 
-        A silo that was left out stays out. So a server that leaves out one silo after another learns no more than
-        one chain of ever smaller sets shows it.
+        A silo that was left out stays out. So a server that leaves out one silo after another sees totals of nested
+        sets of silos only, each a subset of the one before.
         """
         before = self._released
         assert before is not None
@@ -370,7 +370,7 @@ class SiloSession:
         return m.Update(body.round, vector, before.saturated, body.present)
 
     def _metrics(self, body: m.MetricsRequest) -> m.Metrics:
-        """Sums over the people who are held out, protected and without noise. It happens once: no round comes after."""
+        """Sums over held-out people, protected but without noise. Requested once, after the last round."""
         plan = self.plan
         if not self._owner.allow_metrics:
             raise MessageRefused(
@@ -449,9 +449,9 @@ class SiloSession:
             )
 
     def _check_preparation(self, body: m.RoundMessage) -> None:
-        """Refuse a request before a round's updates that is of another round, or of one that was prepared before.
+        """Refuse a preparatory request for a round that is not the next one, or that was prepared before.
 
-        A server that has a round's tables opened twice, at two entries, would learn the blinds in them.
+        A server for which a round's tables were opened twice, at two entries, would learn the blinding in them.
         """
         self._check_round(body.round)
         begins = type(body) is next(iter(self.plan.round_requests.values()))
@@ -465,7 +465,7 @@ class SiloSession:
     def _round_secrets(self, purpose: str, round_: int, bound_to: tuple[str, ...]) -> Secrets:
         """A round's secret randomness, derived from all that the released vector depends on.
 
-        Only a repetition of the very same release gets the same noise; decision 0005 has the attacks that this closes.
+        Only a repetition of the very same release gets the same noise; decision 0005 lists the attacks this prevents.
         Simulated noise protects nobody and is derived from the round alone: another chunk size, machine or method then
         gets the same noise, and runs can be compared.
         """
@@ -473,7 +473,7 @@ class SiloSession:
         return secrets if secrets.simulated else secrets.child(*bound_to)
 
     def save(self, store: PartStore | None = None) -> bytes:
-        """The session's state. It holds the last response, and so noise: keep it as safe as the data.
+        """The session's state. It holds the last response and thus noise: protect it like the data.
 
         A runtime saves it after :meth:`reply` and *before* the response is sent: a silo that is restarted then repeats
         its response instead of computing it again, which another machine might do with other rounding. With a
@@ -495,7 +495,7 @@ class SiloSession:
         return {index: self._parts[index] for index in large}
 
     def restore(self, state: bytes, store: PartStore | None = None) -> None:
-        """Continue from what :meth:`save` gave, with the same ``store``."""
+        """Continue from what :meth:`save` returned, with the same ``store``."""
         saved = _decode_state(state, f"silo {self.name}")
         try:
             for index, name in saved.parts.items():
@@ -505,7 +505,7 @@ class SiloSession:
             phase = self.plan.phase(saved.phase)
             if saved.data != self._all_digest:
                 raise RunError("its records are not those it began with; start a new run", location=f"silo {self.name}")
-            if phase != Phase.CLOSED:  # a closed session gets no request any more, and its secrets may be gone
+            if phase != Phase.CLOSED:  # a closed session gets no more requests, and its secrets may be gone
                 for request in (*saved.setup, *saved.prepared):
                     self.side.respond(m.decode_body(request, self.plan.kinds))
             totals = None if saved.user_totals is None else self._check_totals(saved.user_totals)

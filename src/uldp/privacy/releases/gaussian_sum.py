@@ -1,13 +1,13 @@
-"""A sum of clipped, weighted rows of users over all silos, with Gaussian noise that the silos add in shares.
+"""A sum of clipped, weighted per-user rows over all silos, with Gaussian noise of which every silo adds a share.
 
 Kato, Xiong, Takagi, Cao, Yoshikawa: "ULDP-FL: Federated Learning with Across Silo User-Level Differential Privacy",
 PVLDB 17(11), 2024; Algorithms 3 and 4, Theorem 3.
 
 Guarantee. Each row is clipped to C here, a user with records has at most one row in a silo and nobody else has any, and
 sum_s w_su <= 1: one user moves the total by at most C. Each of the |S| silos adds N(0, sigma^2 C^2 / |S|), so the total
-carries N(0, sigma^2 C^2): a Gaussian of multiplier sigma per round. With user-level sub-sampling it is Poisson-sampled
-at q, for those who do not know the sample. Without weights (``weighting = "none"``) a user moves the total by C in each
-of up to s silos (``max_silos``): a Gaussian of multiplier sigma / s.
+carries N(0, sigma^2 C^2): every round is a Gaussian mechanism with noise multiplier sigma. With user-level sub-sampling
+it is Poisson-sampled at rate q against adversaries who do not know the sample. Without weights (``weighting = "none"``)
+a user moves the total by C in each of up to s silos (``max_silos``): the noise multiplier is sigma / s.
 
 That row u is a function of user u's records alone is up to the method.
 """
@@ -36,7 +36,7 @@ from uldp.vectors import FixedPoint, Rows, Vector, clip_rows
 
 WEIGHTINGS: Final = ("none", "uniform", "records")
 RESIDUAL_SHARE: Final = 1e-4
-"""Which part of the noise's variance is used to cover the residual of users outside the sample."""
+"""The fraction of the noise's variance that covers the residual of users outside the sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class GaussianSum(Release):
         clip: C.
         noise_multiplier: sigma.
         weighting: ``uniform`` (1/|S|), ``records`` (n_su / N_u) or ``none`` (1, so a user counts in every silo).
-        max_silos: A user has records in at most this many silos, 0 for no bound; it matters without weights only.
-        dropout_tolerance: The silos' shares of the noise are made so large that the total has sigma although this
-            many shares are missing or known.
+        max_silos: A user has records in at most this many silos, 0 for no bound; used only with ``weighting = "none"``.
+        dropout_tolerance: Every silo's share of the noise is enlarged so that noise multiplier sigma remains when this
+            many shares are missing or known to the adversary.
 
     Raises:
         ConfigError: A value outside its range.
@@ -83,7 +83,7 @@ class GaussianSum(Release):
 
     @property
     def silo_noise_std(self) -> float:
-        # Algorithm 3, lines 17 and 24: variance sigma^2 C^2 / |S| in each silo; without those that may be missing
+        # Algorithm 3, lines 17 and 24: variance sigma^2 C^2 / |S| in each silo; here over |S| - dropout_tolerance
         shares = max(1, self.facts.silos - self.dropout_tolerance)
         return self.noise_multiplier * self.encoding.integer_limit / math.sqrt(shares)
 
@@ -97,15 +97,15 @@ class GaussianSum(Release):
 
     @property
     def sensitivity(self) -> float:
-        """How far one user moves the total, in clips: one, because weights sum to at most 1 over silos."""
+        """How far one user moves the total, as a multiple of the clip: 1, if weights sum to at most 1 over silos."""
         return 1.0 if self._has_weights else float(self.silo_sampling.silos_per_user(self.max_silos, self.facts.silos))
 
     def noise_to_signal(self, rounds: int) -> float:
-        """rho of a whole run: the noise of all totals together over the largest signal that they can have.
+        """rho of a whole run: the noise of all totals together, divided by the largest signal that they can have.
 
         The noise of T totals has the norm sqrt(T d) sigma C, and n people move them by T n C at most. With full
-        participation this is sqrt(d) / (mu n), where mu is that of the whole run: rounds do not change it. With b
-        groups that take turns it is sqrt(b) times that.
+        participation this is sqrt(d) / (mu n), where mu is that of the whole run, so it does not depend on the
+        number of rounds. With b groups that take turns it is sqrt(b) times as large.
         """
         return self.noise_multiplier * math.sqrt(self.facts.dimension / rounds) / people_in_a_round(self)
 
@@ -172,7 +172,7 @@ class GaussianSum(Release):
 
     @property
     def _sensitivity_of_sums(self) -> float:
-        """sigma times mu of a round against an adversary who sees each silo's sum, with noise sigma C / sqrt(|S|) each.
+        """sigma mu of a round against an adversary who sees each silo's sum, with noise sigma C / sqrt(|S|) each.
 
         mu^2 = |S| sum_s w_su^2 / sigma^2. Uniform weights: sum_s w_su^2 = 1/|S|. By records it is 1 for a user whose
         records are all in one silo. Without weights it is s, one clip in each of s sums.
@@ -185,13 +185,14 @@ class GaussianSum(Release):
         )
 
     def _gaussian(self, shares: int, sensitivity: float, sample_rate: float, sums: int = 1) -> Event:
-        """The sampled Gaussian of ``shares`` shares of noise against ``sensitivity`` clips, of a total or of sums."""
+        """The event of a total (or of ``sums`` sums) with ``shares`` shares of noise; ``sensitivity`` in clips."""
         if self.silo_noise_std == 0 or shares <= 0:
             return NonPrivate()
         limit = self.encoding.integer_limit
         multiplier = continuous_multiplier(self.silo_noise_std, shares, limit)
-        # Rounding at a known point moves each of d coordinates by less than one fixed-point unit more (errata U13). Of
-        # |S| sums, each with 1/|S| of the noise's variance, it moves each one: sqrt(|S|) (|w| + sqrt(|S|) rounding).
+        # The adversary may know where the aggregation rounds. Rounding then adds less than ``facts.rounding``
+        # fixed-point units to a user's effect on each of the d coordinates (errata U13). If the adversary sees |S|
+        # sums, each with 1/|S| of the noise's variance, this happens in each: sqrt(|S|) (|w| + sqrt(|S|) rounding).
         rounding = self.facts.rounding * math.sqrt(self.facts.dimension) / limit
         event = sampled_gaussian(multiplier / (sensitivity + max(sensitivity, sums) * rounding), sample_rate)
         if not self.facts.residual or not isinstance(event, PoissonSampled):
