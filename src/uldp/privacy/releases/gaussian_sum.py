@@ -3,13 +3,13 @@
 Kato, Xiong, Takagi, Cao, Yoshikawa: "ULDP-FL: Federated Learning with Across Silo User-Level Differential Privacy",
 PVLDB 17(11), 2024; Algorithms 3 and 4, Theorem 3.
 
-Guarantee. Each row is clipped to C here, a user with records has at most one row in a silo and nobody else has any, and
+Guarantee. Each row is clipped to C here, a user with records has at most one row in a silo, other users have none, and
 sum_s w_su <= 1: one user moves the total by at most C. Each of the |S| silos adds N(0, sigma^2 C^2 / |S|), so the total
 carries N(0, sigma^2 C^2): every round is a Gaussian mechanism with noise multiplier sigma. With user-level sub-sampling
 it is Poisson-sampled at rate q against adversaries who do not know the sample. Without weights (``weighting = "none"``)
 a user moves the total by C in each of up to s silos (``max_silos``): the noise multiplier is sigma / s.
 
-That row u is a function of user u's records alone is up to the method.
+The method must ensure that row u is a function of the model and of user u's records alone.
 """
 
 from __future__ import annotations
