@@ -27,7 +27,7 @@ SMALL += ["--set", "data.options.records=200", "--set", "data.users=20"]
 TREE = {
     "data": {"dataset": "synthetic", "users": 20, "options": {"records": 200}},
     "method": {"name": "uldp-avg-w", "rounds": 1, "local_epochs": 1},
-    "privacy": {"noise_multiplier": 5.0},
+    "privacy": {"noise_multiplier": 1.0},
 }
 
 

@@ -73,7 +73,7 @@ class LatticeWeighting(Aggregation):
 
     name: ClassVar[str] = "lattice"
     summary: ClassVar[str] = (
-        "the server sees the noised total only; nobody sees anybody's record counts; for large models"
+        "the server sees the noised total only; no single party sees anybody's record counts; for large models"
     )
     hides_counts: ClassVar[bool] = True
     needs_key_agreement: ClassVar[bool] = True

@@ -89,7 +89,7 @@ class PaillierWeighting(Aggregation):
     workers: int = field(default=1, repr=False)  # two parties may differ in it: no part of what is agreed on
 
     name: ClassVar[str] = "paillier"
-    summary: ClassVar[str] = "the server sees the noised total only; nobody sees anybody's record counts"
+    summary: ClassVar[str] = "the server sees the noised total only; no single party sees anybody's record counts"
     hides_counts: ClassVar[bool] = True
     needs_key_agreement: ClassVar[bool] = True
     hides_sample: ClassVar[bool] = True

@@ -400,7 +400,8 @@ class SiloSession:
         required = self.plan.required_silos
         if present.sum() < required or present.all():
             raise MessageRefused(
-                f"a round without some silos needs {required} (aggregation.min_silos), not {int(present.sum())}",
+                f"a round that is repeated without some silos needs {required} of them (aggregation.min_silos), "
+                f"and leaves out at least one; this one has {int(present.sum())} of {len(present)}",
                 location=self.name,
                 value=int(present.sum()),
             )
