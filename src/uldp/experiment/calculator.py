@@ -172,6 +172,8 @@ class PrivacyQuery:
 def built_method(method: Method | str, rounds: int | None, changes: Mapping[str, Any]) -> Method:
     """The method with these settings."""
     if rounds is not None:
+        if "rounds" in changes:
+            raise ConfigError("given twice; leave out one of them", location="method.rounds", value=changes["rounds"])
         changes = {**changes, "rounds": check_whole(rounds, 1, MAX_ROUNDS, "rounds")}
     if isinstance(method, str):
         if "rounds" not in {**changes, **lookup(method).fixed}:
