@@ -42,7 +42,7 @@ class Workload:
     epochs: int
     batch_size: int = 64
     loop_trainings: int = 0
-    repeats: int = 2
+    repeats: int = 5
     scope: str = ""
     check_memory: bool = False
 
@@ -54,9 +54,7 @@ class Workload:
 CREDITCARD: Final = Workload(
     "creditcard-like", "creditcard", (30,), 2, records=25_000, users=1000, silos=5, epochs=30, loop_trainings=200
 )
-HEART: Final = Workload(
-    "heart-like", "logistic", (13,), 2, records=486, users=200, silos=4, epochs=50, batch_size=4, repeats=3
-)
+HEART: Final = Workload("heart-like", "logistic", (13,), 2, records=486, users=200, silos=4, epochs=50, batch_size=4)
 MNIST: Final = Workload(
     "mnist-like", "cnn", (1, 28, 28), 10, records=6_000, users=1000, silos=5, epochs=5, loop_trainings=200,
     scope="1,000 of the 10,000 users (6,000 of 60,000 records) and 5 of the 50 epochs, on both sides",
