@@ -30,3 +30,11 @@ def short_path():
     """A folder for sockets, whose paths must be short: pytest's own folders are too deep."""
     with tempfile.TemporaryDirectory(prefix="uldp-") as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def runs_in_process(monkeypatch):
+    """What this process has trained on whom, empty when the test begins: runs of other tests do not add up."""
+    runs = {}
+    monkeypatch.setattr("uldp.runs.spending._RUNS", runs)
+    return runs

@@ -131,13 +131,12 @@ def test_the_code_in_the_method_page_is_the_example(monkeypatch):
         assert stripped in example, line
 
 
-def test_the_page_about_the_library_runs_and_its_numbers_are_true(tmp_path, monkeypatch):
+def test_the_page_about_the_library_runs_and_its_numbers_are_true(tmp_path, monkeypatch, runs_in_process):
     import matplotlib
 
     matplotlib.use("Agg")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ULDP_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("uldp.runs.spending._RUNS", {})
     subprocess.run([sys.executable, ROOT / "examples" / "hospitals" / "make_data.py"], check=True)
     space, blocks = {}, re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(), flags=re.S)
     for block in blocks:

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 import uldp
 from uldp import Federation, Schema, UldpClassifier, UldpRegressor
 from uldp.cli.app import app
-from uldp.runs import spending
 
 TEXT, NUMBER = "zebra-4711", 47.110815
 MARKS = (TEXT, "47.11", "4711.0815", "47110815")
@@ -64,10 +63,9 @@ def said(error):
 
 
 @pytest.fixture(autouse=True)
-def alone(tmp_path, monkeypatch):
+def alone(tmp_path, monkeypatch, runs_in_process):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ULDP_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr(spending, "_RUNS", {})
 
 
 def check(action, capsys, caplog, folder, *, fails=True):

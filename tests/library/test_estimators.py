@@ -17,7 +17,6 @@ import uldp
 from uldp import Schema, UldpClassifier, UldpRegressor
 from uldp.library import estimators
 from uldp.library.cells import PrivacyWarning
-from uldp.runs import spending
 
 # What the checks need and a real fit would not have: some ask for a good score on 200 rows or fewer, and others compare
 # two fits bit by bit, so noise is low and comes from the seed. A range must be given, for none is read from the data.
@@ -35,9 +34,7 @@ CLASSIFIER = UldpClassifier(classes=[0, 1], **SETTINGS)
 MIXED = Schema.classes("ill", ["yes", "no"]).numeric("age", 0, 10).category("sex", ["f", "m"], missing="f")
 
 
-@pytest.fixture(autouse=True)
-def nothing_spent(monkeypatch):
-    monkeypatch.setattr(spending, "_RUNS", {})
+pytestmark = pytest.mark.usefixtures("runs_in_process")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -127,7 +124,7 @@ def test_data_frames_with_a_schema():
 
 
 @pytest.mark.parametrize("routing", [True, False])
-def test_cross_validation_over_users_spends_budget_in_each_fold(routing):
+def test_cross_validation_over_users_spends_budget_in_each_fold(routing, runs_in_process):
     params = {"users": USERS, "silos": SILOS}
     estimator, groups = sklearn.clone(CLASSIFIER), {"groups": USERS}
     if routing:
@@ -139,7 +136,7 @@ def test_cross_validation_over_users_spends_budget_in_each_fold(routing):
     assert len(scores) == 4 and np.isfinite(scores).all()
     texts = [str(warning.message) for warning in found if "trained on before" in str(warning.message)]
     assert len(texts) == 3 and "each fold of a cross-validation" in texts[0]  # all but the first
-    assert len(spending._RUNS) == 4
+    assert len(runs_in_process) == 4
     again = fitted()
     assert again.result_.total > 2.5 * again.epsilon_
 
@@ -154,12 +151,12 @@ def test_rows_as_users_are_recognised_in_other_folds_by_their_contents():
     assert overlapping.result_.total > 1.9 * first.epsilon_  # both, and itself
 
 
-def test_a_search_over_settings():
+def test_a_search_over_settings(runs_in_process):
     search = GridSearchCV(CLASSIFIER, {"rounds": [1, 2]}, cv=GroupKFold(2), error_score="raise")
     with pytest.warns(PrivacyWarning, match="each candidate of a search spends budget"):
         search.fit(X, Y, groups=USERS, users=USERS, silos=SILOS)
     best = search.best_estimator_
-    assert len(spending._RUNS) == 5 and best.result_.total > 1.5 * best.epsilon_
+    assert len(runs_in_process) == 5 and best.result_.total > 1.5 * best.epsilon_
 
 
 def test_a_pickle_holds_neither_records_nor_times():
@@ -209,12 +206,12 @@ def test_a_pickle_holds_neither_records_nor_times():
         ({"random_state": "zero"}, "run.seed"),
     ],
 )
-def test_bad_input_is_a_value_error_of_one_sentence_and_nothing_is_spent(changes, sentence):
+def test_bad_input_is_a_value_error_of_one_sentence_and_nothing_is_spent(changes, sentence, runs_in_process):
     with pytest.raises(ValueError) as caught, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted(**changes)
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
-    assert not spending._RUNS
+    assert not runs_in_process
 
 
 def test_before_fit_and_with_other_columns():

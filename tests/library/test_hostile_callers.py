@@ -11,7 +11,6 @@ from torch import nn
 import uldp
 from uldp import Federation, RunError, Schema
 from uldp.data.schema import SchemaFromData
-from uldp.runs import spending
 
 SCHEMA = Schema.classes("ill", [0, 1]).numeric("age", 0, 110)
 DRAW = np.random.default_rng(0)
@@ -35,21 +34,19 @@ def codes(result):
     return {caveat.code for caveat in result.statement.caveats}
 
 
-@pytest.fixture(autouse=True)
-def nothing_spent(monkeypatch):
-    monkeypatch.setattr(spending, "_RUNS", {})
+pytestmark = pytest.mark.usefixtures("runs_in_process")
 
 
 def stopping_at(*rounds):
     return lambda report: report.round in rounds
 
 
-def test_a_result_that_was_resumed_cannot_be_trained_anew_under_the_same_entry():
+def test_a_result_that_was_resumed_cannot_be_trained_anew_under_the_same_entry(runs_in_process):
     whole, part = train(), train(callbacks=stopping_at(1))
     done = part.resume()
     again = part.resume()
     assert np.array_equal(done.model, whole.model) and np.array_equal(again.model, done.model)
-    assert len(spending._RUNS) == 2 and again.total == done.total
+    assert len(runs_in_process) == 2 and again.total == done.total
 
 
 @pytest.mark.parametrize("directory", [False, True])
@@ -84,10 +81,10 @@ class Explodes(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_round_that_fails_after_its_release_is_spent():
+def test_a_round_that_fails_after_its_release_is_spent(runs_in_process):
     with pytest.raises(uldp.ModelError, match="NaN or infinity after round 1"):
         train(model=Explodes())
-    assert len(spending._RUNS) == 1
+    assert len(runs_in_process) == 1
     assert train().total > train(people("z", seed=5)).total + 0.3
 
 

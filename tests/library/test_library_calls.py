@@ -33,8 +33,7 @@ def train(silos=SILOS, **changes):
 
 
 @pytest.fixture(autouse=True)
-def nothing_spent(monkeypatch, tmp_path):
-    monkeypatch.setattr(spending, "_RUNS", {})
+def nothing_spent(monkeypatch, tmp_path, runs_in_process):
     monkeypatch.setenv("ULDP_STATE", str(tmp_path / "state"))
 
 
@@ -285,12 +284,12 @@ class TestSpending:
         (lambda: train(directory=3), "the path of a folder, not 3"),
     ],
 )
-def test_bad_input_gets_one_sentence_and_nothing_is_charged(call, sentence):
+def test_bad_input_gets_one_sentence_and_nothing_is_charged(call, sentence, runs_in_process):
     with pytest.raises((InputError, RunError)) as caught, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         call()
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
-    assert not spending._RUNS
+    assert not runs_in_process
 
 
 def test_a_result_refuses_what_it_cannot_do(tmp_path):

@@ -12,7 +12,6 @@ from torch import nn
 
 import uldp
 from uldp import ConfigError, DataError, Federation, InputError, RunError, Schema
-from uldp.runs import spending
 from uldp.runs.directory import RunDirectory
 
 ABSENT = object()
@@ -38,9 +37,7 @@ def train(silos=None, **changes):
     return uldp.train(silos, **{key: value for key, value in chosen.items() if value is not ABSENT})
 
 
-@pytest.fixture(autouse=True)
-def nothing_spent(monkeypatch):
-    monkeypatch.setattr(spending, "_RUNS", {})
+pytestmark = pytest.mark.usefixtures("runs_in_process")
 
 
 def test_frames_train_the_model_that_files_train(tmp_path):
@@ -210,14 +207,14 @@ SECRET = "zebra-4711"
         ({"epsilom": 3}, "epsilom"),
     ],
 )
-def test_bad_input_gets_one_sentence_and_nothing_is_charged(changes, sentence, tmp_path):
+def test_bad_input_gets_one_sentence_and_nothing_is_charged(changes, sentence, tmp_path, runs_in_process):
     changes = dict(changes)
     with pytest.raises(InputError) as caught, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         train(changes.pop("silos", None), directory=tmp_path / "run", **changes)
     text = "".join(str(error) for error in (caught.value, caught.value.__cause__, caught.value.__context__))
     assert sentence in str(caught.value) and SECRET not in text and "\n" not in str(caught.value)
-    assert not spending._RUNS and not (tmp_path / "run").exists()
+    assert not runs_in_process and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ import pytest
 import uldp
 from uldp import ConfigError, MlflowTracker, Schema, TensorBoardTracker
 from uldp.reports.statement import text
-from uldp.runs import spending
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DRAW = np.random.default_rng(0)
@@ -26,9 +25,8 @@ SCHEMA = Schema.classes("ill", [0, 1]).numeric("age", 0, 110)
 
 
 @pytest.fixture(autouse=True)
-def alone(tmp_path, monkeypatch):
+def alone(tmp_path, monkeypatch, runs_in_process):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(spending, "_RUNS", {})
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # the slim client knows servers and, still, folders
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
 
@@ -127,12 +125,14 @@ def test_a_pause_goes_on_in_the_same_run_and_a_failure_is_said(tmp_path, kind):
 
 
 @pytest.mark.parametrize(("tracker", "name"), [(MlflowTracker(), "mlflow"), (TensorBoardTracker("x"), "tensorboard")])
-def test_what_is_not_installed_is_said_before_anything_is_trained(monkeypatch, tmp_path, tracker, name):
+def test_what_is_not_installed_is_said_before_anything_is_trained(
+    monkeypatch, tmp_path, tracker, name, runs_in_process
+):
     for module in (name, f"{name}.summary"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=r"is not installed; pip install 'uldp\[tracking\]'"):
         train(tracker, directory=tmp_path / "run")
-    assert not spending._RUNS and not (tmp_path / "run").exists()
+    assert not runs_in_process and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["mlflow", "tensorboard"])
