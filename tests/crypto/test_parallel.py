@@ -168,6 +168,7 @@ def interrupted(step):  # whether there are so many steps
     global armed, left
     armed, left = not second, step
     raised = False
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for it when tracing begins
     sys.settrace(trace)
     try:
         parallel.spread(work, 3, 3 if second else 2, 1)
