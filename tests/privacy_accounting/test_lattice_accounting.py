@@ -13,7 +13,7 @@ from tests.support import make_sessions, small_federation
 from uldp.aggregation.lattice import LatticeWeighting
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian
-from uldp.privacy.ledger import Ledger
+from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.releases import Adversary, GaussianSum, PublicFacts, UserSampling, views
 from uldp.privacy.statement import exposures_of
 
@@ -65,10 +65,12 @@ def test_rounds_beyond_the_most_that_a_user_is_sampled_in_still_carry_what_is_le
 
 
 def rows_of(name, aggregation="lattice", **settings):
-    method = build(name, rounds=5, noise_multiplier=1.0, **settings)
+    method = build(name, **{"rounds": 5, "noise_multiplier": 1.0, **settings})
     server, _ = make_sessions(method, small_federation(silos=4), aggregation=aggregation)
     plan = server.plan
-    return plan.release, {row.who: row for row in exposures_of(plan.release, plan.disclosure, Ledger(1e-5), [1] * 5)}
+    entries = tuple(Entry(number, plan.release.event(4), "planned") for number in range(1, 6))
+    ledger = Ledger(1e-5, None, entries)
+    return plan.release, {row.who: row for row in exposures_of(plan.release, plan.disclosure, ledger, [1] * 5)}
 
 
 @pytest.mark.parametrize("sampling", ["open", "private"])

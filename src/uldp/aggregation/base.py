@@ -20,6 +20,7 @@ from uldp.caveats import Caveat
 from uldp.crypto.keys import SigningKey
 from uldp.data.federation import IntArray
 from uldp.errors import ConfigError, MessageRefused, RunError
+from uldp.privacy.distance import Distance
 from uldp.privacy.releases import PublicFacts, Release
 from uldp.privacy.releases.sums import IntegerSum, add_noise
 from uldp.protocol import messages as m
@@ -214,9 +215,9 @@ class Aggregation(ABC):
         """See :class:`uldp.privacy.releases.PublicFacts`."""
         return 0.0
 
-    def distance(self, release: Release) -> float:
-        """Statistical distance between the server's view of a round and the view that the event describes."""
-        return 0.0
+    def distance(self, release: Release) -> Distance:
+        """How far the server's view of a round is from the view that the event describes."""
+        return Distance()
 
     @property
     def secure(self) -> bool:

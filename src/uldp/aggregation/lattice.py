@@ -48,6 +48,7 @@ from uldp.data.federation import IntArray
 from uldp.errors import ConfigError
 from uldp.limits import MAX_PAIRED_SILOS, check_whole
 from uldp.mechanisms.discrete_gaussian import MAX_SCALE
+from uldp.privacy.distance import Distance
 from uldp.privacy.releases import Release
 from uldp.protocol.turns import UPDATE, Route
 from uldp.rng import Secrets
@@ -88,14 +89,16 @@ class LatticeWeighting(Aggregation):
         """eta: the error of a ciphertext of weight 0 still multiplies the user's rows."""
         return ERROR_BOUND * max(self.max_records, MAX_PAIRED_SILOS) / 2.0**WEIGHT_BITS
 
-    def distance(self, release: Release) -> float:
-        """Of the zeros' part h in the decrypted total from an independent copy (docs/decisions/0019).
+    def distance(self, release: Release) -> Distance:
+        """Of the zeros' part h in the decrypted total from a total without it (docs/decisions/0019, Zeros).
 
-        A coordinate of h is about 237 in size, and moves noise of deviation s by 0.4 |h| / s. One silo's noise counts,
-        and every silo's h: of a repeated round the server may see them one by one.
+        A coordinate of h is about 237 in size, and moves noise of deviation s by 0.4 |h| / s. It never moves the noise
+        by more than one step of 2^k. One silo's noise counts, and every silo's h: of a repeated round the server may
+        see them one by one.
         """
         numbers = release.facts.silos * release.facts.dimension
-        return numbers * 0.4 * 256 / (release.silo_noise_std * 2.0**WEIGHT_BITS)
+        deviation, step = release.silo_noise_std * 2.0**WEIGHT_BITS, 2.0**DITHER_BITS
+        return Distance(numbers * 0.4 * 256 / deviation, shift=math.sqrt(numbers) * step / deviation)
 
     def __post_init__(self) -> None:
         check_whole(self.max_records, 1, MAX_RECORDS, "aggregation.max_records")

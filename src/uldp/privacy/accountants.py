@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -184,28 +183,6 @@ def _account_replace_one(items: frozenset[tuple[Single, int]], delta: float) -> 
     bounds = converted(b / (b - 1) * left[:, None] + came[None, :], a * b / (a + b - 1), delta)
     two_hops = Epsilon(max(0.0, float(np.min(bounds))), "rdp, two hops")
     return min(unsampled, two_hops, key=lambda epsilon: epsilon.value)
-
-
-def account_at_distance(epsilon_at: Callable[[float], float], delta: float, distance: float) -> float:
-    """The epsilon at ``delta`` of what is within a statistical ``distance`` of a release with ``epsilon_at(delta)``.
-
-    P(S) <= Q(S) + t <= e^eps Q'(S) + delta' + t <= e^eps (P'(S) + t) + delta' + t: the two need delta' = delta - (1 +
-    e^eps) t, which depends on the epsilon that is looked for.
-
-    >>> account_at_distance(lambda delta: gaussian_epsilon(1.0, delta), 1e-5, 0.0) == gaussian_epsilon(1.0, 1e-5)
-    True
-    >>> account_at_distance(lambda delta: gaussian_epsilon(1.0, delta), 1e-5, 1e-3)
-    inf
-    """
-    epsilon = epsilon_at(delta)
-    while distance and math.isfinite(epsilon):
-        epsilon *= 1 + 1e-6
-        left = delta - (1 + math.exp(min(epsilon, 700.0))) * distance
-        found = epsilon_at(left) if left > 0 else math.inf
-        if found <= epsilon:
-            break
-        epsilon = found
-    return epsilon
 
 
 def compose(*events: Event) -> Composition:

@@ -16,7 +16,8 @@ from typing import Any
 from uldp.caveats import Caveat, Severity
 from uldp.errors import RunError
 from uldp.privacy import sentences
-from uldp.privacy.accountants import Epsilon, account, account_at_distance, account_replace_one
+from uldp.privacy.accountants import Epsilon, account, account_replace_one
+from uldp.privacy.distance import NO_DISTANCE, Distance
 from uldp.privacy.events import Composition, Event, LocalReports, flattened
 from uldp.privacy.ledger import Ledger, largest
 from uldp.privacy.releases import Adversary, LocalPerturbation, NoisedModel, Release, views
@@ -61,7 +62,7 @@ class Disclosure:
     ``silo_pairs_learn``: two silos together learn some users' record totals, and whether these were sampled.
     ``required_silos`` is how many silos a repeated round needs when others do not respond; None if rounds are not
     repeated.
-    ``distance`` is how far, in statistical distance, the server's view of a round is from what the event describes.
+    ``distance`` is how far the server's view of a round is from what the event describes.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Disclosure:
     shuffles: bool = False
     required_silos: int | None = None
     holdout_metrics: bool = False
-    distance: float = 0.0
+    distance: Distance = NO_DISTANCE
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -296,11 +297,11 @@ def exposures_of(
             view = ledger.composition()
         else:
             view = largest(_composed_view(release, adversary, *part) for part in _by_group(ledger, releases, missing))
-        distance = disclosure.distance * sum(releases) if adversary.who == "server" else 0.0
-        epsilon = account_at_distance(partial(_add_remove_epsilon, view), ledger.delta, distance)
+        distance = disclosure.distance.times(sum(releases)) if adversary.who == "server" else NO_DISTANCE
+        epsilon = distance.epsilon(partial(_add_remove_epsilon, view), ledger.delta)
         replace_one = epsilon
         if not release.replace_one:
-            replace_one = account_at_distance(partial(_replace_one_epsilon, view), ledger.delta, distance)
+            replace_one = distance.epsilon(partial(_replace_one_epsilon, view), ledger.delta)
         rows.append(Exposure(who, sees, epsilon, replace_one, _sees_counts(release, disclosure, adversary)))
     return tuple(rows)
 

@@ -1,0 +1,73 @@
+"""The epsilon of a view that is near an accounted one, against an exact computation on a small grid."""
+
+import math
+
+import numpy as np
+import pytest
+from tests.privacy_accounting.test_lattice_accounting import rows_of
+
+from uldp.privacy.distance import Distance, account_at_distance, account_shifted
+from uldp.privacy.gaussian import gaussian_epsilon
+
+STEPS, DEVIATION, SENSITIVITY = 8, 60, 400
+"""Noise is a multiple of 8 with a deviation of 60 such multiples, and a dither below 8."""
+
+
+def law(data, shift):
+    """Probabilities of data + noise + shift on a grid of numbers."""
+    multiples = np.arange(-800, 801)
+    weights = np.exp(-(multiples**2) / (2 * DEVIATION**2))
+    noise = np.repeat(weights / weights.sum() / STEPS, STEPS)
+    found = np.zeros(len(noise) + 1000)
+    found[500 + data + shift :][: len(noise)] = noise
+    return found
+
+
+def exact_epsilon(one, other, delta):
+    """The smallest epsilon of two laws at ``delta``, by bisection of their hockey-stick divergences."""
+    low, high = 0.0, 50.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        larger = max(np.maximum(a - math.exp(middle) * b, 0).sum() for a, b in ((one, other), (other, one)))
+        low, high = (middle, high) if larger > delta else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize("shift", [1, 3, 7])
+def test_a_shift_that_depends_on_the_data_is_covered(shift):
+    """The worst that an h below one step can do: it points away from the neighbour, in both data sets."""
+
+    def accounted(delta):
+        return exact_epsilon(law(0, 0), law(SENSITIVITY, 0), delta)
+
+    for delta in (1e-3, 1e-6):
+        found = exact_epsilon(law(0, -shift), law(SENSITIVITY, shift), delta)
+        assert accounted(delta) < found <= account_shifted(accounted, delta, 1 / DEVIATION)
+
+
+def test_the_tails_are_charged_and_what_they_do_not_outweigh_has_no_bound():
+    assert account_shifted(lambda delta: 790.0, 1e-5, 1e-9) == pytest.approx(790.0)
+    assert account_shifted(lambda delta: 830.0, 1e-5, 1e-9) == math.inf
+    assert account_shifted(lambda delta: 1.0, 1e-5, 1.1) == math.inf
+
+
+def test_the_smaller_of_both_bounds_counts_and_no_distance_costs_nothing():
+    def accounted(delta):
+        return gaussian_epsilon(1.0, delta)
+
+    assert Distance().epsilon(accounted, 1e-5) == accounted(1e-5)
+    near, far = Distance(1e-15, shift=0.1), Distance(1e-3, shift=1e-6)
+    assert near.epsilon(accounted, 1e-5) == account_at_distance(accounted, 1e-5, 1e-15)
+    assert far.epsilon(accounted, 1e-5) == account_shifted(accounted, 1e-5, 1e-6)
+    assert Distance(1e-3).epsilon(accounted, 1e-5) == math.inf
+    assert Distance(1e-9, shift=1e-3).times(4) == Distance(4e-9, shift=2e-3)
+
+
+@pytest.mark.parametrize("noise", [0.2, 0.4])
+def test_the_server_faces_a_large_epsilon_of_lattice_and_not_an_infinite_one(noise):
+    """By statistical distance alone it was infinite from an epsilon of some thirty up."""
+    _, rows = rows_of("uldp-avg-w", noise_multiplier=noise)
+    public, server = rows["anyone who sees the released models"], rows["the server"]
+    assert public.epsilon > 30
+    assert public.epsilon < server.epsilon < public.epsilon * 1.0001
+    assert public.replace_one < server.replace_one < public.replace_one * 1.0001
