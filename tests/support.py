@@ -141,7 +141,7 @@ def with_paillier_weights(method: Method, paillier) -> Method:
             self.ratios = ratios
 
         def totals(self, counts):
-            return super().totals(self.ratios.capped(counts))
+            return super().totals(self.ratios.cap_counts(counts))
 
         def check(self, counts, told):
             """Totals of capped counts may be smaller than a silo's own count."""

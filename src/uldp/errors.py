@@ -47,7 +47,7 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def located(error: BaseException) -> str:
+def describe_unexpected(error: BaseException) -> str:
     """An error that nobody foresaw: its class, and the last line of ours on the way to it. Never its text, for that may
     quote somebody's data.
 
@@ -96,7 +96,7 @@ def printable(text: str, most: int = MAX_FOREIGN) -> str:
     return shown if len(text) <= most else f"{shown}..."
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A setting for an error message: plain values as Python writes them, but not without end.
 
     Of anything else the type and the shape: a data frame in the wrong place must not print somebody's records.
@@ -108,13 +108,13 @@ def shown(value: object) -> str:
     ('a ndarray of shape (3, 4)', 'a whole number of 5001 digits')
     """
     if isinstance(value, list | tuple):
-        listed = [_shown_entry(entry) for entry in value[:MAX_LISTED]]
+        listed = [_format_entry(entry) for entry in value[:MAX_LISTED]]
         more = [f"... {len(value)} in all"] if len(value) > MAX_LISTED else []
         return f"[{', '.join([*listed, *more])}]"
-    return _shown_entry(value)
+    return _format_entry(value)
 
 
-def _shown_entry(value: object) -> str:
+def _format_entry(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 4 * MAX_SHOWN:
         return f"a whole number of {math.floor(math.log10(abs(value))) + 1} digits"
     if isinstance(value, str | bytes):
@@ -159,7 +159,7 @@ class UldpError(Exception):
         if isinstance(value, str):
             value = printable(value)
         elif not isinstance(value, int | float | bool | None) or (isinstance(value, int) and abs(value) >> 63):
-            value = shown(value)
+            value = format_value(value)
         elif isinstance(value, float) and not math.isfinite(value):
             value = repr(float(value))  # JSON has no nan and no inf
         return {"error": {"location": self.location, "value": value, "message": self.message}}
@@ -173,7 +173,7 @@ def require(holds: bool, location: str, value: Any, wanted: str) -> None:
     uldp.errors.ConfigError: method.clip: a positive number, not -1
     """
     if not holds:
-        raise ConfigError(f"{wanted}, not {shown(value)}", location=location, value=value)
+        raise ConfigError(f"{wanted}, not {format_value(value)}", location=location, value=value)
 
 
 def check_keys(tree: Any, known: Iterable[str], location: str, owner: str = "") -> None:
@@ -187,7 +187,7 @@ def check_keys(tree: Any, known: Iterable[str], location: str, owner: str = "") 
     require(isinstance(tree, Mapping), location, tree, f"a table with the keys {', '.join(known)}")
     for key in tree:
         if key not in known:
-            what = f"unknown key {shown(key)} for {owner}" if owner else f"unknown key {shown(key)}"
+            what = f"unknown key {format_value(key)} for {owner}" if owner else f"unknown key {format_value(key)}"
             hint = f"Known keys: {', '.join(known)}{did_you_mean(str(key), known)}"
             raise ConfigError(f"{what}. {hint}", location=location, value=key)
 
@@ -306,7 +306,8 @@ def stopping_clearly(location: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise RunError(
-            f"stopped by an error that nobody foresaw ({located(error)}); please report it", location=location
+            f"stopped by an error that nobody foresaw ({describe_unexpected(error)}); please report it",
+            location=location,
         ) from None  # its text may quote records
 
 

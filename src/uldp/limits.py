@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from uldp.errors import ConfigError, shown
+from uldp.errors import ConfigError, format_value
 
 MAX_USERS: Final = 10_000_000
 MAX_SILOS: Final = 10_000
@@ -56,5 +56,5 @@ def check_whole(value: object, least: int, most: int | None, location: str, what
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         numbers = f"a whole number from {least} {'up' if most is None else f'to {most:,}'}"
         wanted = f"{what}, {numbers}" if what else numbers
-        raise ConfigError(f"{wanted}, not {shown(value)}", location=location, value=value)
+        raise ConfigError(f"{wanted}, not {format_value(value)}", location=location, value=value)
     return value

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from uldp.errors import ConfigError, did_you_mean, shown, user_code
+from uldp.errors import ConfigError, did_you_mean, format_value, user_code
 
 
 def import_user_module(module: str) -> ModuleType:
@@ -32,8 +32,8 @@ def named_object(name: str, location: str) -> Any:
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
-        raise ConfigError(f"write package.module:Name, not {shown(name)}", location=location, value=name)
-    there = _findable(module.partition(".")[0])
+        raise ConfigError(f"write package.module:Name, not {format_value(name)}", location=location, value=name)
+    there = _is_findable(module.partition(".")[0])
     why = "failed while it was imported" if there else "is neither in the current folder nor on PYTHONPATH"
     with user_code(ConfigError, f"cannot import {name!r}: {module} {why}", location):
         imported = import_user_module(module)
@@ -46,7 +46,7 @@ def named_object(name: str, location: str) -> Any:
     return getattr(imported, attribute)
 
 
-def _findable(module: str) -> bool:
+def _is_findable(module: str) -> bool:
     try:
         return Path(f"{module}.py").is_file() or Path(module).is_dir() or importlib.util.find_spec(module) is not None
     except (ImportError, ValueError, OSError):

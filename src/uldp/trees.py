@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import date, time
 from typing import Any, Final
 
-from uldp.errors import shown
+from uldp.errors import format_value
 
 _PLAIN: Final = (Mapping, list, tuple, str, int, float, type(None), date, time)
 MAX_DEPTH: Final = 32
@@ -57,7 +57,7 @@ def check_tree(tree: Any) -> None:
     for _ in range(MAX_DEPTH + 1):
         for path, value in level:
             _check_value(path, value)
-        level = [below for path, value in level for below in _below(path, value)]
+        level = [below for path, value in level for below in _children(path, value)]
     if level:
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
 
@@ -65,12 +65,12 @@ def check_tree(tree: Any) -> None:
 def _check_value(path: str, value: Any) -> None:
     where = f"{path}: " if path else ""
     if isinstance(value, int) and abs(value) >= 10**MAX_DIGITS:
-        raise ValueError(f"{where}a whole number of at most {MAX_DIGITS} digits, not {shown(value)}")
+        raise ValueError(f"{where}a whole number of at most {MAX_DIGITS} digits, not {format_value(value)}")
     if not isinstance(value, _PLAIN):
-        raise ValueError(f"{where}text, a number, true or false, a list or a section, not {shown(value)}")
+        raise ValueError(f"{where}text, a number, true or false, a list or a section, not {format_value(value)}")
 
 
-def _below(path: str, value: Any) -> list[tuple[str, Any]]:
+def _children(path: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, Mapping):
         return [(f"{path}.{key}" if path else str(key), below) for key, below in value.items()]
     return [(path, below) for below in value] if isinstance(value, list | tuple) else []

@@ -134,18 +134,18 @@ class FixedPoint:
         """
         total = np.zeros(rows.shape[1], dtype=np.int64)
         cut = 0
-        for integers, cut_off in self._encoded(rows, weights):
+        for integers, cut_off in self._encode_blocks(rows, weights):
             total += integers.sum(axis=0)
             cut += cut_off
         return total, cut
 
     def encode_rows(self, rows: Vector) -> tuple[Integers, int]:
         """trunc(row / unit) for every row, and how much was cut off to keep the limit."""
-        blocks = list(self._encoded(rows, None))
+        blocks = list(self._encode_blocks(rows, None))
         integers = [block for block, _ in blocks] or [np.zeros(rows.shape, dtype=np.int64)]
         return np.concatenate(integers), sum(cut for _, cut in blocks)
 
-    def _encoded(self, rows: Vector, weights: Vector | None) -> Iterator[tuple[Integers, int]]:
+    def _encode_blocks(self, rows: Vector, weights: Vector | None) -> Iterator[tuple[Integers, int]]:
         """Block by block: the integers, and how much was cut off."""
         count, dimension = rows.shape
         scale = self.integer_limit / self.limit
@@ -159,12 +159,12 @@ class FixedPoint:
                 np.clip(scaled, -self.integer_limit, self.integer_limit, out=scaled)
             np.trunc(scaled, out=scaled)
             if not self.saturate:
-                long = ~self._within(scaled, None if weights is None else weights[start : start + block])
+                long = ~self._within_limit(scaled, None if weights is None else weights[start : start + block])
                 cut = int(long.sum())
                 scaled[long] = 0.0
             yield scaled.astype(np.int64), cut
 
-    def _within(self, integers: Vector, weights: Vector | None) -> npt.NDArray[np.bool_]:
+    def _within_limit(self, integers: Vector, weights: Vector | None) -> npt.NDArray[np.bool_]:
         """Which rows of whole numbers are no longer than weight * limit: the bound itself, checked once more.
 
         Squares of whole numbers and their sums are exact below 2^53, and the bound is 2^48. The square of a weight may

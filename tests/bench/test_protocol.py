@@ -141,7 +141,7 @@ def test_two_workers_are_measured_against_one():
 
 def test_packed_ciphertexts_are_measured_against_single_ones():
     bench, shape = Bench(quick=True), Shape(dimension=40, users=3, max_records=30, pseudo_count=1)
-    decryption, size, whole = (bench.packed(shape, kind) for kind in COMPARISONS)
+    decryption, size, whole = (bench.compare_packing(shape, kind) for kind in COMPARISONS)
     assert [case["name"] for case in (decryption, size, whole)] == [
         f"packed {what}, N_max=30 d=40 U=3" for what in ("decryption", "bytes", "round")
     ]

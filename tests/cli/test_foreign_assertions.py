@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from uldp.cli.app import app
 from uldp.errors import ConfigError
-from uldp.experiment.config import Experiment, as_printed, in_todays_words
+from uldp.experiment.config import Experiment, in_todays_words, is_published_variant
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian, NonPrivate
 from uldp.runtimes.policy import Policy
@@ -156,7 +156,7 @@ def test_an_old_run_of_a_published_variant_counts_as_unbounded(method, foreign):
     file = foreign / "r" / "experiment.json"
     tree = json.loads(file.read_text())
     tree["method"] = {**method, "rounds": 2, "batch_size": 32, "clip": 0.3}
-    assert as_printed(tree) and not as_printed(SMALL)
+    assert is_published_variant(tree) and not is_published_variant(SMALL)
     file.write_text(json.dumps(tree))
     (foreign / "r" / "statement.json").unlink()
     assert document("total", "r")["totals"][0]["epsilon"] is None

@@ -30,7 +30,7 @@ def test_other_things_are_no_data(given):
 def test_a_reader_that_goes_away_is_nobody_s_code(capsys, monkeypatch):
     """As in `uldp plan | head -1`: rich leaves by SystemExit when its output is not read any more."""
 
-    @output.reporting
+    @output.report_errors
     def command():
         try:
             raise BrokenPipeError

@@ -21,7 +21,7 @@ from tests.support import (
 
 from uldp.aggregation import AGGREGATIONS, lookup_aggregation
 from uldp.aggregation.base import largest_total
-from uldp.crypto.paillier import signed
+from uldp.crypto.paillier import signed_residue
 from uldp.errors import ConfigError
 from uldp.methods.registry import METHODS
 from uldp.privacy.releases import PublicFacts
@@ -184,9 +184,9 @@ def test_no_slot_overflows_at_the_edge_of_the_checked_range(name):
     for pattern in itertools.product(edges[:2], repeat=3):
         values = [pattern[i % 3] for i in range(layout.slots)] + edges[2:]
         values += [edges[0]] * (100 - len(values))
-        packed = layout.packed(values)
+        packed = layout.pack(values)
         n = mpz(1) << 2047  # the smallest modulus of 2048 bits
-        assert layout.unpacked([signed(x % n, n) for x in packed]) == values
+        assert layout.unpack([signed_residue(x % n, n) for x in packed]) == values
     assert layout.width * layout.slots < 2048 <= layout.width * (layout.slots + 1)
     # one bit less would not do
     assert abs(edges[0]) >= 2 ** (layout.width - 2) or abs(edges[1]) >= 2 ** (layout.width - 2)

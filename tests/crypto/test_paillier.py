@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uldp.crypto.integers import uniform_units
-from uldp.crypto.paillier import PrivateKey, PublicKey, signed
+from uldp.crypto.paillier import PrivateKey, PublicKey, signed_residue
 from uldp.errors import ConfigError, MessageRefused
 from uldp.rng import Secrets
 
@@ -53,7 +53,7 @@ def test_a_factor_is_a_power_of_g(m):
 
 @given(st.integers(-(2**300), 2**300), st.integers(3, 2**200).map(lambda n: n | 1))
 def test_signed_is_the_nearest_to_zero(x, n):
-    centred = signed(x, n)
+    centred = signed_residue(x, n)
     assert (centred - x) % n == 0
     assert abs(centred) <= n // 2
 
@@ -85,7 +85,7 @@ def test_generated_keys(bits):
         assert is_prime(key.p)
         assert is_prime(key.q)
         assert key.p != key.q
-        assert PublicKey.received(key.public.n, bits, "here") == key.public
+        assert PublicKey.from_peer(key.public.n, bits, "here") == key.public
         again = PrivateKey.generate(bits, Secrets.simulated_from_seed(seed).stream())
         assert (again.p, again.q) == (key.p, key.q)
 
@@ -143,4 +143,4 @@ MODULI = {
 @pytest.mark.parametrize("name", MODULI)
 def test_what_is_no_modulus_is_refused(name):
     with pytest.raises(MessageRefused, match=r"^server: "):
-        PublicKey.received(MODULI[name], 256, "server")
+        PublicKey.from_peer(MODULI[name], 256, "server")

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 
 from uldp.crypto import randomisers
 from uldp.crypto.paillier import PrivateKey
-from uldp.crypto.randomisers import DIGIT_BITS, ResidueTable, bases_needed, direct, distance_bound, pays
+from uldp.crypto.randomisers import DIGIT_BITS, ResidueTable, bases_needed, direct, distance_bound, is_worthwhile
 from uldp.rng import Secrets
 
 KEY = PrivateKey(11, 13)  # both p - 1 are smooth: the group has many characters of small order
@@ -138,7 +138,7 @@ def test_bases_are_enough_and_not_more(bits):
 
 
 def test_a_table_pays_for_many_outputs_only():
-    assert not pays(0, 3072)
-    assert not pays(10, 3072)
-    assert pays(10_000, 3072)
-    assert not pays(10**9, 64)  # one power is cheaper than the lookups of one output
+    assert not is_worthwhile(0, 3072)
+    assert not is_worthwhile(10, 3072)
+    assert is_worthwhile(10_000, 3072)
+    assert not is_worthwhile(10**9, 64)  # one power is cheaper than the lookups of one output

@@ -52,7 +52,7 @@ def test_from_a_draft_to_a_learnable_federation(folder):
     draft = draft_schema(frame, "patient_id", "outcome", from_data=True)
     assert not draft.left_out
     schema = Schema.from_dict(draft.tree, label="outcome", user="patient_id")
-    index = HashedIds.simulated(1000, Secrets.simulated_from_seed(0))
+    index = HashedIds.from_secrets(1000, Secrets.simulated_from_seed(0))
     streams = Streams.from_seed(0)
     options = {"user": "patient_id", "test": folder / "holdout.csv"}
     federation = load_tables(paths, schema, index, streams, **options)

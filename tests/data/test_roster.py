@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uldp.data.roster import HashedIds, Roster, held_out
+from uldp.data.roster import HashedIds, Roster, select_test_rows
 from uldp.errors import ConfigError, DataError
 from uldp.rng import Secrets, Streams
 
@@ -35,9 +35,9 @@ def test_another_key_gives_other_indices():
 
 
 def test_the_key_of_a_simulation_comes_from_its_secrets_and_is_not_shown():
-    index = HashedIds.simulated(10, Secrets.simulated_from_seed(0))
-    assert index == HashedIds.simulated(10, Secrets.simulated_from_seed(0))
-    assert index != HashedIds.simulated(10, Secrets.simulated_from_seed(1))
+    index = HashedIds.from_secrets(10, Secrets.simulated_from_seed(0))
+    assert index == HashedIds.from_secrets(10, Secrets.simulated_from_seed(0))
+    assert index != HashedIds.from_secrets(10, Secrets.simulated_from_seed(1))
     assert "key" not in repr(index)
 
 
@@ -114,11 +114,11 @@ def test_rosters_that_cannot_be_read(tmp_path, name):
 
 @given(ids, st.floats(0.01, 0.99))
 def test_who_is_held_out_depends_on_the_own_id_alone(some, fraction):
-    together = held_out(some, fraction, STREAMS)
-    assert together.tolist() == [bool(held_out([user], fraction, STREAMS)[0]) for user in some]
+    together = select_test_rows(some, fraction, STREAMS)
+    assert together.tolist() == [bool(select_test_rows([user], fraction, STREAMS)[0]) for user in some]
 
 
 def test_about_the_asked_share_is_held_out():
     users = [str(number) for number in range(10_000)]
-    assert held_out(users, 0.3, STREAMS).mean() == pytest.approx(0.3, abs=0.02)
-    assert not np.array_equal(held_out(users, 0.3, STREAMS), held_out(users, 0.3, Streams.from_seed(6)))
+    assert select_test_rows(users, 0.3, STREAMS).mean() == pytest.approx(0.3, abs=0.02)
+    assert not np.array_equal(select_test_rows(users, 0.3, STREAMS), select_test_rows(users, 0.3, Streams.from_seed(6)))

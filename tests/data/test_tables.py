@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from uldp.data.federation import Records
 from uldp.data.files import read_table
-from uldp.data.roster import HashedIds, Roster, held_out
+from uldp.data.roster import HashedIds, Roster, select_test_rows
 from uldp.data.schema import Schema
 from uldp.data.tables import load_tables, silo_files
 from uldp.errors import ConfigError, DataError
@@ -83,7 +83,7 @@ def index_of(user):
 
 def in_test(table):
     """Which rows of a raw table belong to the test set."""
-    return held_out(list(table["pid"]), HELD_OUT, STREAMS)
+    return select_test_rows(list(table["pid"]), HELD_OUT, STREAMS)
 
 
 def as_bytes(records):

@@ -158,7 +158,7 @@ def test_tables_of_a_simulation_need_a_share_of_their_people(tmp_path):
 
 def test_a_federation_ends_with_the_metrics_of_the_simulation(tmp_path):
     world = World(tmp_path, measured(), policy=ALLOWED)
-    result = world.serving().go()
+    result = world.serving().run()
     assert sorted(holdout_of(result)) == NAMES
     assert result.metrics == run(measured()).metrics
     assert sum(is_metrics(request) for _, request, _ in world.sent) == len(SILOS)
@@ -167,7 +167,7 @@ def test_a_federation_ends_with_the_metrics_of_the_simulation(tmp_path):
 
 def test_an_owner_who_did_not_allow_it_refuses_and_the_run_ends_without(tmp_path):
     world, heard = World(tmp_path, measured(), policy=Policy()), []
-    result = world.serving(on_trouble=heard.append).go()
+    result = world.serving(on_trouble=heard.append).run()
     assert holdout_of(result) == {}
     assert result.reports[-1].round == 2
     assert list(heard[0]) == list(SILOS)
@@ -192,7 +192,7 @@ def test_one_owner_is_enough(tmp_path):
         return world.ask(name, request)
 
     world = World(tmp_path, measured("plain"), fault=fault, policy=ALLOWED)
-    result = world.serving().go()
+    result = world.serving().run()
     assert holdout_of(result) == {}
     assert sorted(asked) == ["silo-1", "silo-2", "silo-2", "silo-3"]  # who has answered is not asked a second time
     world.close()
@@ -204,7 +204,7 @@ def test_a_silo_that_does_not_answer_costs_the_metrics_and_not_the_model(tmp_pat
         return FailedResponse("no response") if is_metrics(request) and name == "silo-3" else world.ask(name, request)
 
     world = World(tmp_path, measured(), fault=fault, policy=ALLOWED)
-    result = world.serving(on_missing).go()
+    result = world.serving(on_missing).run()
     assert holdout_of(result) == {}
     assert result.model.tobytes() == run(measured()).model.tobytes()
     world.close()
@@ -218,7 +218,7 @@ def test_a_silo_that_missed_the_last_round_is_measured_like_the_others(tmp_path)
 
     built = measured(privacy={"noise_multiplier": 5.0, "dropout_tolerance": 1})
     world = World(tmp_path, built, fault=fault, policy=ALLOWED)
-    result = world.serving("exclude").go()
+    result = world.serving("exclude").run()
     assert result.reports[-1].missing == ("silo-3",)
     held = parties(built)[1]
     assert result.metrics["holdout_records"] == sum(len(held[name].holdout(name)) for name in SILOS)
@@ -246,8 +246,8 @@ def test_a_server_and_silos_that_die_while_measuring_go_on(tmp_path, after):
 
     world = World(tmp_path, measured(), fault=fault, policy=ALLOWED)
     with pytest.raises(Died):
-        world.serving().go()
-    result = world.serving().go()
+        world.serving().run()
+    result = world.serving().run()
     assert result.metrics == run(measured()).metrics
     answers = {}
     for name, request, reply in world.sent:

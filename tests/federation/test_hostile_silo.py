@@ -54,7 +54,7 @@ def saying(**changes):
 def test_a_number_that_cannot_be_is_that_silo_s_trouble_and_nobody_else_s(world, kind, changes):
     said = []
     made = world(built_for(kind), saying(**changes))
-    result = made.serving("exclude", on_trouble=said.append).go()
+    result = made.serving("exclude", on_trouble=said.append).run()
     assert [report.missing for report in result.reports] == [("silo-3",)] * 3
     assert set().union(*said) == {"silo-3"} and all(one["silo-3"].refused for one in said)
     assert result.saturated == 0
@@ -88,9 +88,9 @@ def test_an_error_that_nobody_foresaw_stops_the_server_with_one_sentence_and_not
     with monkeypatch.context() as patch:
         patch.setattr(ServerSession, where, raising)
         with pytest.raises(RunError, match=r"nobody foresaw \(Unforeseen in uldp/runtimes/\w+.py, line \d+\)") as error:
-            made.serving().go()
+            made.serving().run()
     assert "patient 17" not in str(error.value)
-    assert made.serving().go().model.tobytes() == run(made.built).model.tobytes()
+    assert made.serving().run().model.tobytes() == run(made.built).model.tobytes()
 
 
 def test_an_answer_that_makes_the_server_fail_is_refused_and_its_silo_named(world, monkeypatch):
@@ -101,7 +101,7 @@ def test_an_answer_that_makes_the_server_fail_is_refused_and_its_silo_named(worl
 
     monkeypatch.setattr(ServerSession, "receive", fails)
     made = world(built_for("private"))
-    result = made.serving("exclude", on_trouble=said.append).go()
+    result = made.serving("exclude", on_trouble=said.append).run()
     assert result.reports[-1].missing == ("silo-3",)
     assert "cannot be taken (Unforeseen in" in said[0]["silo-3"].reason and "patient" not in said[0]["silo-3"].reason
 

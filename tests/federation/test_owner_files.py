@@ -15,7 +15,7 @@ from uldp.cli.app import app
 from uldp.cli.join import default_state
 from uldp.errors import ConfigError, MessageRefused, RunError, printable
 from uldp.experiment.parties import check_deployable
-from uldp.runs.files import append_line, locked, read_lines, stored_key
+from uldp.runs.files import append_line, lock, read_lines, stored_key
 from uldp.runtimes.flower import checks, credentials, federation
 from uldp.runtimes.flower.processes import Address
 from uldp.runtimes.policy import Charge, OwnLedger, Policy, views_of_a_round
@@ -75,7 +75,7 @@ def test_a_policy_on_a_disk_that_is_not_there_is_no_missing_policy(tmp_path):
 
 def test_at_its_start_a_silo_says_its_policy_and_what_was_spent(tmp_path, caplog):
     made = World(tmp_path, experiment())
-    made.serving().go()
+    made.serving().run()
     made.close()
     with caplog.at_level("INFO", logger="uldp.silo"):
         SiloProcess(parties(experiment())[1]["silo-1"], tmp_path / "silo-1", "unix:/unused").close()
@@ -90,7 +90,7 @@ def test_at_its_start_a_silo_says_its_policy_and_what_was_spent(tmp_path, caplog
 
 def test_a_ledger_that_lost_an_experiment_stops_the_silo_also_in_the_next_one(tmp_path):
     made = World(tmp_path, experiment())
-    made.serving().go()
+    made.serving().run()
     made.close()
     ledger = tmp_path / "silo-1" / "rehearsal-ledger.jsonl"
     kept = ledger.read_bytes()
@@ -127,7 +127,7 @@ def test_a_silo_that_missed_the_response_to_close_can_leave_and_its_secrets_are_
         return FailedResponse("gone") if name == "silo-3" and last and b"Close" in request else made.ask(name, request)
 
     made = World(tmp_path, built, fault, keys=tmp_path / "k")
-    made.serving().go()
+    made.serving().run()
     made.close()
     over = {name: experiments_in(tmp_path / name)[0] for name in SILOS}
     assert over["silo-1"].over and not over["silo-3"].over and over["silo-3"].round == 3
@@ -151,7 +151,7 @@ def test_an_experiment_s_folder_that_is_lost_is_not_begun_anew(tmp_path):
     (tmp_path / "k").mkdir()
     built = with_identities(tmp_path / "k", privacy={"noise_multiplier": 5.0})
     made = World(tmp_path, built, keys=tmp_path / "k")
-    made.serving().go()
+    made.serving().run()
     made.close()
     shutil.rmtree(tmp_path / "silo-1" / "experiments")
     with pytest.raises(RunError, match="has responded in the experiment, and its session is gone"):
@@ -173,7 +173,7 @@ def test_two_answers_to_one_round_share_its_sample_whatever_secrets_they_are_fro
 
 def test_one_damaged_session_of_old_does_not_keep_a_silo_from_other_experiments(tmp_path, caplog):
     made = World(tmp_path, experiment())
-    made.serving().go()
+    made.serving().run()
     made.close()
     old = next((tmp_path / "silo-1" / "experiments").glob("*/session.bin"))
     old.write_bytes(old.read_bytes()[:-1] + b"?")
@@ -189,7 +189,7 @@ def test_one_damaged_session_of_old_does_not_keep_a_silo_from_other_experiments(
 def test_an_unreadable_session_is_refused_unless_the_ledger_has_charges_for_its_experiment(tmp_path, charged, caplog):
     """What was spent in it is unknown: another experiment would go on as if it were nothing."""
     made = World(tmp_path, experiment())
-    made.serving().go()
+    made.serving().run()
     made.close()
     old = next((tmp_path / "silo-1" / "experiments").glob("*/session.bin"))
     old.write_bytes(b"torn")
@@ -247,7 +247,7 @@ def test_join_ties_keys_to_a_folder_only_when_it_may_answer(tmp_path, monkeypatc
 
 def test_join_does_not_start_twice_with_the_same_keys(tmp_path, monkeypatch):
     silo = Joined(tmp_path, monkeypatch)
-    with locked(silo.keys / "lock", "", ""), pytest.raises(RunError, match="another process uses these keys"):
+    with lock(silo.keys / "lock", "", ""), pytest.raises(RunError, match="another process uses these keys"):
         silo.join(tmp_path / "state")
 
 
@@ -285,7 +285,7 @@ def test_the_doctor_looks_at_the_state_as_join_does(tmp_path, keys):
     state = tmp_path / "silo-1"
     assert "state" not in rows_of_doctor(tmp_path, state)
     made = World(tmp_path, experiment(run={"threads": 1, "seed": 1}))
-    made.serving().go()
+    made.serving().run()
     made.close()
     row = rows_of_doctor(tmp_path, state)["state"]
     assert row.ok and "spent so far in 1 experiment" in row.detail

@@ -105,7 +105,7 @@ def test_every_round_is_charged_once_whatever_is_repeated(tmp_path):
         return made.ask(name, request)
 
     made = World(tmp_path, experiment(), fault, policy=Policy(max_epsilon=100.0, allow_counts=True))
-    made.serving().go()
+    made.serving().run()
     made.close()
     for name in SILOS:
         assert [line["round"] for line in lines(tmp_path / name)] == [1, 2, 3]
@@ -117,7 +117,7 @@ def test_experiments_on_the_same_data_add_up_and_stop_at_the_cap(tmp_path):
     plan = parties(experiment())[0].plan
     policy = Policy(max_epsilon=worst(plan, 5) * 1.0001, delta=DELTA, allow_counts=True)
     made = World(tmp_path, experiment(), policy=policy)
-    made.serving().go()
+    made.serving().run()
     made.close()
     with pytest.raises(BudgetExhausted, match=r"policy.max_epsilon: the experiment would raise"):
         World(tmp_path, experiment(run={"threads": 1, "seed": 1}), policy=policy).silo("silo-1")
@@ -136,7 +136,7 @@ def test_a_round_that_passes_the_cap_is_refused_without_a_number(tmp_path):
         for round_ in (1, 2, 3):
             made.silo(name).charging.ledger.charge(Charge("another", "s", round_, "c", event))
     with pytest.raises(RunError, match="its owner's policy does not allow this round") as caught:
-        made.serving().go()
+        made.serving().run()
     made.close()
     assert "epsilon" not in str(caught.value)
     assert f"{policy.max_epsilon:g}" not in str(caught.value)
@@ -152,7 +152,7 @@ def test_a_ledger_that_lost_rounds_and_a_session_that_is_gone_stop_a_silo(tmp_pa
         SiloProcess(prepared, silo, "unix:/unused")
     (silo / "rehearsal-ledger.jsonl").unlink()
     made = World(tmp_path, built)
-    made.serving().go()
+    made.serving().run()
     made.close()
     assert SiloProcess(prepared, silo, "unix:/unused").closed
 
@@ -182,7 +182,7 @@ def test_a_refused_request_is_not_charged(tmp_path):
         return made.ask(name, request)
 
     made = World(tmp_path, built, fault)
-    made.serving().go()
+    made.serving().run()
     made.close()
     assert [line["round"] for line in lines(tmp_path / "silo-1")] == [1, 2, 3]
 
@@ -190,7 +190,7 @@ def test_a_refused_request_is_not_charged(tmp_path):
 def test_a_deployment_has_another_ledger_than_its_rehearsal(tmp_path):
     built = with_identities(tmp_path)
     made = World(tmp_path, built, keys=tmp_path)
-    made.serving().go()
+    made.serving().run()
     made.close()
     assert len(lines(tmp_path / "silo-1", rehearsal=False)) == 3
     assert not lines(tmp_path / "silo-1")

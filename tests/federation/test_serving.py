@@ -97,7 +97,7 @@ def check_same(result, expected):
 def test_a_rehearsal_ends_with_the_simulation_s_model(world, case):
     built = experiment(**CASES[case])
     made = world(built)
-    check_same(made.serving().go(), simulated(built))
+    check_same(made.serving().run(), simulated(built))
     check_nothing_left_twice(made)
 
 
@@ -106,7 +106,7 @@ def test_without_noise_secrets_of_everybody_s_own_give_the_same_model(world, tmp
     options = {"method": FEW, "privacy": {"noise_multiplier": 0.0}}
     built = with_identities(tmp_path, aggregation=aggregation, **options)
     made = world(built, keys=tmp_path)
-    result = made.serving().go()
+    result = made.serving().run()
     expected = simulated(experiment(aggregation=aggregation, **options)).model
     if aggregation["name"] == "masked":
         assert result.model.tobytes() == expected.tobytes()
@@ -120,7 +120,7 @@ def test_without_noise_secrets_of_everybody_s_own_give_the_same_model(world, tmp
 def test_the_run_directory_is_that_of_a_simulation(world, tmp_path):
     built = experiment()
     made = world(built)
-    made.serving().go()
+    made.serving().run()
     directory = RunDirectory.create(tmp_path / "simulated", built)
     run(built, directory)
     assert {p.name for p in (tmp_path / "run").iterdir()} == {p.name for p in directory.path.iterdir()}
@@ -158,7 +158,7 @@ def test_a_server_that_is_killed_at_every_point_goes_on(world, case):
     made, result = world(built, fault), None
     while result is None:
         with contextlib.suppress(Dies):
-            result = made.serving().go()
+            result = made.serving().run()
     check_same(result, simulated(built))
     check_nothing_left_twice(made)
     assert len(seen) >= 2 * 3 * 5  # before and after every silo's response in every exchange
@@ -182,8 +182,8 @@ def test_a_server_that_is_killed_while_it_writes_goes_on(world, monkeypatch, poi
     with monkeypatch.context() as patch:
         patch.setattr(owner, point, dies)
         with pytest.raises(KeyboardInterrupt):
-            serving.go()
-    result = made.serving().go()
+            serving.run()
+    result = made.serving().run()
     check_same(result, simulated(built))
     check_nothing_left_twice(made)
     entries = RunDirectory.open(made.folder / "run").log.ledger_entries()
@@ -202,7 +202,7 @@ def test_silos_that_are_killed_before_and_after_every_answer_go_on(world, case):
         return first
 
     made = world(built, fault)
-    check_same(made.serving().go(), simulated(built))
+    check_same(made.serving().run(), simulated(built))
     check_nothing_left_twice(made)
 
 
@@ -229,7 +229,7 @@ def test_whatever_goes_wrong_and_passes_changes_nothing(tmp_path_factory, plan, 
 
     made = World(tmp_path_factory.mktemp("world"), built, fault)
     try:
-        check_same(made.serving("wait").go(), simulated(built))
+        check_same(made.serving("wait").run(), simulated(built))
         check_nothing_left_twice(made)
     finally:
         made.close()
@@ -252,7 +252,7 @@ def wrong_vector(times):
 def test_answers_that_do_not_add_up_are_asked_for_once_more(world):
     built, said = experiment(), []
     made = world(built, wrong_vector(1))
-    check_same(made.serving(on_trouble=said.append).go(), simulated(built))
+    check_same(made.serving(on_trouble=said.append).run(), simulated(built))
     assert list(said[0]) == ["silo-1", "silo-2", "silo-3"] and "asked again" in said[0]["silo-1"].reason
 
 
@@ -260,9 +260,9 @@ def test_answers_that_never_add_up_stop_the_run_with_a_sentence(world):
     built = experiment()
     made = world(built, wrong_vector(99))
     with pytest.raises(RunError, match=r"do not fit together, twice .*whose is wrong; compare .* resume"):
-        made.serving("exclude").go()
+        made.serving("exclude").run()
     made.fault = None
-    check_same(made.serving().go(), simulated(built))
+    check_same(made.serving().run(), simulated(built))
 
 
 def test_a_no_that_is_said_once_does_not_count(world):
@@ -272,13 +272,13 @@ def test_a_no_that_is_said_once_does_not_count(world):
         return FailedResponse(left.pop(), refused=True) if name == "silo-1" and left else made.ask(name, request)
 
     made = world(built, fault)
-    check_same(made.serving("stop").go(), simulated(built))
+    check_same(made.serving("stop").run(), simulated(built))
     assert made.time.time < 60
     made = world(built, lambda made, name, request: FailedResponse("no", refused=True))
     made.folder = made.folder / "second"
     made.folder.mkdir()
     with pytest.raises(RunError, match="stopped without"):
-        made.serving("stop").go()
+        made.serving("stop").run()
     assert made.exchanges == 2
 
 
@@ -290,7 +290,7 @@ def test_a_round_goes_on_without_a_silo_and_says_so(world, tmp_path, aggregation
     built = experiment(aggregation={"name": aggregation}, **DROPS)
     plan = parties(built)[0].plan
     made = world(built, away("silo-2", [2], plan))
-    result = made.serving("exclude").go()
+    result = made.serving("exclude").run()
     assert [report.missing for report in result.reports] == [(), ("silo-2",), ()]
     events = [entry.event for entry in RunDirectory.open(tmp_path / "run").log.ledger_entries()]
     full, fewer = plan.release.event(3), plan.release.event(2)
@@ -301,7 +301,7 @@ def test_a_round_goes_on_without_a_silo_and_says_so(world, tmp_path, aggregation
     assert ("A server that lies about who is missing" in caveats.get("repeated-rounds", "")) == (
         aggregation == "masked"
     )
-    again = made.serving("exclude").go()  # a finished run is only read
+    again = made.serving("exclude").run()  # a finished run is only read
     assert [report.missing for report in again.reports] == [(), ("silo-2",), ()]
 
 
@@ -320,7 +320,7 @@ def test_a_silo_that_stays_away_is_not_waited_for_as_long_in_every_round(world):
         if report.round != 3:
             away.add("silo-3")
 
-    made.serving("exclude", on_round=after).go()
+    made.serving("exclude", on_round=after).run()
     gone = ("silo-3",)
     assert [missing for missing, _ in reports] == [(), gone, gone, (), gone, gone]
     took = [round(later - before) for before, later in pairwise([0.0, *(time for _, time in reports)])]
@@ -340,18 +340,18 @@ def test_a_slow_silo_that_was_left_out_once_comes_back(world):
         return FailedResponse("not yet", late=True) if busy or len(reports) == 1 else made.ask(name, request)
 
     made = world(experiment(method={"rounds": 4}, **DROPS), fault)
-    made.serving("exclude", on_round=lambda report: reports.append(report.missing)).go()
+    made.serving("exclude", on_round=lambda report: reports.append(report.missing)).run()
     assert reports == [(), ("silo-3",), (), ()]
 
 
 def test_a_repeated_round_counts_as_plain_towards_the_server(world):
     built = experiment(**DROPS)
     plan = parties(built)[0].plan
-    usual = world(built).serving().go().statement
+    usual = world(built).serving().run().statement
     made = world(built, away("silo-2", [1, 2, 3], plan))
     made.folder = made.folder / "second"
     made.folder.mkdir()
-    repeated = made.serving("exclude").go().statement
+    repeated = made.serving("exclude").run().statement
     by_plain = simulated(experiment(aggregation={"name": "plain"}, **DROPS)).statement
     of, plainly, usually = ({row.who: row.epsilon for row in one.exposures} for one in (repeated, by_plain, usual))
     assert of["the server"] == plainly["the server"]
@@ -366,7 +366,7 @@ def test_the_model_of_a_repeated_round_is_that_of_the_others(world, tmp_path):
         made = world(built, away("silo-3", [1, 3], parties(built)[0].plan))
         made.folder = tmp_path / aggregation
         made.folder.mkdir()
-        models.append(made.serving("exclude").go().model.tobytes())
+        models.append(made.serving("exclude").run().model.tobytes())
     assert models[0] == models[1]
 
 
@@ -382,7 +382,7 @@ def test_the_missing_silo_answered_and_its_answer_was_lost(world):
         return FailedResponse("lost") if lost else answer
 
     made = world(built, fault)
-    result = made.serving("exclude").go()
+    result = made.serving("exclude").run()
     assert [report.missing for report in result.reports] == [(), ("silo-1",), ()]
     check_nothing_left_twice(made)
 
@@ -401,10 +401,10 @@ def test_a_server_killed_between_the_attempts_goes_on_with_the_second(world):
 
     made.time.pass_by = dies
     with pytest.raises(KeyboardInterrupt):
-        made.serving("exclude").go()
+        made.serving("exclude").run()
     made.time.pass_by = sleep
     made.fault = None  # the silo is back, but the round is being repeated without it
-    result = made.serving("exclude").go()
+    result = made.serving("exclude").run()
     assert [report.missing for report in result.reports] == [(), ("silo-2",), ()]
     check_nothing_left_twice(made)
 
@@ -414,10 +414,10 @@ def test_a_silo_that_never_comes_back_stops_the_run_which_can_be_resumed(world, 
     built = experiment(**{**CASES[case], **sections})
     made = world(built, away("silo-2", [2], parties(built)[0].plan))
     with pytest.raises(RunError, match=r"stopped without silo-2 \(silo-2: no response\); nothing is lost"):
-        made.serving("stop").go()
+        made.serving("stop").run()
     assert made.time.time >= 60  # it was asked again until patience ended
     made.fault = None
-    check_same(made.serving().go(), simulated(built))
+    check_same(made.serving().run(), simulated(built))
     check_nothing_left_twice(made)
 
 
@@ -429,9 +429,9 @@ def test_where_nobody_may_be_missing_the_run_stops_with_one_sentence(world, case
     built = experiment(**CASES[case])
     made = world(built, away("silo-2", [2], parties(built)[0].plan))
     with pytest.raises(RunError, match=reason):
-        made.serving("exclude").go()
+        made.serving("exclude").run()
     made.fault = None
-    check_same(made.serving().go(), simulated(built))
+    check_same(made.serving().run(), simulated(built))
 
 
 def test_a_silo_that_is_slow_is_waited_for(world):
@@ -445,7 +445,7 @@ def test_a_silo_that_is_slow_is_waited_for(world):
         return made.ask(name, request)
 
     made, seen = world(built, fault), []
-    check_same(made.serving("wait", on_trouble=seen.append).go(), simulated(built))
+    check_same(made.serving("wait", on_trouble=seen.append).run(), simulated(built))
     assert [list(trouble) for trouble in seen] == [["silo-3"]] * 5
 
 
@@ -457,7 +457,7 @@ def test_a_missing_response_to_close_does_not_hold_up_the_result(world):
         body = decode(request, experiment=plan.digest, silo=name, limit=plan.message_limit)
         return FailedResponse("gone home") if isinstance(body, m.Close) else made.ask(name, request)
 
-    check_same(world(built, fault).serving("stop").go(), simulated(built))
+    check_same(world(built, fault).serving("stop").run(), simulated(built))
 
 
 def is_finish(made, name, request):
@@ -477,11 +477,11 @@ def test_responses_to_close_are_asked_for_when_all_is_written_and_waited_for_hal
 
     made = world(experiment(), fault)
     patience = Patience(seconds=3600, attempt=60, pause=1, on_missing=on_missing)
-    check_same(made.serving(patience=patience).go(), simulated(made.built))
+    check_same(made.serving(patience=patience).run(), simulated(made.built))
     assert seen and all(seen)
     assert 30 <= made.time.time <= 35
     before = made.exchanges
-    check_same(made.serving().go(), simulated(made.built))  # and nobody is asked again
+    check_same(made.serving().run(), simulated(made.built))  # and nobody is asked again
     assert made.exchanges == before
 
 
@@ -497,11 +497,11 @@ def test_a_server_that_dies_while_it_waits_for_responses_to_close_asks_for_them_
     built = with_identities(tmp_path)
     made = world(built, fault, keys=tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        made.serving().go()
+        made.serving().run()
     key = tmp_path / "run" / "private" / "secrets.key"
     assert (tmp_path / "run" / "result.json").exists() and key.exists()
     written = (tmp_path / "run" / "result.json").read_bytes()
-    made.serving().go()
+    made.serving().run()
     assert (tmp_path / "run" / "result.json").read_bytes() == written
     assert all(made.silo(name).closed for name in parties(built)[1]) and not key.exists()
 
@@ -518,9 +518,9 @@ def test_garbage_is_no_answer(world, garbage):
     built = experiment()
     made = world(built, lambda made, name, request: garbage if name == "silo-2" else made.ask(name, request))
     with pytest.raises(RunError, match="stopped without silo-2"):
-        made.serving().go()
+        made.serving().run()
     made.fault = None
-    check_same(made.serving().go(), simulated(built))
+    check_same(made.serving().run(), simulated(built))
 
 
 def test_a_vector_that_leaves_the_range_stops_the_run_before_anything_is_charged(world, tmp_path):
@@ -537,10 +537,10 @@ def test_a_vector_that_leaves_the_range_stops_the_run_before_anything_is_charged
 
     made = world(built, fault)
     with pytest.raises(Exception, match="deviated from the protocol"):
-        made.serving().go()
+        made.serving().run()
     assert RunDirectory.open(tmp_path / "run").log.ledger_entries() == ()
     made.fault = None
-    check_same(made.serving().go(), simulated(built))
+    check_same(made.serving().run(), simulated(built))
 
 
 @pytest.mark.parametrize(
@@ -559,7 +559,7 @@ def test_a_silo_with_another_experiment_is_told_so(world, other):
     made = world(built, lambda made, name, request: (odd if name == "silo-2" else made).ask(name, request))
     reason = r"dimension = \d+, here it is \d+; compare the files" if "model" in other else "belongs to experiment"
     with pytest.raises(RunError, match=reason):
-        made.serving().go()
+        made.serving().run()
     odd.close()
 
 
@@ -570,7 +570,7 @@ def test_a_silo_with_another_roster_is_told_so(world):
     prepared = dataclasses.replace(prepared, federation=dataclasses.replace(prepared.federation, roster="another"))
     made.running["silo-2"] = SiloProcess(prepared, made.folder / "odd", "unix:/unused")
     with pytest.raises(RunError, match="has another roster"):
-        made.serving().go()
+        made.serving().run()
 
 
 @pytest.mark.parametrize("case", ["masked", "paillier"])
@@ -595,7 +595,7 @@ def test_two_silos_with_one_identity_do_not_come_together(world, case):
 
     made.fault = fault
     with pytest.raises(RunError, match="silo-2: the signature of its key"):
-        made.serving().go()
+        made.serving().run()
 
 
 # --- disks -----------------------------------------------------------------------------------------------------------
@@ -607,7 +607,7 @@ def full_disk(monkeypatch, matches):
 
     def write(file, data, mode=0o600):
         if matches in str(file):
-            with files.reported(file):
+            with files.report_disk_errors(file):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         original(file, data, mode)
 
@@ -619,14 +619,14 @@ def test_a_silo_whose_disk_is_full_sends_nothing_and_loses_nothing(world, monkey
     built = experiment()
     made = world(built, away("silo-2", [2], parties(built)[0].plan))
     with pytest.raises(RunError):
-        made.serving().go()
+        made.serving().run()
     made.fault, left = None, len(made.sent)
     with monkeypatch.context() as patch:
         full_disk(patch, "silo-2")
         with pytest.raises(RunError, match="silo-2: trouble with its files, so nothing was sent"):
-            made.serving().go()
+            made.serving().run()
     assert all(name != "silo-2" for name, _, _ in made.sent[left:])
-    check_same(made.serving().go(), simulated(built))
+    check_same(made.serving().run(), simulated(built))
     check_nothing_left_twice(made)
 
 
@@ -634,14 +634,14 @@ def test_a_silo_whose_disk_was_full_and_which_then_died_computes_it_anew_and_onl
     built = experiment()
     made = world(built, away("silo-2", [2], parties(built)[0].plan))
     with pytest.raises(RunError):
-        made.serving().go()
+        made.serving().run()
     made.fault = None
     with monkeypatch.context() as patch:
         full_disk(patch, "silo-2")
         with pytest.raises(RunError):
-            made.serving().go()
+            made.serving().run()
     made.kill("silo-2")
-    check_same(made.serving().go(), simulated(built))
+    check_same(made.serving().run(), simulated(built))
     check_nothing_left_twice(made)
 
 
@@ -649,13 +649,13 @@ def test_a_server_whose_disk_is_full_stops_and_goes_on_later(world, monkeypatch)
     built = experiment()
     made = world(built, away("silo-2", [2], parties(built)[0].plan))
     with pytest.raises(RunError):
-        made.serving().go()
+        made.serving().run()
     made.fault = None
     with monkeypatch.context() as patch:
         full_disk(patch, "checkpoint.bin")
         with pytest.raises(RunError, match="No space left on device"):
-            made.serving().go()
-    check_same(made.serving().go(), simulated(built))
+            made.serving().run()
+    check_same(made.serving().run(), simulated(built))
     check_nothing_left_twice(made)
 
 
@@ -665,20 +665,20 @@ def test_two_servers_do_not_work_on_one_run(world):
 
     def fault(made, name, request):
         with pytest.raises(RunError, match="another process is working on this run"):
-            made.serving().go()
+            made.serving().run()
         return made.ask(name, request)
 
     made.fault = fault
-    made.serving().go()
+    made.serving().run()
 
 
 def test_a_second_run_of_the_same_experiment_is_told_how_to_go_on(world, tmp_path):
     """Another run has other samples and other noise: silos do not mistake it for the one that they know."""
     made = world(experiment())
-    made.serving().go()
+    made.serving().run()
     (tmp_path / "run").rename(tmp_path / "finished")
     with pytest.raises(RunError, match=r"round 3 was the last; resume its run, or .* another run\.seed"):
-        made.serving().go()
+        made.serving().run()
 
 
 def test_impatience_is_checked():

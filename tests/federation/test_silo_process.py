@@ -99,7 +99,7 @@ def child(tmp_path, short_path):
 
     made.fault = until_the_round
     with pytest.raises(RunError, match="enough"):
-        made.serving().go()
+        made.serving().run()
     made.close()
     process = Child(built, tmp_path / "silo-1", tmp_path / "silo-1.key", short_path)
     process.request = dict(kept)["silo-1"]
@@ -265,8 +265,8 @@ def test_a_full_disk_is_one_sentence_that_names_no_file(tmp_path, monkeypatch, w
 
     made = World(tmp_path, built, fault)
     with pytest.raises(RunError, match="trouble with its files"):
-        made.serving().go()
-    made.serving().go()
+        made.serving().run()
+    made.serving().run()
     made.close()
     assert seen[0].reason == "silo silo-2: trouble with its files, so nothing was sent; its own log says which"
 

@@ -120,7 +120,7 @@ class Parties:
     def start(self, name, *options, command=None):
         """Start a party: its own command, or another, with further options."""
         log = f"{name}-{len(self.logs)}"
-        self.running[name] = rehearsal.started(log, [*(command or self.commands[name]), *options], self.folder)
+        self.running[name] = rehearsal.start_party(log, [*(command or self.commands[name]), *options], self.folder)
         self.logs.add(self.running[name].log)
 
     def start_all(self, *options):

@@ -143,7 +143,7 @@ def pulled(monkeypatch):
         grid, link = http_grid.HttpGrid(insecure=True, token="t"), SuperLink(objects, root)
         grid._client, grid._run = link, SimpleNamespace(run_id=1)
         relay = server_app.Relay(grid, None)
-        return relay.pulled("m1", LIMIT)[0], link.pulled
+        return relay.pull("m1", LIMIT)[0], link.pulled
 
     return pull
 

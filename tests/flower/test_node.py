@@ -51,7 +51,7 @@ def test_a_silo_ends_when_its_response_to_close_was_delivered_and_not_before(nod
     monkeypatch.setattr(federation, "CLOSE_SECONDS", 60.0)
     flower = child(ended=False)
     starts(lambda: flower)
-    with node.attached():
+    with node.attach():
         flower.delivered = 3  # answers of the rounds
         assert not node.silo.stopped.wait(1.5)
         node.silo.closed = True
@@ -65,7 +65,7 @@ def test_a_response_to_close_that_cannot_be_delivered_holds_up_nobody_for_long(n
     monkeypatch.setattr(federation, "CLOSE_SECONDS", 0.3)
     starts(lambda: child(ended=False))
     node.silo.closed = True
-    with node.attached():
+    with node.attach():
         assert node.silo.stopped.wait(10)
 
 
@@ -98,7 +98,7 @@ def test_a_node_that_cannot_be_started_again_ends_the_silo_with_a_sentence(node,
         raise RunError("No space left on device", location="supernode.log")
 
     starts(start)
-    with node.attached():
+    with node.attach():
         assert node.silo.stopped.wait(10)
     assert "No space left" in str(node.trouble) and len(node.said) >= 2
 
@@ -108,7 +108,7 @@ def test_an_error_that_nobody_thought_of_ends_the_silo_too(node, starts):
         raise ValueError("surprise")
 
     starts(start)
-    with node.attached():
+    with node.attach():
         assert node.silo.stopped.wait(10)
     assert "surprise" in str(node.trouble)
 
@@ -123,7 +123,7 @@ def test_trouble_that_passes_is_passed_over(node, starts):
         return child(ended=len(begun) < 4)
 
     starts(start)
-    with node.attached():
+    with node.attach():
         end = time.monotonic() + 10
         while len(begun) < 4:
             assert time.monotonic() < end
@@ -152,7 +152,7 @@ def test_the_servers_supervisor_goes_on_whatever_happens(monkeypatch):
             return True
 
     transport = SimpleNamespace(set_nodes=lambda n: None, new_token=str, seconds_without_run=0.0, pending=lambda s: ())
-    with federation.ServerSupervisor(SuperLink(), transport, {}, said.append).attached():
+    with federation.ServerSupervisor(SuperLink(), transport, {}, said.append).attach():
         end = time.monotonic() + 10
         while len(calls) < 2:
             assert time.monotonic() < end
@@ -172,7 +172,7 @@ def test_a_full_disk_below_flower_stops_the_run(monkeypatch):
 
     with (
         FlowerTransport() as transport,
-        federation.ServerSupervisor(SuperLink(), transport, {}, print).attached(),
+        federation.ServerSupervisor(SuperLink(), transport, {}, print).attach(),
         pytest.raises(RunError, match="No space left"),
     ):
         transport.exchange({"a": b"1"}, 30)
@@ -190,7 +190,7 @@ def test_nothing_is_started_for_a_run_that_another_process_works_on(tmp_path, mo
     experiment = SimpleNamespace(run=SimpleNamespace(secrets="os"))
     prepared = SimpleNamespace(plan=SimpleNamespace(message_limit=1, silos=()), experiment=experiment)
     where = Where(Address("127.0.0.1", 9), None)
-    with RunDirectory(tmp_path).locked(), pytest.raises(RunError, match="another process"):
+    with RunDirectory(tmp_path).lock(), pytest.raises(RunError, match="another process"):
         federation.serve(prepared, RunDirectory(tmp_path), where, patience=Patience(), on_round=print, say=print)
 
 

@@ -117,7 +117,7 @@ def test_who_takes_a_nodes_messages_must_know_its_secret(tmp_path):
 @pytest.mark.parametrize("text", ["", "8000", "host:", "host:0", "host:99999", "host:x", ":1"])
 def test_addresses_that_are_none(text):
     with pytest.raises(ConfigError, match="HOST:PORT"):
-        p.Address.parsed(text, "--address")
+        p.Address.parse(text, "--address")
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path):
@@ -154,4 +154,4 @@ def test_a_key_that_was_registered_and_not_written_down_is_found_again(tmp_path,
 @pytest.mark.parametrize("text", ["a..b:8000", f"{'a' * 300}:8000", ":8000", "host", "host:0", "host:x"])
 def test_an_address_that_nobody_can_look_up_is_named(text):
     with pytest.raises(ConfigError, match="--address: HOST:PORT"):
-        p.Address.parsed(text, "--address")
+        p.Address.parse(text, "--address")

@@ -78,10 +78,10 @@ def test_join_says_it_once_and_says_when_it_is_over(monkeypatch, served, made):
     address = served(made / "right")
     said = []
     watch = federation.ConnectionWatch(address, made / "other" / credentials.CA, said.append)
-    watch.look()
-    watch.look()
+    watch.probe()
+    watch.probe()
     assert len(said) == 1 and "vouches for" in said[0]
     watch.ca = made / "right" / credentials.CA
-    watch.look()
-    watch.look()
+    watch.probe()
+    watch.probe()
     assert said[1:] == [f"{address} responds now"]

@@ -79,7 +79,7 @@ def test_a_superlink_that_runs_already_is_used_and_left_running(tmp_path):
     """Somebody else's, which runs apps in Flower's own way; silos and model are the same."""
     with Parties(tmp_path, QUICK, {"method": {"rounds": 1}}) as parties:
         words = parties.commands["server"]
-        address = processes.Address.parsed(words[words.index("--address") + 1], "--address")
+        address = processes.Address.parse(words[words.index("--address") + 1], "--address")
         home = processes.Home(tmp_path / "theirs")
         plain = {**home.environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         command = processes.superlink_command(home, address, processes.Security(tmp_path / "certificates"))

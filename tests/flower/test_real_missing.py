@@ -33,7 +33,7 @@ def check_without(parties, silo):
     world = World(parties.folder / "world", parties.experiment, away(silo, rounds, plan))
     world.folder.mkdir()
     try:
-        assert np.array_equal(directory.load_model(), world.serving("exclude").go().model)
+        assert np.array_equal(directory.load_model(), world.serving("exclude").run().model)
     finally:
         world.close()
     return rounds

@@ -121,7 +121,7 @@ def lying(parties, silo):
     keys, state = parties.folder / "keys" / number, parties.folder / "silos" / number
     prepared = prepare_silo(Experiment.from_file(parties.file), silo, rehearsal=True)
     words = parties.commands[silo]
-    superlink = p.Address.parsed(words[words.index("--superlink") + 1], "")
+    superlink = p.Address.parse(words[words.index("--superlink") + 1], "")
     with tempfile.TemporaryDirectory(prefix="uldp-liar-") as folder:
         address = f"unix:{folder}/silo"
         with SiloProcess(prepared, state, address, identity=credentials.identity_of(keys)) as process:

@@ -26,7 +26,7 @@ from tests.fuzz.fuzz_cases import CASES, Case, Place
 from tests.fuzz.mutations import mutated
 
 from uldp.bench.machine import PeakMemory, Say, check_names, silent
-from uldp.errors import ConfigError, MessageRefused, UldpError, first_line, located
+from uldp.errors import ConfigError, MessageRefused, UldpError, describe_unexpected, first_line
 from uldp.protocol import messages as m
 from uldp.rng import Streams
 from uldp.runtimes.recording import torch_threads
@@ -114,7 +114,7 @@ class AtServer(Target):
     def follow(self) -> None:
         session = self.session
         if zlib.crc32(self.taken) % 2:
-            self._respond_alike(m.opened(self.taken, self.case.plan.kinds)[1])
+            self._respond_alike(m.open_envelope(self.taken, self.case.plan.kinds)[1])
         self._take_the_others()
         session.collect()
         session.save()
@@ -274,7 +274,7 @@ def _unchanged(target: Target, message: bytes, before: tuple[object, ...], outco
             outcomes.find("failed, and the state is another", message)
         return False
     except Exception as error:
-        outcomes.find(located(error), message)
+        outcomes.find(describe_unexpected(error), message)
         return False
     outcomes.taken += 1
     try:
@@ -282,7 +282,7 @@ def _unchanged(target: Target, message: bytes, before: tuple[object, ...], outco
     except UldpError:
         outcomes.failed += 1
     except Exception as error:
-        outcomes.find(f"taken, then {located(error)}", message)
+        outcomes.find(f"taken, then {describe_unexpected(error)}", message)
     return False
 
 

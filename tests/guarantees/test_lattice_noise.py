@@ -8,7 +8,7 @@ from tests.guarantees.adversary import OwnCoordinates, federation_of
 from tests.protocol.test_lattice import inject_noise
 from tests.support import build, drive, make_sessions
 
-from uldp.privacy.events import Gaussian, flattened
+from uldp.privacy.events import Gaussian, flatten
 
 COORDINATES = 20_000
 PLACES = {
@@ -30,7 +30,7 @@ def model_of(counts, dimension=2, **settings):
 @pytest.mark.parametrize("tolerance", [0, 1])
 def test_the_noise_is_that_of_the_event(tolerance):
     server, moved = model_of(PLACES["one silo"], COORDINATES, dropout_tolerance=tolerance)
-    (event,) = flattened(server.ledger.composition())
+    (event,) = flatten(server.ledger.composition())
     assert isinstance(event, Gaussian)
     noise = moved[1:]
     deviation = 1.5 * math.sqrt(3 / (3 - tolerance))

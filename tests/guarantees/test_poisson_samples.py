@@ -26,7 +26,7 @@ from tests.guarantees.adversary import (
 
 from uldp.audits.checks import poisson_p_values
 from uldp.crypto.transfer import Chooser
-from uldp.privacy.events import flattened, parameters
+from uldp.privacy.events import flatten, parameters
 
 SAMPLES, USERS, RATE = 300, 60, 0.5
 
@@ -70,7 +70,7 @@ def test_samples_are_poisson_at_the_rate_of_the_event(name, wanted):
     method = with_settings(name, wanted, rounds=rounds, noise_multiplier=1.0)
     learner = OwnCoordinates(2)
     server, _, _ = release(method, split(), learner)
-    (event,) = flattened(server.ledger.composition())
+    (event,) = flatten(server.ledger.composition())
     assert parameters(event).sample_rate == RATE
     assert faults(coins(learner, SAMPLES), parameters(event).sample_rate) == set()
 
@@ -80,7 +80,7 @@ def test_where_the_event_says_nothing_of_samples_everybody_takes_part(name):
     method = with_settings(name, {}, rounds=2, noise_multiplier=1.0, record_rate=1.0, local_steps=1)
     learner = OwnCoordinates(2)
     server, _, _ = release(method, split(), learner)
-    assert {parameters(event).sample_rate for event in flattened(server.ledger.composition())} == {1.0}
+    assert {parameters(event).sample_rate for event in flatten(server.ledger.composition())} == {1.0}
     assert coins(learner, 2).all()
 
 
@@ -97,7 +97,7 @@ def hidden_samples(**wanted):
     """The server's session and the samples of a run in which silos do not learn whom they are about."""
     method = with_settings("uldp-sgd", wanted, rounds=HIDDEN_SAMPLES, sample_rate=RATE)
     server, taken = took_part(method, split(HIDDEN_USERS), aggregation=PAILLIER)
-    assert {parameters(event).sample_rate for event in flattened(server.ledger.composition())} == {RATE}
+    assert {parameters(event).sample_rate for event in flatten(server.ledger.composition())} == {RATE}
     return taken
 
 

@@ -20,7 +20,7 @@ from tests.support import make_plan
 from uldp.errors import ConfigError
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS
 from uldp.privacy.accountants import account
-from uldp.privacy.events import Gaussian, LocalReports, flattened, parameters
+from uldp.privacy.events import Gaussian, LocalReports, flatten, parameters
 from uldp.privacy.sentences import PUBLIC
 from uldp.privacy.statement import Background, compose
 
@@ -63,7 +63,7 @@ def settings_of(name, variant, **further):
 def loss(composition) -> float:
     """mu of all that was released, for somebody who was in every sample: Gaussians of shift k / sigma compose so."""
     total = 0.0
-    for event, count in flattened(composition).items():
+    for event, count in flatten(composition).items():
         of = parameters(event)
         total += count * (of.longest / of.noise_multiplier) ** 2
     return math.sqrt(total)

@@ -80,8 +80,8 @@ ERRORS = (
     Planted(
         "masks used in every round",
         "aggregation/key_agreement.py",
-        "key.stream(*self._bound(other, purpose), *further)",
-        "key.stream(*self._bound(other, purpose))",
+        "key.stream(*self._pair_purpose(other, purpose), *further)",
+        "key.stream(*self._pair_purpose(other, purpose))",
     ),
     Planted("half of the noise, uldp-avg", _SUMS, _DRAWN, _HALF),
     Planted("half of the noise, uldp-sgd-w", _SUMS, _DRAWN, _HALF, "uldp-sgd-w"),

@@ -17,7 +17,7 @@ from uldp.privacy.events import (
     dp_sgd,
     event_from_json,
     event_to_json,
-    flattened,
+    flatten,
 )
 from uldp.privacy.ledger import Entry, Ledger
 
@@ -86,7 +86,7 @@ def test_a_group_is_of_single_releases():
 
 def test_flat_compositions():
     step = Group(4, PoissonSampled(0.1, Gaussian(2.0)))
-    flat = flattened({Repeated(5, Repeated(2, step)): 3, step: 1, Group(1, Gaussian(2.0)): 2, Gaussian(2.0): 0})
+    flat = flatten({Repeated(5, Repeated(2, step)): 3, step: 1, Group(1, Gaussian(2.0)): 2, Gaussian(2.0): 0})
     assert flat == {step: 31, Gaussian(2.0): 2}
     assert dp_sgd(2.0, 0.1, 7, 4) == Repeated(7, step)
     assert dp_sgd(0.0, 0.1, 7, 4) == NonPrivate()
@@ -99,10 +99,10 @@ def test_fresh_batches_of_one_round_add_up():
     ledger = Ledger(1e-5)
     for content, event in [("a", Group(4, step)), ("b", Group(4, step)), ("c", Repeated(3, Group(4, step)))]:
         ledger.charge(Entry(1, event, content, f"model {content}"))
-    assert flattened(ledger.composition()) == {Group(4, step): 5}
+    assert flatten(ledger.composition()) == {Group(4, step): 5}
     ledger.charge(Entry(2, Repeated(3, step), "d"))  # says itself that its samples are fresh
     ledger.charge(Entry(2, Repeated(2, step), "e"))
-    assert flattened(ledger.composition()) == {Group(4, step): 5, step: 5}
+    assert flatten(ledger.composition()) == {Group(4, step): 5, step: 5}
 
 
 def test_a_round_of_users_and_groups_keeps_both():

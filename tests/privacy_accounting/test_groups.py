@@ -69,7 +69,7 @@ def lies_above(cut: Mixture, whole: Mixture) -> bool:
 @pytest.mark.parametrize(("size", "rate"), [(10, 0.1), (64, 0.01), (200, 0.5), (30, 0.999)])
 def test_what_is_cut_of_the_binomial_counts_as_more_records(size, rate, log_tail):
     whole = mixture_of(group(size, rate))
-    cut = whole.cut(log_tail)
+    cut = whole.truncate(log_tail)
     assert lies_above(cut, whole)
     assert cut.lengths[-1] == size
 
@@ -91,7 +91,7 @@ def test_a_cut_tail_costs_rather_than_saves(monkeypatch):
 
     event = group(12, 0.1, 1.0)
     honest = pld.distribution_epsilon(frozenset({(event, 3)}), 1e-3)
-    original = Mixture.cut
+    original = Mixture.truncate
     monkeypatch.setattr(Mixture, "cut", lambda self, _: original(self, math.log(0.02)))
     rough = pld.distribution_epsilon(frozenset({(event, 3)}), 1e-3)
     assert honest * 1.05 < rough < math.inf

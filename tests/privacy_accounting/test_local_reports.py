@@ -9,7 +9,7 @@ from uldp.errors import ConfigError
 from uldp.privacy.accountants import account, account_replace_one
 from uldp.privacy.calibrate import rounds_within
 from uldp.privacy.events import Gaussian, LocalReports, NonPrivate, Repeated, event_from_json, event_to_json
-from uldp.privacy.local_reports import composed
+from uldp.privacy.local_reports import compose_reports
 from uldp.privacy.pld import quick_epsilon
 
 
@@ -30,7 +30,7 @@ def exact_delta(epsilon, count, total):
 @pytest.mark.parametrize("count", [1, 2, 10, 100, 600])
 @pytest.mark.parametrize("delta", [1e-2, 1e-5])
 def test_never_below_the_truth(epsilon, count, delta):
-    total = composed(epsilon, count, delta)
+    total = compose_reports(epsilon, count, delta)
     assert exact_delta(epsilon, count, total * (1 - 1e-12)) <= delta * (1 + 1e-6)
     assert total <= count * epsilon
 
@@ -88,7 +88,7 @@ def test_a_budget_ends_where_local_reports_use_it_up(epsilon, budget, rounds):
 
 
 def test_so_many_that_composing_takes_long_add_up():
-    assert composed(0.1, 10**21, 1e-5) == 10**20
+    assert compose_reports(0.1, 10**21, 1e-5) == 10**20
 
 
 @pytest.mark.parametrize(("epsilon", "count"), list(itertools.product([0.0, -1.0, math.inf], [3])))

@@ -8,7 +8,7 @@ from tests.privacy_accounting.brute_force import densities, two_steps
 
 from uldp.privacy.events import Gaussian, Group, PoissonSampled
 from uldp.privacy.mixture import mixture_of
-from uldp.privacy.pld import connected
+from uldp.privacy.pld import connect_dots
 
 CASES = pytest.mark.parametrize(
     ("size", "rate", "sigma"), [(1, 1.0, 0.7), (1, 0.2, 1.0), (2, 0.3, 0.8), (5, 0.05, 2.0), (4, 0.9, 1.5)]
@@ -31,7 +31,7 @@ def on_the_grid(mixture, direction, interval, log_tail=-40.0, every=1):
     """Losses and probabilities, infinity last; ``every`` keeps only some points of the grid."""
     losses = mixture.sketches(log_tail)[DIRECTIONS.index(direction)].losses
     indices = np.arange(math.floor(losses[0] / interval), math.ceil(losses[-1] / interval) + 2, every)
-    found = connected(getattr(mixture, f"profile_if_{direction}"), indices, interval)
+    found = connect_dots(getattr(mixture, f"profile_if_{direction}"), indices, interval)
     return np.append(found.indices * interval, np.inf), np.append(found.probabilities, found.infinity)
 
 

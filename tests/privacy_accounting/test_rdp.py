@@ -12,7 +12,7 @@ from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian, Group, PoissonSampled
 from uldp.privacy.mixture import mixture_of
 from uldp.privacy.pld import quick_epsilon
-from uldp.privacy.rdp import converted, orders_between, sampled_gaussian_rdp
+from uldp.privacy.rdp import convert_rdp, orders_between, sampled_gaussian_rdp
 
 
 def oracle(orders, *events):
@@ -99,7 +99,7 @@ def test_small_noise_and_small_rates_lose_no_digits():
 def test_the_conversion_is_the_papers():
     rho, alpha, delta = 0.7, 9.0, 1e-5
     expected = rho + math.log((alpha - 1) / alpha) - (math.log(delta) + math.log(alpha)) / (alpha - 1)
-    assert converted(np.array([rho]), np.array([alpha]), delta)[0] == pytest.approx(expected, rel=1e-12)
+    assert convert_rdp(np.array([rho]), np.array([alpha]), delta)[0] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("size", [1, 3, 20])

@@ -8,7 +8,7 @@ import pytest
 from uldp.errors import ConfigError
 from uldp.privacy.accountants import account
 from uldp.privacy.calibrate import calibrate
-from uldp.privacy.events import Gaussian, Group, PoissonSampled, event_from_json, event_to_json, flattened
+from uldp.privacy.events import Gaussian, Group, PoissonSampled, event_from_json, event_to_json, flatten
 from uldp.privacy.mixture import mixture_of
 from uldp.research.published_noise import item_epsilon, item_target, moments_epsilon, published_noise
 
@@ -84,8 +84,8 @@ def test_a_largest_group_lies_between_one_record_and_all():
 
 
 def test_without_sampling_a_largest_group_is_a_smaller_group():
-    assert flattened({Group(9, Gaussian(2.0), 3): 1}) == {Group(3, Gaussian(2.0)): 1}
-    assert flattened({Group(9, PoissonSampled(0.5, Gaussian(2.0)), 9): 1}) == {
+    assert flatten({Group(9, Gaussian(2.0), 3): 1}) == {Group(3, Gaussian(2.0)): 1}
+    assert flatten({Group(9, PoissonSampled(0.5, Gaussian(2.0)), 9): 1}) == {
         Group(9, PoissonSampled(0.5, Gaussian(2.0))): 1
     }
     assert account({Group(9, Gaussian(2.0), 3): 4}, 1e-5).value == account({Gaussian(1 / 3): 1}, 1e-5).value

@@ -16,7 +16,7 @@ import numpy as np
 from gmpy2 import f_mod, invert, legendre, mpz, powmod
 
 from uldp.crypto.integers import uniform_below, uniform_units
-from uldp.crypto.paillier import PrivateKey, PublicKey, signed
+from uldp.crypto.paillier import PrivateKey, PublicKey, signed_residue
 from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.rng import Secrets
 from uldp.vectors import FixedPoint, clip_rows
@@ -107,7 +107,7 @@ class ServerView:
         return [math.prod(column) % n2 for column in zip(*self.received, strict=True)]
 
     def plaintexts(self, ciphertexts: list[mpz]) -> list[mpz]:
-        return [signed(self.key.decrypt(c), self.key.public.n) for c in ciphertexts]
+        return [signed_residue(self.key.decrypt(c), self.key.public.n) for c in ciphertexts]
 
     def totals(self, dimension: int) -> list[mpz]:
         """C_LCM times the noised total, coordinate by coordinate."""
@@ -162,7 +162,7 @@ def unpacked(plaintexts: list[mpz], slots: int, width: int) -> list[mpz]:
     for plaintext in plaintexts:
         rest = plaintext
         for _ in range(slots - 1):
-            values.append(signed(rest, 1 << width))
+            values.append(signed_residue(rest, 1 << width))
             rest = (rest - values[-1]) >> width
         values.append(rest)
     return values

@@ -369,7 +369,7 @@ def test_without_masks_and_residues_the_roots_of_single_silos_tell_again(monkeyp
 @pytest.mark.parametrize("honest", [0, 1, 2])
 def test_one_silo_that_dithers_and_re_randomises_is_enough(monkeypatch, honest):
     """So the protection stands if the server and all silos but one pool what they drew (the masks cancel anyhow)."""
-    dithered, randomised = PaillierSilo._with_noise, PaillierSilo._randomised
+    dithered, randomised = PaillierSilo._with_noise, PaillierSilo._randomise
 
     def some_dither(self, *given):
         return (dithered if self._index == honest else undithered)(self, *given)

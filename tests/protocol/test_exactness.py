@@ -28,7 +28,7 @@ from tests.support import (
 
 from uldp.aggregation.paillier import PaillierSilo, PaillierWeighting
 from uldp.crypto.integers import unpack
-from uldp.crypto.paillier import signed
+from uldp.crypto.paillier import signed_residue
 from uldp.privacy.releases.sums import add_noise
 from uldp.protocol import messages as m
 from uldp.rng import Secrets
@@ -242,7 +242,7 @@ def layout_of(plan):
 def undithered(self, ciphertexts, noise, secrets):
     """``PaillierSilo._with_noise`` without the dither."""
     public, layout = self.public, layout_of(self.context)
-    plaintexts = layout.packed([layout.multiple * z for z in noise.tolist()])
+    plaintexts = layout.pack([layout.multiple * z for z in noise.tolist()])
     return [public.add(value, public.factor(z)) for value, z in zip(ciphertexts, plaintexts, strict=True)]
 
 
@@ -258,7 +258,7 @@ def first_plaintexts(method, counts, rows, aggregation):
         factors = unpack(body.vector, key.public.width, layout.ciphertexts, "test")
         product = factors if product is None else [key.public.add(a, b) for a, b in zip(product, factors, strict=True)]
     server.collect()
-    plaintexts = [signed(key.decrypt(c), key.public.n) for c in product]
+    plaintexts = [signed_residue(key.decrypt(c), key.public.n) for c in product]
     return unpacked(plaintexts, layout.slots, layout.width)[: layout.dimension], server
 
 

@@ -24,7 +24,7 @@ from tests.support import (
 
 from uldp.aggregation import offers, paillier_silo
 from uldp.aggregation.base import RoundRequest
-from uldp.aggregation.offers import offered
+from uldp.aggregation.offers import make_offer
 from uldp.aggregation.paillier_messages import Choices, ChoicesRequest
 from uldp.aggregation.paillier_silo import PaillierSilo
 from uldp.crypto.integers import unpack
@@ -141,11 +141,11 @@ def observed(count):
     keys = [bytes([slot]) * 32 for slot in range(4)]
     for trial in range(count):
         stream = Secrets.from_key(b"t" * 32).child(trial).stream()
-        offer = offered(keys, 1, b"real", b"zero", stream)
+        offer = make_offer(keys, 1, b"real", b"zero", stream)
         index = trial % 4
         size = (len(offer) - 2 * (4 + 16)) // 4
         places.append(unseal(keys[index], offer[size * index : size * (index + 1)], "x", "does not open")[0])
-        sampled.append(offers.opened(offer, 4, index, keys[index], "x") == b"real")
+        sampled.append(offers.open_offer(offer, 4, index, keys[index], "x") == b"real")
     return np.array(places), np.array(sampled)
 
 

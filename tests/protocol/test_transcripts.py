@@ -419,7 +419,7 @@ def test_forgotten_masks_of_counts_are_found(monkeypatch):
 
 def test_one_silo_that_forgets_its_masks_of_counts_is_found(monkeypatch):
     """Then the sum keeps the others' masks, and the silo's own share is r_u times its count: 0 tells a user absent."""
-    masked = PaillierSilo._blinded
+    masked = PaillierSilo._blind_shares
 
     def some(self, seed):
         return unmasked(self, seed) if self._index == 1 else masked(self, seed)

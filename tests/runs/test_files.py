@@ -71,10 +71,10 @@ def test_what_a_killed_process_left_half_written_goes_with_the_next_lock(tmp_pat
     (run.path / "private").mkdir(parents=True)
     state = SiloState(tmp_path / "state", "digest")
     owners = {
-        run.path / "result.json": run.locked,
-        run.state.checkpoint_file: run.locked,
-        state.folder / "ledger.jsonl": state.locked,
-        state.folder / "experiments" / "digest" / "session.bin": state.locked,
+        run.path / "result.json": run.lock,
+        run.state.checkpoint_file: run.lock,
+        state.folder / "ledger.jsonl": state.lock,
+        state.folder / "experiments" / "digest" / "session.bin": state.lock,
     }
     for file, lock in owners.items():
         partial, _ = killed_while_writing(file)
@@ -94,12 +94,12 @@ def test_what_a_living_process_writes_stays_and_so_do_the_files_of_others(tmp_pa
     link.symlink_to(target)
     partial, process = killed_while_writing(tmp_path / "result.json", lives=True)
     try:
-        with run.locked():
+        with run.lock():
             assert partial.exists()
     finally:
         process.kill()
         process.communicate()
-    with run.locked():
+    with run.lock():
         assert not partial.exists()
     assert all(file.read_text() == "mine" for file in strange) and target.read_text() == "important"
 
@@ -137,10 +137,10 @@ def test_a_private_folder_is_made_so_and_one_that_is_open_is_refused(tmp_path):
 def test_who_has_a_run_locked_may_lock_it_again_and_nobody_else(tmp_path):
     (tmp_path / "private").mkdir()
     ours, theirs = RunDirectory(tmp_path), RunDirectory(tmp_path)
-    with ours.locked():
-        with ours.locked():
+    with ours.lock():
+        with ours.lock():
             pass
-        with pytest.raises(RunError, match="another process"), theirs.locked():
+        with pytest.raises(RunError, match="another process"), theirs.lock():
             pass
-    with theirs.locked():
+    with theirs.lock():
         pass

@@ -251,7 +251,7 @@ def test_a_half_written_line_is_dropped(tmp_path):
 
 def test_two_processes_do_not_work_on_one_run(tmp_path):
     run(experiment(), str(tmp_path / "r"))
-    with RunDirectory.open(tmp_path / "r").locked(), pytest.raises(RunError, match="another process"):
+    with RunDirectory.open(tmp_path / "r").lock(), pytest.raises(RunError, match="another process"):
         uldp.resume(str(tmp_path / "r"))
 
 

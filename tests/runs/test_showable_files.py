@@ -67,7 +67,7 @@ def comparison(folder):
 def served(folder):
     world = World(folder, rehearsal())
     try:
-        world.serving().go()
+        world.serving().run()
     finally:
         world.close()
     for name in SILOS:  # a silo's folder is its owner's

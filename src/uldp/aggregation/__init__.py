@@ -11,7 +11,7 @@ from uldp.aggregation.masked import Masked
 from uldp.aggregation.paillier import PaillierWeighting
 from uldp.aggregation.plain import Plain
 from uldp.aggregation.shuffled import Shuffled
-from uldp.errors import ConfigError, did_you_mean, shown
+from uldp.errors import ConfigError, did_you_mean, format_value
 from uldp.plugins import named_class
 
 AGGREGATIONS: Final[Mapping[str, type[Aggregation]]] = {
@@ -27,7 +27,7 @@ def lookup_aggregation(name: str) -> type[Aggregation]:
         found: type[Aggregation] = named_class(name, Aggregation, "aggregation.name")
         return found
     raise ConfigError(
-        f"unknown aggregation {shown(name)}. Known: {', '.join(AGGREGATIONS)}; your own: 'package.module:Class'"
+        f"unknown aggregation {format_value(name)}. Known: {', '.join(AGGREGATIONS)}; your own: 'package.module:Class'"
         + did_you_mean(name, AGGREGATIONS),
         location="aggregation.name",
         value=name,

@@ -94,7 +94,7 @@ class ServerSide(ABC):
 
     def ask(self, request: RequestType, silo: str) -> m.Message:
         """The request of this type to ``silo``, in the setup or in a round before its updates."""
-        raise self._no_part_in(request.__name__)
+        raise self._unexpected_exchange(request.__name__)
 
     def check(self, silo: str, body: m.Message) -> None:  # noqa: B027
         """Refuse an invalid response to a request of :meth:`ask`, without changing anything."""
@@ -114,7 +114,7 @@ class ServerSide(ABC):
         """Encrypted weights in a round's request for updates, where silos do not learn the sample."""
         return b""
 
-    def _no_part_in(self, exchange: str) -> RunError:
+    def _unexpected_exchange(self, exchange: str) -> RunError:
         """The error for an exchange that is not on this aggregation's route; the turn table excludes it."""
         return RunError(f"{exchange} is no part of this aggregation", location="server")
 

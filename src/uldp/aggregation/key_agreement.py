@@ -51,7 +51,7 @@ class SealedSeeds(Message, frozen=True):
 AGREE_KEYS: Final = (Exchange(KeyRequest, SiloKey, "introduced"), Exchange(SiloKeys, SealedSeeds, "paired"))
 
 
-def signed(context: AggregationContext, silo: int, modulus: bytes, public: bytes) -> tuple[str | bytes, ...]:
+def message_to_sign(context: AggregationContext, silo: int, modulus: bytes, public: bytes) -> tuple[str | bytes, ...]:
     """What silo ``silo`` signs."""
     return (PURPOSE, context.digest, context.silos[silo], modulus, public)
 
@@ -63,7 +63,7 @@ def check_key(context: AggregationContext, silo: str, key: SiloKey, modulus: byt
         raise MessageRefused(
             "its public key or signature has the wrong length", location=location, value=len(key.public)
         )
-    verify(context.identities[index], key.signature, signed(context, index, modulus, key.public), location)
+    verify(context.identities[index], key.signature, message_to_sign(context, index, modulus, key.public), location)
 
 
 def relay(context: AggregationContext, responses: Mapping[str, Message]) -> SiloKeys:
@@ -97,7 +97,7 @@ class PairwiseKeys:
 
     def introduce(self, modulus: bytes) -> SiloKey:
         """This silo's key."""
-        parts = signed(self._context, self._index, modulus, self._key.public)
+        parts = message_to_sign(self._context, self._index, modulus, self._key.public)
         return SiloKey(self._key.public, self._identity.sign(*parts))
 
     def pair(self, keys: SiloKeys, modulus: bytes) -> dict[int, SharedKey]:
@@ -125,7 +125,8 @@ class PairwiseKeys:
         if self._index != 0:
             return []
         return [
-            key.seal(self._drawn_seed, *self._bound(other, "seed"), *further) for other, key in sorted(shared.items())
+            key.seal(self._drawn_seed, *self._pair_purpose(other, "seed"), *further)
+            for other, key in sorted(shared.items())
         ]
 
     def common_seed(self, shared: Mapping[int, SharedKey], sealed: bytes, *further: str | int | bytes) -> bytes:
@@ -134,7 +135,7 @@ class PairwiseKeys:
             if sealed:
                 raise MessageRefused("the first silo draws the seed, and got one", location=self._location)
             return self._drawn_seed
-        secret = shared[0].open(sealed, *self._bound(0, "seed"), *further, location=self._location)
+        secret = shared[0].open(sealed, *self._pair_purpose(0, "seed"), *further, location=self._location)
         if len(secret) != KEY_BYTES:
             raise MessageRefused(f"a seed of {len(secret)} bytes", location=self._location)
         return secret
@@ -143,7 +144,7 @@ class PairwiseKeys:
     def _drawn_seed(self) -> bytes:
         return self._secrets.child("common seed").key
 
-    def _bound(self, other: int, purpose: str) -> tuple[str | int, ...]:
+    def _pair_purpose(self, other: int, purpose: str) -> tuple[str | int, ...]:
         return pair_purpose(self._context, self._index, other, purpose)
 
     def mask(
@@ -152,7 +153,7 @@ class PairwiseKeys:
         """``residues`` under the masks of these pairs, which cancel in the sum over their silos, modulo 2^64."""
         residues = residues.copy()
         for other, key in shared.items():
-            add_masks(residues, key.stream(*self._bound(other, purpose), *further), negative=self._index > other)
+            add_masks(residues, key.stream(*self._pair_purpose(other, purpose), *further), negative=self._index > other)
         return residues
 
 

@@ -9,7 +9,7 @@ import gmpy2
 from gmpy2 import mpz
 
 from uldp.aggregation.ratios import Ratios
-from uldp.crypto.paillier import signed
+from uldp.crypto.paillier import signed_residue
 
 
 @dataclass(frozen=True)
@@ -30,25 +30,25 @@ class Layout:
     def ciphertexts(self) -> int:
         return -(-self.dimension // self.slots)
 
-    def packed(self, values: Sequence[int]) -> list[mpz]:
+    def pack(self, values: Sequence[int]) -> list[mpz]:
         """The plaintexts of these coordinates' values."""
         groups = (values[start : start + self.slots] for start in range(0, len(values), self.slots))
         return [sum((mpz(v) << (self.width * i) for i, v in enumerate(group)), start=mpz(0)) for group in groups]
 
-    def unpacked(self, plaintexts: Sequence[mpz]) -> list[mpz] | None:
-        """The values in signed plaintexts; None if one cannot have come from :meth:`packed`."""
+    def unpack(self, plaintexts: Sequence[mpz]) -> list[mpz] | None:
+        """The values in signed plaintexts; None if one cannot have come from :meth:`pack`."""
         values: list[mpz] = []
         modulus = mpz(1) << self.width
         for rest in plaintexts:
             for _ in range(min(self.slots, self.dimension - len(values))):
-                value = signed(rest, modulus)
+                value = signed_residue(rest, modulus)
                 values.append(value)
                 rest = (rest - value) >> self.width
             if rest:
                 return None
         return values
 
-    def decoded(self, value: mpz) -> mpz:
+    def decode(self, value: mpz) -> mpz:
         """A coordinate's total in fixed-point units. Of all dithers but one the mean is taken off; that one rounds."""
         return gmpy2.f_div(value - mpz(self.multiple - 1) * (self.silos - 1) // 2, self.multiple)
 

@@ -32,9 +32,9 @@ def context(digest: str, round_: int, user: int) -> Context:
     return ("private sampling", digest, round_, user)
 
 
-def offered(keys: Sequence[bytes], chosen: int, real: bytes, dummy: bytes, stream: SecretStream) -> bytes:
+def make_offer(keys: Sequence[bytes], chosen: int, real: bytes, dummy: bytes, stream: SecretStream) -> bytes:
     """One user's offer: ``chosen`` of the slots, drawn at random, open ``real``, the others ``dummy``."""
-    taken = _some(len(keys), chosen, stream)
+    taken = _draw_subset(len(keys), chosen, stream)
     swapped = int(uniform_below(stream, 2, 1)[0])
     body_keys = [stream.words(KEY_BYTES // 8).astype("<u8").tobytes() for _ in range(2)]
     slots = []
@@ -45,7 +45,7 @@ def offered(keys: Sequence[bytes], chosen: int, real: bytes, dummy: bytes, strea
     return b"".join([*slots, *(seal(key, body) for key, body in zip(body_keys, bodies, strict=True))])
 
 
-def _some(slots: int, count: int, stream: SecretStream) -> set[int]:
+def _draw_subset(slots: int, count: int, stream: SecretStream) -> set[int]:
     """``count`` of ``slots`` slots, every subset alike: the first of a random order."""
     order = list(range(slots))
     for position in range(count):
@@ -54,7 +54,7 @@ def _some(slots: int, count: int, stream: SecretStream) -> set[int]:
     return set(order[:count])
 
 
-def opened(offer: bytes, slots: int, index: int, key: bytes, location: str) -> bytes:
+def open_offer(offer: bytes, slots: int, index: int, key: bytes, location: str) -> bytes:
     """The ciphertext that slot ``index`` of an offer opens with ``key``."""
     reason = "what was offered does not open with the chosen key"
     inside = unseal(key, offer[_SLOT_BYTES * index : _SLOT_BYTES * (index + 1)], location, reason)
@@ -66,7 +66,7 @@ def opened(offer: bytes, slots: int, index: int, key: bytes, location: str) -> b
     return unseal(inner, bodies[half * which : half * (which + 1)], location, reason)
 
 
-def cut(data: bytes, size: int, users: int, location: str) -> list[bytes]:
+def split_by_user(data: bytes, size: int, users: int, location: str) -> list[bytes]:
     """``data`` in pieces of ``size`` bytes, one per user."""
     if len(data) != size * users:
         raise MessageRefused(
@@ -77,4 +77,4 @@ def cut(data: bytes, size: int, users: int, location: str) -> list[bytes]:
 
 def cut_points(points: bytes, users: int, location: str) -> list[bytes]:
     """The users' points."""
-    return cut(points, POINT_BYTES, users, location)
+    return split_by_user(points, POINT_BYTES, users, location)

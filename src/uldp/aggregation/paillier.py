@@ -157,7 +157,7 @@ class PaillierWeighting(Aggregation):
         """How coordinates lie in plaintexts; a ``ConfigError`` if not even one fits."""
         multiple, width = self._width(release)
         if not multiple:
-            raise self._too_wide(release)
+            raise self._width_error(release)
         most = (self.key_bits - 1) // width
         if self.slots is not None and self.slots > most:
             raise ConfigError(
@@ -176,7 +176,7 @@ class PaillierWeighting(Aggregation):
         width = (multiple * largest).bit_length() + 1
         return (multiple, width) if multiple and width < self.key_bits else (0, 0)
 
-    def _too_wide(self, release: Release) -> ConfigError:
+    def _width_error(self, release: Release) -> ConfigError:
         """What to change so that a coordinate fits a plaintext."""
         remedies = []
         smaller = [g for g in (8, 4, 2, 1) if g < self.pseudo_count]
@@ -203,7 +203,7 @@ class PaillierWeighting(Aggregation):
         """
 
         def per_coordinate(slots: int) -> float:
-            table = randomisers.pays(-(-dimension // slots) * rounds, self.key_bits)
+            table = randomisers.is_worthwhile(-(-dimension // slots) * rounds, self.key_bits)
             residue = randomisers.lookup_cost(self.key_bits) if table else randomisers.direct_cost(self.key_bits)
             packing = width * SQUARING if slots > 1 else 0.0
             return packing + (DECRYPTION_PER_BIT * self.key_bits + residue) / slots

@@ -16,7 +16,7 @@ from uldp.aggregation.key_agreement import KeyRequest, SealedSeeds, SiloKey, Sil
 from uldp.aggregation.layout import Scheme
 from uldp.aggregation.paillier_messages import BlindedShares, Choices, ChoicesRequest, EncryptedWeights, SealedSeed
 from uldp.crypto.integers import pack, unpack
-from uldp.crypto.paillier import PrivateKey, signed
+from uldp.crypto.paillier import PrivateKey, signed_residue
 from uldp.crypto.transfer import Sender, check_point
 from uldp.errors import MessageRefused
 from uldp.protocol import messages as m
@@ -59,7 +59,7 @@ class PaillierServer(ServerSide):
             index = self._context.silos.index(silo)
             return SealedSeed(self._sealed[index - 1] if index else b"")
         if self._fixed is None:
-            self._fixed = EncryptedWeights(self._encrypted(0, np.ones(self._context.facts.users, dtype=np.bool_)))
+            self._fixed = EncryptedWeights(self._encrypt_weights(0, np.ones(self._context.facts.users, dtype=np.bool_)))
         return self._fixed
 
     def check(self, silo: str, body: m.Message) -> None:
@@ -86,7 +86,7 @@ class PaillierServer(ServerSide):
             first = responses[self._context.silos[0]]
             self._sealed = list(first.sealed) if isinstance(first, SealedSeeds) else []
         elif request is SealedSeed:
-            self._inverses = self._inverted(responses)
+            self._inverses = self._invert_denominators(responses)
         elif request is ChoicesRequest:
             self._points = self._common_choice(responses)
 
@@ -100,7 +100,7 @@ class PaillierServer(ServerSide):
                 raise MessageRefused(f"chose other slots than silo {first}", location=f"silo {name}")
         return chosen[first]
 
-    def _inverted(self, responses: Mapping[str, m.Message]) -> list[mpz]:
+    def _invert_denominators(self, responses: Mapping[str, m.Message]) -> list[mpz]:
         """1 / (r_u D_u) modulo n for every user (step 1(f))."""
         public, users = self.key.public, self._context.facts.users
         blinded = [mpz(0)] * users
@@ -117,10 +117,10 @@ class PaillierServer(ServerSide):
 
     def weights(self) -> bytes:
         if self._context.release.user_sampling.private:
-            return self._offered(self._round, self._points)
-        return b"" if self._sample is None else self._encrypted(self._round, self._sample)
+            return self._make_offers(self._round, self._points)
+        return b"" if self._sample is None else self._encrypt_weights(self._round, self._sample)
 
-    def _encrypted(self, round_: int, sample: Sample) -> bytes:
+    def _encrypt_weights(self, round_: int, sample: Sample) -> bytes:
         """Enc(1 / (r_u D_u)), or Enc(0) for users who are not in the sample (step 2(a))."""
         chosen = [inverse if taken else mpz(0) for inverse, taken in zip(self._inverses, sample, strict=True)]
         # Bound to what is encrypted: the same randomness on other numbers would show their difference.
@@ -138,7 +138,7 @@ class PaillierServer(ServerSide):
         content = hashlib.sha256(pack(self._inverses, self.key.public.plain_width)).hexdigest()
         return Sender.draw(self._secrets.child("offer", "round", round_, content).stream(), slots)
 
-    def _offered(self, round_: int, points: bytes) -> bytes:
+    def _make_offers(self, round_: int, points: bytes) -> bytes:
         """For every user m slots of P that open Enc(1 / (r_u D_u)), and P - m that open Enc(0)."""
         users, public = self._context.facts.users, self.key.public
         chosen, _ = self._context.release.user_sampling.slots
@@ -152,7 +152,7 @@ class PaillierServer(ServerSide):
         for user, point in enumerate(offers.cut_points(points, users, "server")):
             keys = sender.keys(point, offers.context(self._context.digest, round_, user), "server")
             real, dummy = (pack([encrypted[i]], public.width) for i in (user, users + user))
-            offered.append(offers.offered(keys, chosen, real, dummy, stream))
+            offered.append(offers.make_offer(keys, chosen, real, dummy, stream))
         return b"".join(offered)
 
     def check_vector(self, silo: str, vector: bytes) -> None:
@@ -172,7 +172,7 @@ class PaillierServer(ServerSide):
             factors = unpack(vector, public.width, self._layout.ciphertexts, f"silo {silo}")
             product = [public.add(left, right) for left, right in zip(product, factors, strict=True)]
         decrypted = self.key.decrypt_all(product, self._scheme.workers)
-        values = self._layout.unpacked([signed(value, public.n) for value in decrypted])
+        values = self._layout.unpack([signed_residue(value, public.n) for value in decrypted])
         if values is None:
             raise out_of_range()
-        return check_total([int(self._layout.decoded(value)) for value in values], self._context)
+        return check_total([int(self._layout.decode(value)) for value in values], self._context)

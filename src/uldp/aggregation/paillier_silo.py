@@ -85,7 +85,7 @@ class PaillierSilo(SiloSide):
         match body:
             case KeyRequest(modulus):
                 bits = self._scheme.key_bits
-                public = PublicKey.received(unpack(modulus, bits // 8, 1, self._location)[0], bits, self._location)
+                public = PublicKey.from_peer(unpack(modulus, bits // 8, 1, self._location)[0], bits, self._location)
                 self._public, self._modulus = public, modulus
                 return self._pairwise.introduce(modulus)
             case SiloKeys(publics):
@@ -93,15 +93,15 @@ class PaillierSilo(SiloSide):
                 self._roll = hashlib.sha256(b"".join(publics)).digest()
                 return SealedSeeds(self._pairwise.sealed_seeds(self._shared, self._modulus))
             case SealedSeed(sealed):
-                seed = self._opened(sealed)
-                blinded = self._blinded(seed)
+                seed = self._open_seed(sealed)
+                blinded = self._blind_shares(seed)
                 self._seed = seed
                 if self._uses_table:
                     self._table()  # built here, so that no round waits for it
                 return BlindedShares(pack(blinded, self.public.plain_width))
             case EncryptedWeights(weights):
                 fixed = self._weights(weights)
-                fixed.raised(np.flatnonzero(self._counts))
+                fixed.for_users(np.flatnonzero(self._counts))
                 self._fixed = fixed
                 return m.Accepted()
             case ChoicesRequest(round_, offer):
@@ -114,7 +114,7 @@ class PaillierSilo(SiloSide):
     def _purpose(self, other: int, purpose: str, *further: str | int) -> tuple[str | int | bytes, ...]:
         return (*pair_purpose(self._context, self._index, other, purpose, *further), self._modulus)
 
-    def _opened(self, sealed: bytes) -> SharedKey:
+    def _open_seed(self, sealed: bytes) -> SharedKey:
         secret = self._pairwise.common_seed(self._shared, sealed, self._modulus)
         # Bound to all silos' keys, and they to their records: blinds and slots of one setup never serve another.
         return SharedKey(secret, b"common seed" + self._roll, self._secrets.simulated)
@@ -124,7 +124,7 @@ class PaillierSilo(SiloSide):
         stream = seed.stream("blinds", self._context.digest, self._modulus)
         return uniform_units(stream, self.public.n, self._context.facts.users)
 
-    def _blinded(self, seed: SharedKey) -> list[mpz]:
+    def _blind_shares(self, seed: SharedKey) -> list[mpz]:
         """Step 1(e): r_u share_su with masks that cancel over the silos."""
         n = self.public.n
         shares = self._ratios.shares(self._counts, self._index).tolist()
@@ -171,11 +171,11 @@ class PaillierSilo(SiloSide):
         _, slots = self._context.release.user_sampling.slots
         size, users = offers.user_bytes(slots, self.public.width), self._context.facts.users
         each = zip(
-            offers.cut(request.weights, size, users, self._location),
+            offers.split_by_user(request.weights, size, users, self._location),
             self._choices(request.round, self._offer),
             strict=True,
         )
-        return b"".join(offers.opened(offer, slots, index, key, self._location) for offer, (_, key, index) in each)
+        return b"".join(offers.open_offer(offer, slots, index, key, self._location) for offer, (_, key, index) in each)
 
     def check_request(self, request: RoundRequest) -> None:
         if bool(request.weights) == (self._fixed is not None):
@@ -199,23 +199,23 @@ class PaillierSilo(SiloSide):
     def raised_sums(self, weights: Weights, users: IntArray, block: Integers) -> list[mpz]:
         """prod_u Enc(w_su)^(a_suj) for every coordinate j, over a block of users."""
         bits = self._context.release.encoding.bits + 1
-        return products(weights.raised(users), block, bits, self.public.n2, self._scheme.workers)
+        return products(weights.for_users(users), block, bits, self.public.n2, self._scheme.workers)
 
-    def finished(self, product: list[mpz], digest: str, request: RoundRequest, bound_secrets: BoundSecrets) -> bytes:
+    def finish(self, product: list[mpz], digest: str, request: RoundRequest, bound_secrets: BoundSecrets) -> bytes:
         """The ciphertexts with noise, dither, a fresh residue and masks. ``digest`` is a digest of the rows."""
         scale = self._context.release.silo_noise_std
         nothing = np.zeros(self._context.facts.dimension, dtype=np.int64)
         noise = add_noise(nothing, scale, bound_secrets("noise", (repr(scale), digest)).stream())
-        ciphertexts = self._packed(product)
+        ciphertexts = self._pack(product)
         ciphertexts = self._with_noise(ciphertexts, noise, bound_secrets("dither", (repr(scale), digest)))
-        ciphertexts = self._randomised(ciphertexts, bound_secrets("residues", (repr(scale), digest)))
-        return pack(self._masked(ciphertexts, request), self.public.width)
+        ciphertexts = self._randomise(ciphertexts, bound_secrets("residues", (repr(scale), digest)))
+        return pack(self._mask(ciphertexts, request), self.public.width)
 
     def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
         further = (request.round, request.digest, self._modulus)
         return self._pairwise.mask(residues, self._shared, "metrics", *further)
 
-    def _packed(self, product: list[mpz]) -> list[mpz]:
+    def _pack(self, product: list[mpz]) -> list[mpz]:
         """One ciphertext for every ``slots`` coordinates: the slot's number becomes a power of two in the exponent."""
         slots, n2 = self._layout.slots, self.public.n2
         if slots == 1:
@@ -237,17 +237,17 @@ class PaillierSilo(SiloSide):
         """L z_sj and a dither on every coordinate."""
         public, multiple = self.public, self._layout.multiple
         dithers = uniform_below(secrets.stream(), multiple, len(noise))
-        plaintexts = self._layout.packed([multiple * z + d for z, d in zip(noise.tolist(), dithers, strict=True)])
+        plaintexts = self._layout.pack([multiple * z + d for z, d in zip(noise.tolist(), dithers, strict=True)])
         return [public.add(value, public.factor(m)) for value, m in zip(ciphertexts, plaintexts, strict=True)]
 
-    def _randomised(self, ciphertexts: list[mpz], secrets: Secrets) -> list[mpz]:
+    def _randomise(self, ciphertexts: list[mpz], secrets: Secrets) -> list[mpz]:
         """A fresh n-th residue on every ciphertext."""
         residues = self._residues(len(ciphertexts), secrets)
         return [self.public.add(value, residue) for value, residue in zip(ciphertexts, residues, strict=True)]
 
     @property
     def _uses_table(self) -> bool:
-        return randomisers.pays(self._layout.ciphertexts * self._context.rounds, self.public.bits)
+        return randomisers.is_worthwhile(self._layout.ciphertexts * self._context.rounds, self.public.bits)
 
     def _table(self) -> randomisers.ResidueTable:
         key = self.seed.key("residues", self._context.digest, self._modulus)
@@ -259,7 +259,7 @@ class PaillierSilo(SiloSide):
             return self._table().draw(secrets.stream(), count, workers)
         return randomisers.direct(self.public, secrets.stream(), count, workers)
 
-    def _masked(self, product: list[mpz], request: RoundRequest) -> list[mpz]:
+    def _mask(self, product: list[mpz], request: RoundRequest) -> list[mpz]:
         """Step 2(c): masks from Z*_(n^2), one for every pair and coordinate."""
         n2 = self.public.n2
         streams = {
@@ -319,7 +319,7 @@ class _Accumulator(Accumulator):
         if self._rows:
             self._multiply()
         digest = self._rows_digest.hexdigest()
-        return SiloUpdate(self._silo.finished(self._product, digest, self._request, bound_secrets), 0, self._left_out)
+        return SiloUpdate(self._silo.finish(self._product, digest, self._request, bound_secrets), 0, self._left_out)
 
 
 class Weights:
@@ -332,7 +332,7 @@ class Weights:
         self._workers = workers
         self._known: dict[int, mpz] = {}
 
-    def raised(self, users: IntArray) -> list[mpz]:
+    def for_users(self, users: IntArray) -> list[mpz]:
         missing = [user for user in users.tolist() if user not in self._known]
 
         def powers(part: range) -> list[mpz]:

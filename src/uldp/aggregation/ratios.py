@@ -60,12 +60,12 @@ class RecordRatios:
     silos: int
     pseudo_count: int = PSEUDO_COUNT
 
-    def capped(self, counts: IntArray) -> IntArray:
+    def cap_counts(self, counts: IntArray) -> IntArray:
         """c_su = min(n_su, cap)."""
         return np.minimum(counts, self.cap)
 
     def numerators(self, counts: IntArray) -> IntArray:
-        return self.pseudo_count * self.capped(counts)
+        return self.pseudo_count * self.cap_counts(counts)
 
     def shares(self, counts: IntArray, silo: int) -> IntArray:
         return self.numerators(counts) + (1 if silo == 0 else 0)

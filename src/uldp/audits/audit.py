@@ -17,7 +17,7 @@ from uldp.audits.local import weight_bounds
 from uldp.audits.observe import AuditSetup, Charge, Seen, audit_secrets, synthetic_people
 from uldp.audits.result import Audit, Found, Size
 from uldp.audits.rows import multiplier_of, row_checks
-from uldp.audits.views import Scores, Twins, components, measured, scores
+from uldp.audits.views import Scores, Twins, components, measure, scores
 from uldp.data.federation import Federation
 from uldp.errors import ConfigError, did_you_mean
 from uldp.experiment.build import PreparedExperiment
@@ -79,8 +79,8 @@ def size_of(prepared: PreparedExperiment, canaries: int | None, *, real: bool = 
     if isinstance(plan.release, GaussianSum):
         delta, level = prepared.experiment.privacy.delta, LEVEL * SHARES["trade-off"]
         mu = _mu_of(epsilon, delta)
-        needed = next(n for n in (2**power for power in range(4, 60)) if _expected(mu, n / 2, level) > 0)
-        expected = gaussian_epsilon(_expected(mu, number / 2, level), delta)
+        needed = next(n for n in (2**power for power in range(4, 60)) if _expected_mu(mu, n / 2, level) > 0)
+        expected = gaussian_epsilon(_expected_mu(mu, number / 2, level), delta)
         if canaries is not None and number < min(needed, CANARIES):
             raise ConfigError(
                 f"{number} are too few for any verdict: below {min(needed, CANARIES):,} they refute no epsilon at all",
@@ -109,13 +109,13 @@ def _mu_of(epsilon: float, delta: float) -> float:
     return low
 
 
-def _expected(mu: float, each: float, level: float) -> float:
+def _expected_mu(mu: float, each: float, level: float) -> float:
     """The mu that is refuted if half of ``each`` canaries are in and everything goes as expected."""
     from scipy.stats import norm
 
     number = max(1, int(each / 2))
     wrong = round(float(norm.sf(mu / 2)) * number)
-    rates = Errors(wrong, number, wrong, number).upper(level)
+    rates = Errors(wrong, number, wrong, number).upper_bounds(level)
     return max(0.0, float(norm.isf(rates[0]) - norm.ppf(rates[1])))
 
 
@@ -151,7 +151,7 @@ def audit_of(
     canaries = canaries_for(prepared.plan.release, size.per_run)
     setup = AuditSetup(prepared, people, canaries)
     plan = setup.plan()
-    chosen = _chosen(plan, prepared.experiment.privacy.delta, adversary)
+    chosen = _choose_adversaries(plan, prepared.experiment.privacy.delta, adversary)
     runs = []
     for number in range(size.runs):
         included = canaries.coins(streams.child("coins", number))
@@ -163,8 +163,8 @@ def audit_of(
             raise ConfigError(_UNSEEN.format(plan.aggregation.name), location="adversary", value=adversary)
     if isinstance(plan.release, LocalPerturbation):
         return _local_audit(prepared, plan, chosen, runs, size)
-    twins = _twins(replace(setup, people=people if real is None else _nobody(people)), seed)
-    found = [_audited(one, runs, twins, plan, len(chosen), prepared) for one in chosen]
+    twins = _run_twins(replace(setup, people=people if real is None else _without_records(people)), seed)
+    found = [_audit_adversary(one, runs, twins, plan, len(chosen), prepared) for one in chosen]
     made = _direct(setup, runs, twins, plan, seed)
     made += row_checks(prepared, synthetic_people(prepared.federation, streams), streams)
     return Audit(
@@ -174,22 +174,22 @@ def audit_of(
         delta=prepared.experiment.privacy.delta,
         size=size,
         found=tuple(found),
-        checks=_judged(made),
+        checks=_judge(made),
         notes=_notes(plan.release),
         real=real is not None,
     )
 
 
-def _nobody(people: Federation) -> Federation:
+def _without_records(people: Federation) -> Federation:
     return replace(people, silos=tuple(silo.take(np.zeros(0, dtype=np.int64)) for silo in people.silos))
 
 
-def _judged(made: Sequence[Check]) -> tuple[Check, ...]:
+def _judge(made: Sequence[Check]) -> tuple[Check, ...]:
     level = LEVEL / AUDITS / 2 / max(1, len(made))
     return tuple(replace(check, level=level) for check in made)
 
 
-def _chosen(plan: Plan, delta: float, name: str | None) -> list[tuple[Exposure, Adversary]]:
+def _choose_adversaries(plan: Plan, delta: float, name: str | None) -> list[tuple[Exposure, Adversary]]:
     """The adversaries of the statement, each with its claim."""
     event = plan.release.event(plan.facts.silos)
     entries = tuple(Entry(round_, event, "audit") for round_ in range(1, plan.rounds + 1))
@@ -217,7 +217,7 @@ def _chosen(plan: Plan, delta: float, name: str | None) -> list[tuple[Exposure, 
     return [found]
 
 
-def _twins(setup: AuditSetup, seed: int) -> Twins:
+def _run_twins(setup: AuditSetup, seed: int) -> Twins:
     """Noiseless runs with everyone and with nobody. DP-SGD takes every record: then the shift is the largest."""
     prepared = setup.prepared
     if isinstance(prepared.plan.release, NoisedModel):
@@ -232,7 +232,7 @@ def _twins(setup: AuditSetup, seed: int) -> Twins:
     return Twins(everyone, nobody, noise)
 
 
-def _audited(
+def _audit_adversary(
     row: tuple[Exposure, Adversary],
     runs: Sequence[Seen],
     twins: Twins,
@@ -246,7 +246,7 @@ def _audited(
         return Found(exposure, not_audited="no epsilon is claimed")
     release, delta = plan.release, prepared.experiment.privacy.delta
     claim = Claim.of(views(release, adversary, [1] * plan.rounds), delta)
-    scored, seen = scores(runs, twins, adversary, release), measured(runs, twins, adversary, release)
+    scored, seen = scores(runs, twins, adversary, release), measure(runs, twins, adversary, release)
     if scored is None or seen is None:
         return Found(exposure, not_audited=_UNSEEN.format(plan.aggregation.name))
     if seen.mu == 0:
@@ -281,7 +281,9 @@ def _direct(setup: AuditSetup, runs: Sequence[Seen], twins: Twins, plan: Plan, s
     made = direct.noise_checks(runs, twins, release)
     made += direct.shift_checks(twins, release, multiplier_of(release), by_user=release.user_weighting is not None)
     if not sampling.everybody:
-        made += direct.sample_checks(twins.took_part(setup.canaries.shapes), sampling.rate, sampling.max_participations)
+        made += direct.sample_checks(
+            twins.participants(setup.canaries.shapes), sampling.rate, sampling.max_participations
+        )
     if isinstance(release, NoisedModel) and release.rate < 1:
         made += _batches(setup, release, seed)
     if not plan.aggregation.server_sees_each_silo and len(plan.silos) > 1:

@@ -25,7 +25,7 @@ from uldp.privacy.events import (
     NonPrivate,
     PoissonSampled,
     Repeated,
-    flattened,
+    flatten,
 )
 from uldp.privacy.gaussian import AnalyticGaussian, unsampled_mu
 from uldp.privacy.pld import MixturePld
@@ -69,7 +69,7 @@ class Errors:
         said = scores > threshold
         return cls(int((said & ~included).sum()), int((~included).sum()), int((~said & included).sum()), included.sum())
 
-    def upper(self, level: float) -> tuple[float, float]:
+    def upper_bounds(self, level: float) -> tuple[float, float]:
         """Upper Clopper-Pearson bounds of both error rates; both hold with probability at least 1 - ``level``.
 
         Canaries may have error rates of their own: a sum of independent coins of unequal rates deviates no more than
@@ -88,7 +88,7 @@ def upper_rate(hits: int, tries: int, level: float) -> float:
 # --- trade-off curves -------------------------------------------------------------------------------------------------
 
 
-def scaled(event: Event, factor: float) -> Event:
+def scale_noise(event: Event, factor: float) -> Event:
     """``event`` with ``factor`` times the noise."""
     match event:
         case Gaussian(noise_multiplier):
@@ -96,13 +96,13 @@ def scaled(event: Event, factor: float) -> Event:
         case PoissonSampled(rate, Gaussian(noise_multiplier)):
             return PoissonSampled(rate, Gaussian(noise_multiplier * factor))
         case Group(size, inner, at_most):
-            single = scaled(inner, factor)
+            single = scale_noise(inner, factor)
             assert isinstance(single, Gaussian | PoissonSampled)
             return Group(size, single, at_most)
         case Repeated(times, inner):
-            return Repeated(times, scaled(inner, factor))
+            return Repeated(times, scale_noise(inner, factor))
         case Joint(always, sampled):
-            first, second = scaled(always, factor), scaled(sampled, factor)
+            first, second = scale_noise(always, factor), scale_noise(sampled, factor)
             assert isinstance(first, Gaussian) and isinstance(second, PoissonSampled)
             return Joint(first, second)
         case NonPrivate() | LocalReports():
@@ -124,7 +124,7 @@ class Claim:
         return cls(tuple(composition.items()), delta)
 
     def events(self, factor: float) -> Composition:
-        return {scaled(event, factor): count for event, count in self.composition}
+        return {scale_noise(event, factor): count for event, count in self.composition}
 
     def epsilon(self, factor: float = 1.0, delta: float | None = None) -> float:
         """What the accountant says at this size of the noise: exact for a Gaussian, by loss distributions otherwise."""
@@ -134,7 +134,7 @@ class Claim:
     @property
     def gaussian(self) -> bool:
         """Whether it is one Gaussian: nothing is sampled."""
-        return all(AnalyticGaussian().accepts(event) for event in flattened(dict(self.composition)))
+        return all(AnalyticGaussian().accepts(event) for event in flatten(dict(self.composition)))
 
     def false_out(self, false_in: Array, factor: float = 1.0) -> Array:
         """The trade-off curve: the smallest rate of false "out" at these rates of false "in".
@@ -185,7 +185,7 @@ def trade_off(claim: Claim, errors: Errors, level: float) -> Bound:
     """By the trade-off curve of the claimed mechanism with another size of its noise."""
     curve = "of a Gaussian" if claim.gaussian else "of the accountant's privacy loss distributions"
     assumes = f"the trade-off curve {curve}, up to the size of the noise; canaries are independent within a run"
-    factor = claim.refuted_factor(*errors.upper(level))
+    factor = claim.refuted_factor(*errors.upper_bounds(level))
     return Bound("trade-off, Clopper-Pearson", 0.0 if math.isinf(factor) else claim.epsilon(factor), assumes)
 
 
@@ -194,7 +194,7 @@ def pure_rates(scores: Array, included: Mask, delta: float, level: float, thresh
     best = 0.0
     for threshold in thresholds:
         errors = Errors.of(scores, included, threshold)
-        false_in, false_out = errors.upper(level / len(thresholds))
+        false_in, false_out = errors.upper_bounds(level / len(thresholds))
         for hit, wrong in ((1 - false_out, false_in), (1 - false_in, false_out)):
             if hit - delta > wrong > 0:
                 best = max(best, math.log((hit - delta) / wrong))

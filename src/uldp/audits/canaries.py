@@ -127,12 +127,12 @@ class CanaryLearner:
     def mean_metrics(self) -> tuple[tuple[str, float], ...]:
         return ()
 
-    def _split(self, x: Vector, data: SiloData) -> tuple[Vector, SiloData, IntArray]:
+    def _split_canaries(self, x: Vector, data: SiloData) -> tuple[Vector, SiloData, IntArray]:
         """The model, the people's records, and the canaries that have some."""
         people = data.users < self._canaries.users
         return x[: self._canaries.dimension], data.take(people), np.unique(data.users[~people]) - self._canaries.users
 
-    def _padded(self, rows: Rows) -> Vector:
+    def _pad(self, rows: Rows) -> Vector:
         padded: Vector = np.zeros((len(rows), self.dimension))
         padded[:, : self._canaries.dimension] = rows
         return padded
@@ -147,20 +147,20 @@ class CanaryLearner:
             yield self._canaries.users + some, rows
 
     def initial(self, streams: Streams) -> Vector:
-        return np.asarray(self._padded(self._learner.initial(streams)[None])[0])
+        return np.asarray(self._pad(self._learner.initial(streams)[None])[0])
 
     def user_deltas(
         self, x: Vector, data: SiloData, local: LocalTraining, streams: Streams
     ) -> Iterator[tuple[IntArray, Rows]]:
-        model, people, canaries = self._split(x, data)
+        model, people, canaries = self._split_canaries(x, data)
         for users, rows in self._learner.user_deltas(model, people, local, streams):
-            yield users, self._padded(rows)
+            yield users, self._pad(rows)
         yield from self._rows(canaries, self._canaries.length)
 
     def user_gradients(self, x: Vector, data: SiloData, streams: Streams) -> Iterator[tuple[IntArray, Rows]]:
-        model, people, canaries = self._split(x, data)
+        model, people, canaries = self._split_canaries(x, data)
         for users, rows in self._learner.user_gradients(model, people, streams):
-            yield users, self._padded(rows)
+            yield users, self._pad(rows)
         yield from self._rows(canaries, -self._canaries.length)
 
     def clipped_sums(self, data: SiloData, clip: float) -> ClippedSums:
@@ -174,7 +174,7 @@ class CanaryLearner:
 
         def total(x: Vector, records: IntArray, step: int, streams: Streams) -> Vector:
             people = records[data.users[records] < users]
-            summed: Vector = self._padded(of_people(x[:dimension], index[people], step, streams)[None])[0]
+            summed: Vector = self._pad(of_people(x[:dimension], index[people], step, streams)[None])[0]
             canaries = data.users[records][data.users[records] >= users] - users
             np.add.at(summed, dimension + canaries, pull)
             return summed
@@ -182,8 +182,8 @@ class CanaryLearner:
         return total
 
     def silo_delta(self, x: Vector, data: SiloData, local: LocalTraining, streams: Streams) -> Vector:
-        model, people, canaries = self._split(x, data)
-        row: Vector = self._padded(self._learner.silo_delta(model, people, local, streams)[None])[0]
+        model, people, canaries = self._split_canaries(x, data)
+        row: Vector = self._pad(self._learner.silo_delta(model, people, local, streams)[None])[0]
         signs = np.full(self._canaries.number, -1.0)
         signs[canaries] = 1.0
         pulled = slice(0, None if self._canaries.each else 1)
@@ -226,7 +226,7 @@ class CanaryMethod(Method):
         return State(np.concatenate([after.x, state.x[own:]]), after.memory)
 
     @classmethod
-    def around(cls, method: Method, layers: tuple[int, ...], facts: PublicFacts, dummies: int) -> CanaryMethod:
+    def wrap(cls, method: Method, layers: tuple[int, ...], facts: PublicFacts, dummies: int) -> CanaryMethod:
         """``method`` for a model whose last tensor is longer by the dummies."""
         widened = method.for_model((*layers[:-1], layers[-1] + dummies))
         settings: dict[str, Any] = {"rounds": method.rounds, "noise_multiplier": method.noise_multiplier}

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from uldp.audits.canaries import SILENT, Mask
 from uldp.audits.observe import Array, Seen
-from uldp.audits.views import Twins, furthest, noise_of
+from uldp.audits.views import Twins, largest_shift, noise_of
 from uldp.privacy.releases import Adversary, NoisedModel, Release
 from uldp.vectors import Residues
 
@@ -147,7 +147,7 @@ def _independent(what: str, pairs: Sequence[tuple[Array, Array]]) -> Check:
 
 def shift_checks(twins: Twins, release: Release, multiplier: float, *, by_user: bool) -> list[Check]:
     """How far presence moves a total, exactly; ``multiplier`` is that of the event for a user in the sample."""
-    moved = furthest(twins.shift().totals[None], twins.margin)[0]
+    moved = largest_shift(twins.shift().totals[None], twins.margin)[0]
     allowed = math.sqrt(claimed_variance(release)) / multiplier
     largest = float(np.abs(moved).max(initial=0.0))
     found = f"at most {largest / allowed:.6f} of what the event allows, over {len(moved):,} canaries"

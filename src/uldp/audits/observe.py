@@ -81,7 +81,7 @@ class AuditSetup:
         method = plan.method if rounds is None else replace(plan.method, rounds=rounds)
         method = method if noise_multiplier is None else replace(method, noise_multiplier=noise_multiplier)
         layers = self.prepared.learner.layer_sizes
-        watched = CanaryMethod.around(method, layers, plan.facts, self.canaries.dummies)
+        watched = CanaryMethod.wrap(method, layers, plan.facts, self.canaries.dummies)
         release = rebuild_release(watched.release(facts))
         release.check()
         digest = hashlib.sha256(
@@ -120,7 +120,7 @@ class AuditSetup:
         for silo, key in zip(federation.silos, keys, strict=True):
             owner = Owner(key, federation.roster)
             sessions[silo.name] = session = SiloSession(plan, silo, learner, streams, secrets, owner=owner)
-            session.side = watch.beside(session.side, plan.silos.index(silo.name))
+            session.side = watch.watch_side(session.side, plan.silos.index(silo.name))
         shuffler = None
         if plan.aggregation.shuffles:
             shuffler = Shuffler(plan.digest, plan.silos, plan.facts.dimension, secrets)
@@ -135,10 +135,10 @@ class AuditSetup:
             server.collect()
             if (entry := server.charge()) is not None:
                 charge(entry)
-                watch.sampled(server)
+                watch.record_sample(server)
                 on_round()
             server.advance()
-        return watch.seen(included)
+        return watch.collect(included)
 
 
 class _Watch:
@@ -150,20 +150,20 @@ class _Watch:
         self.sent: list[list[bytes]] = []
         self._samples: list[Mask] = []
 
-    def beside(self, side: SiloSide, index: int) -> SiloSide:
+    def watch_side(self, side: SiloSide, index: int) -> SiloSide:
         return _WatchedSide(side, lambda update: self.noised.append((index, update)))
 
-    def sampled(self, server: ServerSession) -> None:
+    def record_sample(self, server: ServerSession) -> None:
         sampling = self._plan.release.user_sampling
         sample = server.sampler.users(server.round + 1) if sampling.by_server else None
         if sample is not None:
             self._samples.append(sample[self._canaries.users :])
 
-    def seen(self, included: Mask) -> Seen:
+    def collect(self, included: Mask) -> Seen:
         method, own = self._plan.method, self._canaries.dimension
         assert isinstance(method, CanaryMethod)
         totals = np.array(method.totals)
-        sums, sent = self._silo_sums(), self._sent()
+        sums, sent = self._silo_sums(), self._sent_residues()
         return Seen(
             included,
             totals[:, own:],
@@ -184,7 +184,7 @@ class _Watch:
             by_silo[index].append(encoding.decode(from_residues(residues)))
         return np.array(by_silo)
 
-    def _sent(self) -> Residues | None:
+    def _sent_residues(self) -> Residues | None:
         plan = self._plan
         found: list[list[Residues]] = [[] for _ in plan.silos]
         for replies in self.sent:

@@ -76,9 +76,9 @@ class Found:
     @property
     def refuted(self) -> bool:
         """Whether the claimed epsilon is too small, with the confidence of a verdict."""
-        return any(self._above(bound.epsilon) for bound in self.strict)
+        return any(self._exceeds_claim(bound.epsilon) for bound in self.strict)
 
-    def _above(self, epsilon: float) -> bool:
+    def _exceeds_claim(self, epsilon: float) -> bool:
         return epsilon > self.exposure.epsilon * (1 + 1e-9)
 
     @property
@@ -87,7 +87,7 @@ class Found:
             return "not audited"
         if self.refuted:
             return REFUTED
-        return IN_DOUBT if self._above(self.epsilon) else NOT_REFUTED
+        return IN_DOUBT if self._exceeds_claim(self.epsilon) else NOT_REFUTED
 
     def to_json(self) -> dict[str, Any]:
         return {

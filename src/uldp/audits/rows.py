@@ -47,7 +47,7 @@ def row_checks(prepared: PreparedExperiment, people: Federation, streams: Stream
                 other
                 for one, two in zip(whole, without, strict=True)
                 for other in one.updates
-                if other != user and not _same(one.updates[other], two.updates.get(other))
+                if other != user and not _equal(one.updates[other], two.updates.get(other))
             }
             tried += 1
     found = f"at most {furthest / allowed:.6f} of what the event allows, over {tried} random and adversarial users"
@@ -63,7 +63,7 @@ def multiplier_of(release: Release) -> float:
     return 1 / unsampled_mu({release.event(release.facts.silos): 1})
 
 
-def _same(one: Vector, other: Vector | None) -> bool:
+def _equal(one: Vector, other: Vector | None) -> bool:
     return other is not None and np.array_equal(one, other, equal_nan=True)
 
 

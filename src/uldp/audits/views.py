@@ -41,7 +41,7 @@ class Twins:
             sums = self.everyone.silo_sums - self.nobody.silo_sums
         return replace(self.everyone, totals=self.everyone.totals - self.nobody.totals, silo_sums=sums)
 
-    def took_part(self, shapes: IntArray) -> Mask:
+    def participants(self, shapes: IntArray) -> Mask:
         """(rounds, canaries): whom the total followed. With noise, only of those who move it furthest."""
         moved = np.abs(self.shift().totals[:, :-SILENT])
         if self.noise:
@@ -91,7 +91,7 @@ def noise_variance(parts: Sequence[Array]) -> Array:
     return np.asarray(np.mean([np.square(part[:, :, -SILENT:]).mean(axis=(1, 2)) for part in parts], axis=0))
 
 
-def furthest(moved: Array, margin: float = 0.0) -> Array:
+def largest_shift(moved: Array, margin: float = 0.0) -> Array:
     """(parts, canaries): the furthest that a canary moves each part in a round, less the margin."""
     where = np.abs(moved[:, :, :-SILENT]).argmax(axis=1)
     shift = np.take_along_axis(moved[:, :, :-SILENT], where[:, None], axis=1)[:, 0]
@@ -108,7 +108,7 @@ def scores(runs: Sequence[Seen], twins: Twins, adversary: Adversary, release: Re
     moved, base = (components(seen, adversary, release) for seen in (twins.shift(), twins.nobody))
     if moved is None or base is None or len(parts) < len(runs):
         return None
-    shift, rate = furthest(moved, twins.margin), release.user_sampling.rate
+    shift, rate = largest_shift(moved, twins.margin), release.user_sampling.rate
     if isinstance(release, NoisedModel):
         shift = shift * release.rate  # what its steps take of it on average
     variance = np.maximum(noise_variance(parts), 1e-300 + 1e-12 * np.abs(shift).max() ** 2)
@@ -149,7 +149,7 @@ class Measured:
     numbers: int
 
 
-def measured(runs: Sequence[Seen], twins: Twins, adversary: Adversary, release: Release) -> Measured | None:
+def measure(runs: Sequence[Seen], twins: Twins, adversary: Adversary, release: Release) -> Measured | None:
     """What a round shows of the canary that moves it furthest."""
     noise = [one for seen in runs if (one := noise_of(seen, twins, adversary, release)) is not None]
     moved = components(twins.shift(), adversary, release)
@@ -157,6 +157,6 @@ def measured(runs: Sequence[Seen], twins: Twins, adversary: Adversary, release: 
         return None
     variance = np.mean([np.square(one).mean(axis=(1, 2)) for one in noise], axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        each = furthest(moved, twins.margin) ** 2 / variance[:, None]
+        each = largest_shift(moved, twins.margin) ** 2 / variance[:, None]
     mu = math.sqrt(float(np.nan_to_num(each, nan=0.0, posinf=math.inf).sum(axis=0).max(initial=0.0)))
     return Measured(mu, sum(one.shape[1] * one.shape[2] for one in noise))

@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from uldp.bench.machine import Case, Problem, Say, plural, silent, thread_options, timed
+from uldp.bench.machine import Case, Problem, Say, plural, silent, thread_options, time_call
 from uldp.bench.versus import Variant, Versus, variants_note
 from uldp.data.federation import Task
 from uldp.learners.base import Vector
@@ -105,7 +105,7 @@ def _opacus_seconds(problem: Problem[Epoch], mode: str, threads: int, part: floa
     with torch_threads(threads), torch.random.fork_rng(devices=[]):
         opacus = Opacus(problem, mode)
         opacus.run(1)
-        return timed(lambda: opacus.run(round(part * problem.work.steps)))
+        return time_call(lambda: opacus.run(round(part * problem.work.steps)))
 
 
 class Opacus:

@@ -19,7 +19,7 @@ import numpy as np
 from uldp.aggregation.base import Aggregation
 from uldp.aggregation.lattice import LatticeWeighting
 from uldp.aggregation.masked import Masked
-from uldp.bench.machine import Case, PeakMemory, Say, compared, plural
+from uldp.bench.machine import Case, PeakMemory, Say, compare_sides, plural
 from uldp.bench.parties import Exchange, Parties, plan_of
 from uldp.bench.protocol_run import CLIP, Phase, Run, Shape, Target
 from uldp.bench.published import PublishedProtocol, sampled_run
@@ -175,7 +175,7 @@ def lattice_case(shape: LatticeShape, small: Shape, workers: int, say: Say) -> C
     masked = Measurement(shape, Masked(), "uniform")
     masked.setup()
     beside = min((masked.round(number) for number in (1, 2)), key=lambda one: one.silo)
-    case = compared(shape.name, best.silo + best.server, paillier) | {
+    case = compare_sides(shape.name, best.silo + best.server, paillier) | {
         "kind": "lattice",
         "slots": None,
         "extrapolated": ["paillier", "simple code"],
@@ -195,7 +195,7 @@ def lattice_case(shape: LatticeShape, small: Shape, workers: int, say: Say) -> C
         "setup_memory_mb": kept.growth_mb,
         "server_memory_mb": max(one.server_growth_mb for one in rounds),
     }
-    met = shape.target and shape.target.met(case)
+    met = shape.target and shape.target.is_met(case)
     return case | {"target": shape.target and shape.target.text, "met": met, "note": _note(case, small, workers)}
 
 

@@ -38,7 +38,7 @@ def check_names(names: Sequence[str] | None, known: Collection[str]) -> None:
             raise ConfigError(f"unknown case {name!r}. Known cases: {'; '.join(known)}", location="--case", value=name)
 
 
-def compared(name: str, ours: float, baseline: float, unit: str = "s") -> Case:
+def compare_sides(name: str, ours: float, baseline: float, unit: str = "s") -> Case:
     """The fields that every case of two sides has."""
     return {"name": name, "ours": ours, "baseline": baseline, "ratio": baseline / ours, "unit": unit}
 
@@ -58,11 +58,11 @@ def _fastest_product(size: int, seconds: float) -> float:
     a, out = torch.linspace(-1.0, 1.0, size * size).view(size, size), torch.empty(size, size)
     times: list[float] = []
     while len(times) < 3 or sum(times) < seconds:
-        times.append(timed(lambda: torch.mm(a, a, out=out)))
+        times.append(time_call(lambda: torch.mm(a, a, out=out)))
     return min(times)
 
 
-def timed(work: Callable[[], object]) -> float:
+def time_call(work: Callable[[], object]) -> float:
     """Seconds of wall time."""
     start = time.perf_counter()
     work()

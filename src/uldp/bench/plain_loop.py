@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from uldp.bench.machine import Case, PeakMemory, Say, matrix_flops, run_process, silent, thread_options, timed
+from uldp.bench.machine import Case, PeakMemory, Say, matrix_flops, run_process, silent, thread_options, time_call
 from uldp.bench.versus import comparison
 from uldp.data.allocate import allocate
 from uldp.data.federation import SiloData, Task
@@ -94,7 +94,7 @@ def run_case(work: Workload, say: Say = silent) -> Case:
         say(f"{work.name}: run {repeat + 1} of {work.repeats}")
         rate = max(rate, matrix_flops())
         with PeakMemory() as memory:
-            ours.append(timed(lambda: run_ours(problem)))
+            ours.append(time_call(lambda: run_ours(problem)))
         peak = max(peak, memory.peak_mb)
         baseline.append(factor * _timed_loop(problem, chosen, loop_threads))
     case = {
@@ -202,7 +202,7 @@ def _best_threads(problem: Problem, few: Sequence[tuple[int, int]]) -> int:
 
 def _timed_loop(problem: Problem, trainings: Sequence[tuple[int, int]], threads: int) -> float:
     with torch_threads(threads), torch.random.fork_rng(devices=[]):
-        return timed(lambda: run_loop(problem, trainings))
+        return time_call(lambda: run_loop(problem, trainings))
 
 
 def _note(work: Workload, case: Case) -> str:

@@ -33,7 +33,7 @@ from uldp.aggregation.paillier import SECURE_BITS
 from uldp.aggregation.paillier_silo import _residue_table
 from uldp.bench.lattice import SHAPES as LATTICE_SHAPES
 from uldp.bench.lattice import lattice_case
-from uldp.bench.machine import Case, PeakMemory, Say, check_names, compared, plural, run_process, silent
+from uldp.bench.machine import Case, PeakMemory, Say, check_names, compare_sides, plural, run_process, silent
 from uldp.bench.protocol_run import ROUND, SETUP, Phase, Run, Shape, Target, Times
 from uldp.bench.published import PublishedProtocol, full_run, load_phe, sampled_run
 from uldp.crypto.masks import add_masks
@@ -129,21 +129,21 @@ class Bench:
         cases: dict[str, Callable[[], Case]] = {shape.name: partial(self.round_case, shape) for shape in SHAPES}
         cases[f"two cores, {TWO_CORES.name}"] = partial(self.two_cores, TWO_CORES)
         for kind in COMPARISONS:
-            cases[_packed_name(kind, PACKED)] = partial(self.packed, PACKED, kind)
+            cases[_packed_name(kind, PACKED)] = partial(self.compare_packing, PACKED, kind)
         for shape in TRANSFERS:
             cases[_transfer_name(shape)] = partial(self.transfer, shape)
         for lattice in LATTICE_SHAPES:
-            cases[lattice.name] = partial(lattice_case, lattice, self.fitted(SMALL), self.workers, self.say)
+            cases[lattice.name] = partial(lattice_case, lattice, self.fit(SMALL), self.workers, self.say)
         cases["masks"] = partial(masks_case, words=1 << 16 if self.quick else 1 << 20)
         return cases
 
-    def fitted(self, shape: Shape) -> Shape:
+    def fit(self, shape: Shape) -> Shape:
         shape = replace(shape, workers=self.workers)
         return shape.with_small_key() if self.quick else shape
 
     def round_case(self, shape: Shape) -> Case:
         """One case: setup once, then rounds of both sides in turn, the best of each."""
-        shape = self.fitted(shape)
+        shape = self.fit(shape)
         self.say(f"{shape.name}: setup")
         run = Run(shape)
         setup = run.setup()
@@ -172,7 +172,7 @@ class Bench:
 
     def two_cores(self, shape: Shape) -> Case:
         """A round of ours with one worker and with two; processor time too, for a busy machine spoils the wall time."""
-        shape, wall, busy = self.fitted(shape), {}, {}
+        shape, wall, busy = self.fit(shape), {}, {}
         for workers in (1, 2):
             self.say(f"two cores, {shape.name}: {plural(workers, 'worker')}")
             run = Run(replace(shape, workers=workers))
@@ -183,7 +183,7 @@ class Bench:
             parent = after.user + after.system - before.user - before.system
             child = after.children_user + after.children_system - before.children_user - before.children_system
             busy[workers] = max(parent, child)
-        return compared(f"two cores, {shape.name}", wall[2], wall[1]) | {
+        return compare_sides(f"two cores, {shape.name}", wall[2], wall[1]) | {
             "target": None,
             "met": None,
             "slots": run.slots,
@@ -195,15 +195,15 @@ class Bench:
             ),
         }
 
-    def packed(self, shape: Shape, kind: str) -> Case:
+    def compare_packing(self, shape: Shape, kind: str) -> Case:
         """As many parameters in a ciphertext as fit, against one. One measurement serves all cases of the shape."""
-        fitted = replace(self.fitted(shape), max_records=shape.max_records)
+        fitted = replace(self.fit(shape), max_records=shape.max_records)
         if fitted not in self.packings:
             self.packings[fitted] = self._measured_packings(fitted)
         ours, single = self.packings[fitted]
         comparison = COMPARISONS[kind]
         amount, name = comparison.amount, _packed_name(kind, shape)
-        case = compared(name, amount(ours), amount(single), comparison.unit)
+        case = compare_sides(name, amount(ours), amount(single), comparison.unit)
         return case | {
             **_verdict(None if self.quick else comparison.target, case),
             "slots": ours.slots,
@@ -233,7 +233,7 @@ class Bench:
 
     def transfer(self, shape: Shape) -> Case:
         """What a user's oblivious transfer takes, at the server and in one silo, beyond the encryptions."""
-        name, shape = _transfer_name(shape), self.fitted(shape)
+        name, shape = _transfer_name(shape), self.fit(shape)
         self.say(f"{name}: setup")
         run = Run(shape)
         run.setup()
@@ -243,7 +243,9 @@ class Bench:
             1000 * min(times[part] for times in rounds) / shape.users
             for part in (Phase.AT_SERVER, Phase.AT_SILO, Phase.CHECKS, Phase.ENCRYPTION)
         )
-        case = compared(name, server + silo, encryption / 2, "ms per user")  # a real weight and a zero are encrypted
+        case = compare_sides(
+            name, server + silo, encryption / 2, "ms per user"
+        )  # a real weight and a zero are encrypted
         return case | {
             **_verdict(shape.target, case),
             "slots": None,
@@ -284,7 +286,7 @@ def masks_case(words: int) -> Case:
         ours.append(middle - start)
         numpys.append(time.perf_counter() - middle)
     rate, plain = words / min(ours) / 1e6, words / min(numpys) / 1e6
-    case = compared("masks", rate, plain, "Mwords/s") | {"ratio": rate / plain}
+    case = compare_sides("masks", rate, plain, "Mwords/s") | {"ratio": rate / plain}
     note = f"{words} words of 64 bits; more is better; the baseline adds numpy's random integers, which are no secret"
     return case | _verdict(MASKS, case) | {"slots": None, "note": note}
 
@@ -335,7 +337,7 @@ def _round_seconds(times: Times) -> float:
 
 
 def _verdict(target: Target | None, case: Case) -> Case:
-    return {"target": target and target.text, "met": target and target.met(case)}
+    return {"target": target and target.text, "met": target and target.is_met(case)}
 
 
 def _round_record(run: Run, ours: Times, baseline: Times, whole: bool) -> Case:
@@ -351,7 +353,7 @@ def _round_record(run: Run, ours: Times, baseline: Times, whole: bool) -> Case:
         }
         for phase in (*SETUP, *ROUND)
     ]
-    case = compared(shape.name, _round_seconds(ours), _round_seconds(baseline))
+    case = compare_sides(shape.name, _round_seconds(ours), _round_seconds(baseline))
     return case | {
         **_verdict(shape.target, case),
         "setup": sum(ours[phase] for phase in SETUP),

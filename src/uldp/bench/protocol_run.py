@@ -72,7 +72,7 @@ class Target:
     text: str
     at_least: bool = True
 
-    def met(self, case: Case) -> bool:
+    def is_met(self, case: Case) -> bool:
         value = float(case[self.measure])
         return value >= self.limit if self.at_least else value <= self.limit
 

@@ -60,9 +60,9 @@ class PublishedProtocol:
     @cached_property
     def weights(self) -> list[int]:
         """Enc(1 / (r_u N_u)) of all users."""
-        return [self.encrypted(user) for user in range(len(self._inverses))]
+        return [self.encrypt(user) for user in range(len(self._inverses))]
 
-    def encrypted(self, user: int) -> int:
+    def encrypt(self, user: int) -> int:
         return int(self.public.raw_encrypt(self._inverses[user]))
 
     def coefficient(self, weight: int, silo: int, user: int) -> int:
@@ -70,17 +70,17 @@ class PublishedProtocol:
         factor = self._counts[silo][user] * self._blinds[user] * self.multiple % self._n
         return int(self._phe.powmod(weight, factor, self._n2))
 
-    def scaled(self, c: int, delta: int) -> int:
+    def scale(self, c: int, delta: int) -> int:
         return int(self._phe.powmod(c, delta % self._n, self._n2))
 
-    def added(self, a: int, b: int) -> int:
+    def add(self, a: int, b: int) -> int:
         return int(self._phe.mulmod(a, b, self._n2))
 
-    def noised(self, c: int, noise: int) -> int:
+    def add_noise(self, c: int, noise: int) -> int:
         """With r = 1: noise comes as a plaintext."""
-        return self.added(c, self.public.raw_encrypt(noise * self.multiple % self._n, r_value=1))
+        return self.add(c, self.public.raw_encrypt(noise * self.multiple % self._n, r_value=1))
 
-    def decrypted(self, c: int) -> int:
+    def decrypt(self, c: int) -> int:
         """C_LCM times the total, which need not be whole."""
         plain = int(self._private.raw_decrypt(c))
         return plain - self._n if plain > self._n // 2 else plain
@@ -93,15 +93,15 @@ class PublishedProtocol:
             for tensor in tensors:
                 coefficient = self.coefficient(self.weights[user], index, user)
                 for j in tensor:
-                    sums[j] = self.added(sums[j], self.scaled(coefficient, row[j]))
-        return [self.noised(c, z) for c, z in zip(sums, noise.tolist(), strict=True)]
+                    sums[j] = self.add(sums[j], self.scale(coefficient, row[j]))
+        return [self.add_noise(c, z) for c, z in zip(sums, noise.tolist(), strict=True)]
 
     def total(self, vectors: Sequence[Sequence[int]]) -> list[int]:
         """C_LCM times the total of all silos."""
         product = list(vectors[0])
         for vector in vectors[1:]:
-            product = [self.added(a, b) for a, b in zip(product, vector, strict=True)]
-        return [self.decrypted(c) for c in product]
+            product = [self.add(a, b) for a, b in zip(product, vector, strict=True)]
+        return [self.decrypt(c) for c in product]
 
 
 def full_run(naive: PublishedProtocol, rows: Integers, noise: Integers) -> dict[str, float]:
@@ -145,7 +145,7 @@ def _operation_times(naive: PublishedProtocol, rows: Integers, noise: Integers, 
     positive, negative = rows[rows >= 0], rows[rows < 0]
     total: dict[str, float] = {}
 
-    def timed(kind: str, operation: Callable[..., int], *arguments: int) -> int:
+    def time_operation(kind: str, operation: Callable[..., int], *arguments: int) -> int:
         start = time.perf_counter()
         result = operation(*arguments)
         total[kind] = total.get(kind, 0.0) + time.perf_counter() - start
@@ -153,11 +153,11 @@ def _operation_times(naive: PublishedProtocol, rows: Integers, noise: Integers, 
 
     for _ in range(samples):
         silo, user, j = (int(generator.integers(limit)) for limit in (silos, users, dimension))
-        weight = timed("encrypt", naive.encrypted, user)
-        c = timed("coefficient", naive.coefficient, weight, silo, user)
-        a = timed("positive", naive.scaled, c, int(generator.choice(positive)))
-        b = timed("negative", naive.scaled, c, int(generator.choice(negative)))
-        c = timed("add", naive.added, a, b)
-        c = timed("noise", naive.noised, c, int(noise[silo, j]))
-        timed("decrypt", naive.decrypted, c)
+        weight = time_operation("encrypt", naive.encrypt, user)
+        c = time_operation("coefficient", naive.coefficient, weight, silo, user)
+        a = time_operation("positive", naive.scale, c, int(generator.choice(positive)))
+        b = time_operation("negative", naive.scale, c, int(generator.choice(negative)))
+        c = time_operation("add", naive.add, a, b)
+        c = time_operation("noise", naive.add_noise, c, int(noise[silo, j]))
+        time_operation("decrypt", naive.decrypt, c)
     return {kind: seconds / samples for kind, seconds in total.items()}

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from uldp.bench.machine import Case, Problem, Say, silent, thread_options, timed
+from uldp.bench.machine import Case, Problem, Say, silent, thread_options, time_call
 from uldp.data.federation import Task
 from uldp.learners.base import LocalTraining
 
@@ -51,8 +51,8 @@ def run_case(
             say(f"scaling: {setting} {value}")
             problem = _problem(replace(base, **{setting: value}))
             _train(problem)
-            best = min(timed(partial(_train, problem)) for _ in range(repeats))
-            points.append(_measured(problem, setting, value, best))
+            best = min(time_call(partial(_train, problem)) for _ in range(repeats))
+            points.append(_measure(problem, setting, value, best))
     say("scaling: threads")
     points += _threads(base, repeats)
     most = points[-1]
@@ -74,9 +74,9 @@ def run_case(
 def _threads(base: Point, repeats: int) -> list[Measured]:
     """One thread, and all of torch's, in turn."""
     problems = [_problem(replace(base, threads=n)) for n in thread_options()]
-    times = [[timed(partial(_train, problem)) for problem in problems] for _ in range(repeats + 1)][1:]
+    times = [[time_call(partial(_train, problem)) for problem in problems] for _ in range(repeats + 1)][1:]
     return [
-        _measured(problem, "threads", problem.work.threads, min(seconds))
+        _measure(problem, "threads", problem.work.threads, min(seconds))
         for problem, seconds in zip(problems, zip(*times, strict=True), strict=True)
     ]
 
@@ -92,7 +92,7 @@ def _train(problem: Problem[Point]) -> None:
         pass
 
 
-def _measured(problem: Problem[Point], setting: str, value: int | None, seconds: float) -> Measured:
+def _measure(problem: Problem[Point], setting: str, value: int | None, seconds: float) -> Measured:
     flops = problem.learner.training((FEATURES,)).flops * len(problem.data) * _LOCAL.epochs
     return {
         "setting": setting,

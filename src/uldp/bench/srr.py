@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from uldp.bench.machine import Case, Say, check_names, compared, silent, timed
+from uldp.bench.machine import Case, Say, check_names, compare_sides, silent, time_call
 from uldp.mechanisms.grid import rank_of
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
 from uldp.mechanisms.staircase import StaircaseResponse
@@ -52,7 +52,7 @@ class _Bench:
         """The best times of the mechanism and of the baseline, which run in turn: other work slows both alike."""
         mechanism = local_mechanism(name, epsilon=EPSILON)
         runs = [
-            (timed(lambda: mechanism.perturb(self.weights, self.stream)), timed(baseline))
+            (time_call(lambda: mechanism.perturb(self.weights, self.stream)), time_call(baseline))
             for _ in range(self.size.repeats)
         ]
         return min(ours for ours, _ in runs), min(theirs for _, theirs in runs)
@@ -73,11 +73,11 @@ def run_cases(names: Sequence[str] | None = None, say: Say = silent, size: Size 
     for name in case_names():
         if names is None or name in names:
             say(f"{name}: measuring")
-            cases.append(_against_loop(bench, name) if name in (LOOP, ROWS) else _against_bytes(bench, name))
+            cases.append(_compare_with_loop(bench, name) if name in (LOOP, ROWS) else _compare_with_bytes(bench, name))
     return cases
 
 
-def _against_loop(bench: _Bench, name: str) -> Case:
+def _compare_with_loop(bench: _Bench, name: str) -> Case:
     loop, count = (run_loop, bench.size.loop) if name == LOOP else (run_rows, bench.size.rows)
     mechanism, sample = StaircaseResponse(epsilon=EPSILON), bench.weights[:count].tolist()
     ours, part = bench.times(mechanism.name, lambda: loop(mechanism, sample))
@@ -87,7 +87,7 @@ def _against_loop(bench: _Bench, name: str) -> Case:
     return _case(bench, name, ours, baseline, note, "100x, within 0.3 s", met) | {"extrapolated": ["baseline"]}
 
 
-def _against_bytes(bench: _Bench, name: str) -> Case:
+def _compare_with_bytes(bench: _Bench, name: str) -> Case:
     mechanism = StaircaseResponse.name if name == BYTES else name
     ours, baseline = bench.times(mechanism, lambda: bench.stream.words(len(bench.weights)))
     note = "the ratio is our time over that of drawing 8 random bytes for each weight"
@@ -98,7 +98,7 @@ def _against_bytes(bench: _Bench, name: str) -> Case:
 
 def _case(bench: _Bench, name: str, ours: float, baseline: float, note: str, target: str, met: bool | None) -> Case:
     count = len(bench.weights)
-    return compared(name, ours, baseline) | {
+    return compare_sides(name, ours, baseline) | {
         "target": target,
         "met": met,
         "extrapolated": [],

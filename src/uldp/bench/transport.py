@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from uldp.bench.machine import Case, Say, compared, silent
+from uldp.bench.machine import Case, Say, compare_sides, silent
 from uldp.errors import RunError, UldpError
 from uldp.limits import MAX_EXCHANGES, check_whole
 from uldp.runs.files import replace_file
@@ -56,7 +56,7 @@ def _case(way: str, seconds: dict[str, list[float]], loads: list[float]) -> Case
     ours, theirs = statistics.median(seconds["stays"]), statistics.median(seconds[way])
     span = f"{min(seconds[way]):.2f} to {max(seconds[way]):.2f} s"
     note = f"median of {len(seconds[way])} exchanges with {SILOS} silos, {span}; load at the start of each series "
-    return compared(way, ours, theirs) | {"note": note + ", ".join(f"{load:.1f}" for load in loads)}
+    return compare_sides(way, ours, theirs) | {"note": note + ", ".join(f"{load:.1f}" for load in loads)}
 
 
 def series(folder: Path, way: str, exchanges: int) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from uldp.bench.machine import Case, PeakMemory, Say, matrix_flops, timed
+from uldp.bench.machine import Case, PeakMemory, Say, matrix_flops, time_call
 from uldp.errors import first_line
 
 FINALISTS: Final = 2
@@ -39,7 +39,7 @@ class Versus:
         say(f"{self.name}: preparing")
         self.ours()  # compiles, or loads what was compiled
         with PeakMemory() as memory:  # before the library leaves memory behind
-            ours = [timed(self.ours)]
+            ours = [time_call(self.ours)]
         tried, failed = ({}, {}) if self.missing else self._try(say)
         finalists = sorted(tried, key=lambda name: tried[name])[:FINALISTS]
         whole = {name: float("inf") for name in finalists}
@@ -47,7 +47,7 @@ class Versus:
         for repeat in range(self.repeats):
             say(f"{self.name}: run {repeat + 1} of {self.repeats}")
             rate = max(rate, matrix_flops())
-            ours.append(timed(self.ours))
+            ours.append(time_call(self.ours))
             for variant in self.variants:
                 if variant.name in whole:
                     whole[variant.name] = min(whole[variant.name], variant.seconds(1.0))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import naming, print_json, print_table, reporting
+from uldp.cli.output import name_options, print_json, print_table, report_errors
 from uldp.errors import ConfigError
 from uldp.limits import MAX_CURVE, MAX_SEED, check_whole
 
@@ -40,7 +40,7 @@ Adversaries = Annotated[
 
 
 @attack.command()
-@reporting
+@report_errors
 def inference(
     mechanism: Mechanisms = ["two-point,srr"],  # noqa: B006
     epsilon: Epsilons = ["1,2,3,5,8,10"],  # noqa: B006
@@ -80,7 +80,7 @@ def inference(
     offset = 0.3 * radius if weight is None else weight - center
     scene = Scene(clients=clients, rounds=rounds, offset=offset, spread=spread, tolerance=tolerance, trials=trials)
     settings = {"center": center, "radius": radius, "groups": groups, "delta": delta_sizes, "precision": precision}
-    with naming(_OPTIONS):
+    with name_options(_OPTIONS):
         mechanisms = mechanisms_of(_listed(mechanism), _numbers(_listed(epsilon)), settings)
         adversaries = chosen_adversaries(_listed(adversary), mechanisms)
     if out is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import naming, print_json, print_table, reporting, say
+from uldp.cli.output import name_options, print_json, print_table, report_errors, say
 from uldp.cli.source import experiment_from, shortcuts
 
 _OPTIONS = {
@@ -20,7 +20,7 @@ _OPTIONS = {
 }
 
 
-@reporting
+@report_errors
 def audit(
     file: opt.File = None,
     dataset: opt.Dataset = None,
@@ -48,15 +48,15 @@ def audit(
     Exit code 1 if the claim is refuted, 0 if not.
     """
     from uldp.audits.audit import size_of
-    from uldp.data.store import expanded
+    from uldp.data.store import expand_home
     from uldp.library.arguments import Request
-    from uldp.library.auditing import audited, public_shape, real_records
+    from uldp.library.auditing import public_shape, real_records, run_audit
     from uldp.limits import MAX_SEED, check_whole
     from uldp.reports.figures import check_picture
 
     if out is not None:
         check_picture(out)
-    with naming(_OPTIONS):
+    with name_options(_OPTIONS):
         check_whole(audit_seed, 0, MAX_SEED, "audit_seed")
         chosen = shortcuts(overrides, epsilon, delta, rounds, None)
         request = Request(experiment_from(file, dataset, method, chosen, "", data_dir), None, None)
@@ -64,10 +64,10 @@ def audit(
         size = size_of(prepared, canaries, real=records is not None)
         say(f"audit of {prepared.experiment.method_name} on {prepared.federation.name}: {size}")
         if records is None:
-            made = audited(prepared, size, adversary, audit_seed, None)
+            made = run_audit(prepared, size, adversary, audit_seed, None)
         else:
-            with real_records(prepared, expanded(records, "--records"), budget) as real:
-                made = audited(prepared, size, adversary, audit_seed, None, real)
+            with real_records(prepared, expand_home(records, "--records"), budget) as real:
+                made = run_audit(prepared, size, adversary, audit_seed, None, real)
     if out is not None:
         made.figure(out)
     if as_json:

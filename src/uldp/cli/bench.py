@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import print_json, print_table, reporting, say
+from uldp.cli.output import print_json, print_table, report_errors, say
 
 if TYPE_CHECKING:
     from uldp.bench.utility_claims import Row
@@ -21,7 +21,7 @@ Cases = Sequence[dict[str, Any]]
 
 
 @bench.command()
-@reporting
+@report_errors
 def train(case: opt.Case = [], as_json: opt.Json = False) -> None:  # noqa: B006
     """Measure the trainer against a loop over users, Opacus and pfl; its start, and how it scales. Takes minutes."""
     from uldp.bench.train import run_cases
@@ -30,7 +30,7 @@ def train(case: opt.Case = [], as_json: opt.Json = False) -> None:  # noqa: B006
 
 
 @bench.command()
-@reporting
+@report_errors
 def protocol(
     case: opt.Case = [],  # noqa: B006
     quick: Annotated[bool, typer.Option("--quick", help="Use a small, insecure key and the smallest case.")] = False,
@@ -45,7 +45,7 @@ def protocol(
 
 
 @bench.command()
-@reporting
+@report_errors
 def srr(case: opt.Case = [], as_json: opt.Json = False) -> None:  # noqa: B006
     """Measure local mechanisms on a large model's weights against a loop over weights and random bytes."""
     from uldp.bench.srr import run_cases
@@ -54,7 +54,7 @@ def srr(case: opt.Case = [], as_json: opt.Json = False) -> None:  # noqa: B006
 
 
 @bench.command()
-@reporting
+@report_errors
 def transport(
     exchanges: Annotated[int, typer.Option(help="Number of measured exchanges in each series.")] = 6,
     as_json: opt.Json = False,
@@ -66,7 +66,7 @@ def transport(
 
 
 @bench.command()
-@reporting
+@report_errors
 def utility(
     out: Annotated[Path, typer.Option(help="Folder for results and picture; what is in it is not computed again.")] = (
         Path("utility")
@@ -171,7 +171,7 @@ def _print_mechanisms(cases: Cases) -> None:
         (
             item["name"],
             _seconds(item["ours"]),
-            _about(item["extrapolated"]) + _seconds(item["baseline"]),
+            _approximation_mark(item["extrapolated"]) + _seconds(item["baseline"]),
             f"{item['ratio']:.1f}x",
             f"{item['ns_per_weight']:.1f} ns",
             _target(item),
@@ -190,7 +190,7 @@ def _print_rounds(cases: Cases) -> None:
     """One line for each case. What silos and server take is given where a case has phases."""
     rows = []
     for item in cases:
-        baseline = _about(item.get("extrapolated")) + _amount(item["baseline"], item["unit"])
+        baseline = _approximation_mark(item.get("extrapolated")) + _amount(item["baseline"], item["unit"])
         amounts = (_amount(item["ours"], item["unit"]), baseline, f"{item['ratio']:.1f}x", _target(item))
         rows.append((item["name"], str(item["slots"] or ""), *(_phases(item, "round") or ("", "")), *amounts))
     headers = ("case", "slots", "all silos", "server", "ours", "baseline", "ratio", "target")
@@ -248,14 +248,14 @@ def _phases(item: dict[str, Any], when: str) -> list[str]:
     """Times of ours / the baseline in the phases of a setup or a round."""
     shown = []
     for phase in item.get("phases", ()):
-        about = _about(phase["name"] in item["extrapolated"])
+        about = _approximation_mark(phase["name"] in item["extrapolated"])
         baseline = "" if phase["baseline"] is None else f" / {about}{_seconds(phase['baseline'])}"
         if phase["when"] == when:
             shown.append(_seconds(phase["ours"]) + baseline)
     return shown
 
 
-def _about(extrapolated: object) -> str:
+def _approximation_mark(extrapolated: object) -> str:
     return "~" if extrapolated else ""
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import naming, print_json, print_table, reporting
-from uldp.errors import ConfigError, shown
+from uldp.cli.output import name_options, print_json, print_table, report_errors
+from uldp.errors import ConfigError, format_value
 
 if TYPE_CHECKING:
     from uldp.experiment.calculator import PrivacyQuery
@@ -40,7 +40,7 @@ _OPTIONS = {
 """The options of settings, for errors."""
 
 
-@reporting
+@report_errors
 def epsilon(
     noise_multiplier: Annotated[
         float, typer.Option(help="sigma; the standard deviation of the noise is sigma * clip.", show_default=False)
@@ -70,7 +70,7 @@ def epsilon(
         raise ConfigError("goes with --table", location="--out", value=str(out))
     if out is not None:
         check_picture(out)
-    with naming(_OPTIONS):
+    with name_options(_OPTIONS):
         side, settings = Side(adversary, aggregation, silos, colluding, dropped), _settings(overrides)
         query = PrivacyQuery.of(method, rounds=rounds, side=side, delta=delta, accountant=accountant, **settings)
         if table:
@@ -83,7 +83,7 @@ def epsilon(
         typer.echo("\n".join([str(cost), *cost.notes()]))
 
 
-@reporting
+@report_errors
 def sigma(
     target: Annotated[float, typer.Option("--epsilon", help="Target epsilon.")],
     rounds: Rounds = None,
@@ -101,7 +101,7 @@ def sigma(
     from uldp.experiment.calculator import PrivacyQuery, Side
     from uldp.library.calculators import CalibratedNoise
 
-    with naming(_OPTIONS):
+    with name_options(_OPTIONS):
         side, settings = Side(adversary, aggregation, silos, colluding, dropped), _settings(overrides)
         found = CalibratedNoise(PrivacyQuery.of(method, rounds=rounds, side=side, delta=delta, **settings), target)
     if as_json:
@@ -121,7 +121,7 @@ def _settings(overrides: list[str]) -> dict[str, Any]:
     for path in (*(key for key in tree if key != "method"), *(f"privacy.{key}" for key in privacy)):
         if path != "privacy.dropout_tolerance":
             wanted = "method.key=value or privacy.dropout_tolerance=value"
-            raise ConfigError(f"{wanted}, not {shown(path)}", location="--set", value=path)
+            raise ConfigError(f"{wanted}, not {format_value(path)}", location="--set", value=path)
     return {"settings": tree["method"], **privacy}
 
 

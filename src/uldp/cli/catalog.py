@@ -6,13 +6,13 @@ from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
 from uldp.cli import options as opt
-from uldp.cli.output import print_json, print_table, reporting
+from uldp.cli.output import print_json, print_table, report_errors
 
 if TYPE_CHECKING:
     from uldp.methods.registry import NamedMethod
 
 
-@reporting
+@report_errors
 def methods(as_json: opt.Json = False) -> None:
     """List the methods: what each does, whom it protects, what it costs."""
     from uldp.methods.registry import METHODS
@@ -42,7 +42,7 @@ def _settings(named: NamedMethod) -> dict[str, Any]:
     return {**{key: None if value is MISSING else value for key, value in known.items()}, **named.fixed}
 
 
-@reporting
+@report_errors
 def datasets(as_json: opt.Json = False) -> None:
     """List the built-in data sets."""
     from uldp.data.builtin import datasets as known

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import NOTHING_STARTED, before_start, print_json, print_table, reporting, warn
+from uldp.cli.output import NOTHING_STARTED, before_start, print_json, print_table, report_errors, warn
 from uldp.cli.source import CodeNotice, experiment_from, shortcuts
 from uldp.errors import ConfigError, error_context
 from uldp.limits import MAX_REPEATS, check_whole
 
 
-@reporting
+@report_errors
 def compare(
     file: opt.File = None,
     dataset: opt.Dataset = None,
@@ -37,7 +37,7 @@ def compare(
 ) -> None:
     """Train several methods on the same federation and seeds: a table, and a picture of utility and epsilon."""
     from uldp.experiment.variants import at_one_epsilon, fitting
-    from uldp.library.comparing import compared
+    from uldp.library.comparing import run_comparison
     from uldp.runs.directory import RunDirectory
 
     overrides = shortcuts(overrides, epsilon, delta, rounds, seed)
@@ -51,7 +51,7 @@ def compare(
     label = dataset or (file.stem if file else "tables")
     folder = RunDirectory(out or RunDirectory.next_free(Path("runs"), f"compare-{label}"))
     try:
-        comparison = compared(experiments, folder, warn=warn)
+        comparison = run_comparison(experiments, folder, warn=warn)
     except KeyboardInterrupt:
         if not folder.path.exists():
             raise KeyboardInterrupt(NOTHING_STARTED) from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import paragraphs, print_json, print_table, reporting, say
+from uldp.cli.output import paragraphs, print_json, print_table, report_errors, say
 from uldp.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ data = typer.Typer(help="Fetch, check and describe data sets.", no_args_is_help=
 
 
 @data.command()
-@reporting
+@report_errors
 def fetch(name: Name, data_dir: opt.DataDir = None, as_json: opt.Json = False) -> None:
     """Download a data set from its public source, and verify its checksums."""
     from uldp.data import store
@@ -32,7 +32,7 @@ def fetch(name: Name, data_dir: opt.DataDir = None, as_json: opt.Json = False) -
 
 
 @data.command()
-@reporting
+@report_errors
 def check(name: Name, data_dir: opt.DataDir = None, as_json: opt.Json = False) -> None:
     """Show which files of a data set are used, and verify their checksums."""
     from uldp.data import store
@@ -52,7 +52,7 @@ def check(name: Name, data_dir: opt.DataDir = None, as_json: opt.Json = False) -
 
 
 @data.command()
-@reporting
+@report_errors
 def describe(
     name: Name,
     users: Annotated[int | None, typer.Option(help="Number of users.")] = None,
@@ -107,9 +107,10 @@ def _show_card(card: dict[str, Any]) -> None:
     )
     typer.echo(paragraphs(facts))
     rows = [
-        (silo["name"], f"{silo['records']:,}", f"{silo['users']:,}", _shown(silo["labels"])) for silo in card["silos"]
+        (silo["name"], f"{silo['records']:,}", f"{silo['users']:,}", _format_labels(silo["labels"]))
+        for silo in card["silos"]
     ]
-    rows.append(("test", f"{card['test']['records']:,}", "", _shown(card["test"]["labels"])))
+    rows.append(("test", f"{card['test']['records']:,}", "", _format_labels(card["test"]["labels"])))
     print_table(("silo", "records", "users", "labels"), rows)
     for what, key in (("records per user", "records_per_user"), ("... and silo", "records_per_user_and_silo")):
         spread = card[key]
@@ -120,7 +121,7 @@ def _show_card(card: dict[str, Any]) -> None:
     )
 
 
-def _shown(labels: dict[str, Any]) -> str:
+def _format_labels(labels: dict[str, Any]) -> str:
     return ", ".join(
         f"{name}: {count:,}" if isinstance(count, int) else f"{name}: {count:.4g}" for name, count in labels.items()
     )

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import before_start, print_json, print_table, reporting
+from uldp.cli.output import before_start, print_json, print_table, report_errors
 from uldp.cli.source import experiment_from
 
 METHODS = ("fedavg", "auto", "uldp-avg-w", "uldp-sgd")
 
 
-@reporting
+@report_errors
 def demo(
     dataset: Annotated[str, typer.Option(help="Use this built-in data set.")] = "breast-cancer",
     data_dir: opt.DataDir = None,

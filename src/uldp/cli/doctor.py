@@ -9,11 +9,11 @@ import typer
 
 from uldp.cli import options as opt
 from uldp.cli.join import default_state
-from uldp.cli.output import print_json, print_table, reporting
+from uldp.cli.output import print_json, print_table, report_errors
 from uldp.cli.source import experiment_from
 
 
-@reporting
+@report_errors
 def doctor(
     file: Annotated[Path, typer.Argument(help="The experiment file.")],
     address: Annotated[str | None, typer.Option(help="For a server: HOST:PORT to listen on.")] = None,
@@ -45,8 +45,8 @@ def doctor(
 
     server = None
     if address is not None or certificates is not None:
-        server = checks.ServerOptions(Address.parsed(address or "127.0.0.1:8000", "--address"), certificates)
-    reached = None if superlink is None else Address.parsed(superlink, "--superlink")
+        server = checks.ServerOptions(Address.parse(address or "127.0.0.1:8000", "--address"), certificates)
+    reached = None if superlink is None else Address.parse(superlink, "--superlink")
     silos = [
         checks.SiloOptions(name, data, keys, ca, reached, policy, state or default_state(name, keys)) for name in silo
     ]

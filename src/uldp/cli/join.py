@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import ended_by_sigterm, print_json, print_table, reporting, say
+from uldp.cli.output import ended_by_sigterm, print_json, print_table, report_errors, say
 from uldp.cli.source import CodeNotice, experiment_from
 from uldp.errors import ConfigError
 
 
-@reporting
+@report_errors
 def join(
     file: Annotated[Path, typer.Argument(help="The experiment file, the same as the server's.")],
     silo: Annotated[str, typer.Option(help="Name of this silo in the experiment.")],
@@ -44,7 +44,7 @@ def join(
     if keys is None and not insecure:
         raise ConfigError("give the folder of `uldp keys silo`, or for a rehearsal --insecure", location="--keys")
     folder = state if state is not None else default_state(silo, keys)
-    address = Address.parsed(superlink, "--superlink")
+    address = Address.parse(superlink, "--superlink")
     authority = None if insecure or keys is None else ca or keys / "ca.crt"
     joining = ServerConnection(address, keys, authority, folder, Policy.of_silo(folder, policy))
 
@@ -68,7 +68,7 @@ def default_state(silo: str, keys: Path | None) -> Path:
     return Path(f"uldp-{silo}".replace("/", "-")) if keys is None else keys / "state"
 
 
-@reporting
+@report_errors
 def leave(
     state: Annotated[Path, typer.Argument(help="The silo's folder of state.", show_default=False)],
     experiment: Annotated[
@@ -77,10 +77,10 @@ def leave(
     as_json: opt.Json = False,
 ) -> None:
     """Show a silo's experiments, or end one that its server never closes: its secrets are destroyed."""
-    from uldp.runtimes.silo_state import experiments_in, left
+    from uldp.runtimes.silo_state import experiments_in, leave_experiment
 
     if experiment:
-        left(state, experiment)
+        leave_experiment(state, experiment)
     found = experiments_in(state)
     if as_json:
         print_json(

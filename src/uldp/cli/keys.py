@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import print_json, reporting
+from uldp.cli.output import print_json, report_errors
 
 keys = typer.Typer(help="Create keys of a silo, and certificates for trials.", no_args_is_help=True)
 
 
 @keys.command()
-@reporting
+@report_errors
 def silo(
     name: Annotated[str, typer.Argument(help="The silo's name, as in the experiment.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Create this folder; it stays with the silo.")],
@@ -32,7 +32,7 @@ def silo(
 
 
 @keys.command()
-@reporting
+@report_errors
 def show(
     name: Annotated[str, typer.Argument(help="The silo's name, as in the experiment.", show_default=False)],
     folder: Annotated[Path, typer.Option("--keys", help="Folder of `uldp keys silo`.")],
@@ -44,7 +44,7 @@ def show(
 
 
 @keys.command()
-@reporting
+@report_errors
 def certificates(
     out: Annotated[Path, typer.Option(help="Create this folder; it stays with the server.")],
     host: Annotated[list[str], typer.Option(help="Host name or address of the server; may be repeated.")],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import naming, print_json, print_table, reporting
+from uldp.cli.output import name_options, print_json, print_table, report_errors
 
 if TYPE_CHECKING:
     from uldp.privacy.shuffle import RunCost
@@ -25,7 +25,7 @@ _OPTIONS = {
 }
 
 
-@reporting
+@report_errors
 def local(
     epsilon_weight: Annotated[float, typer.Option(help="Epsilon of one weight in one round, from 1e-6 to 20.")],
     weights: Annotated[int, typer.Option(help="Number of weights n_w that a client sends in a round.")] = 1,
@@ -46,7 +46,7 @@ def local(
     from uldp.privacy.shuffle import erlingsson, local_run, shuffled_run
 
     mixed = formula = None
-    with naming(_OPTIONS):
+    with name_options(_OPTIONS):
         local_mechanism(mechanism, epsilon=epsilon_weight)
         pure = local_run(epsilon_weight, weights, rounds)
         counts = (1, weights, weights * rounds)

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import print_json, reporting, warn
+from uldp.cli.output import print_json, report_errors, warn
 from uldp.cli.source import experiment_of
 from uldp.errors import RunError
 
 Run = Annotated[Path, typer.Argument(help="A run directory with a trained model.")]
 
 
-@reporting
+@report_errors
 def predict(
     run_directory: Run,
     table: Annotated[Path, typer.Argument(help="A CSV or Parquet file with the columns of the schema.")],
@@ -44,7 +44,7 @@ def predict(
         typer.echo(f"{len(predicted)} predictions in {out}")
 
 
-@reporting
+@report_errors
 def export(
     run_directory: Run,
     out: Annotated[Path | None, typer.Option(help="Write to this file (default: RUN/model.pt).")] = None,
@@ -79,7 +79,7 @@ def export(
         typer.echo(f"{parameters} parameters in {target}; read them with torch.load(..., weights_only=True)")
 
 
-@reporting
+@report_errors
 def statement(
     run_directory: opt.Run,
     as_html: Annotated[bool, typer.Option("--html", help="Print the HTML page instead of text.")] = False,

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import naming, print_json, reporting
+from uldp.cli.output import name_options, print_json, report_errors
 
 
-@reporting
+@report_errors
 def new(
     name: Annotated[str, typer.Argument(help="Writes NAME.toml.")],
     silo: Annotated[list[Path], typer.Option(help="CSV or Parquet file of a silo; repeat for each silo.")] = [],  # noqa: B006
@@ -29,7 +29,7 @@ def new(
     from uldp.errors import ConfigError
     from uldp.experiment.drafting import OwnTables, write_draft
 
-    with naming({"name": "NAME", **{key: f"--{key}" for key in ("user", "label", "people", "silo", "test")}}):
+    with name_options({"name": "NAME", **{key: f"--{key}" for key in ("user", "label", "people", "silo", "test")}}):
         tables = None
         if silo:
             for option, value in (("--user", user), ("--label", label), ("--people", people)):

@@ -23,13 +23,13 @@ P = ParamSpec("P")
 NOTHING_STARTED = "stopped; nothing was started."
 
 
-def reporting(command: Callable[P, None]) -> Callable[P, None]:
+def report_errors(command: Callable[P, None]) -> Callable[P, None]:
     """Turn our errors into one sentence and an exit code: 2 for bad input, 1 for the rest."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            with _beyond_this_machine(), _own_code_that_leaves():
+            with _report_memory_errors(), _own_code_that_leaves():
                 command(*args, **kwargs)
         except UldpError as error:
             report(error, as_json=bool(kwargs.get("as_json")))
@@ -75,7 +75,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def _beyond_this_machine() -> Iterator[None]:
+def _report_memory_errors() -> Iterator[None]:
     """Running out of memory is an error of the input: less of it may fit."""
     try:
         yield
@@ -103,7 +103,7 @@ def _own_code_that_leaves() -> Iterator[None]:
 
 
 @contextmanager
-def naming(options: Mapping[str, str]) -> Iterator[None]:
+def name_options(options: Mapping[str, str]) -> Iterator[None]:
     """Errors inside name a command's own options: ``options`` maps locations to them."""
     try:
         yield

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import naming, print_json, print_table, reporting, warn
+from uldp.cli.output import name_options, print_json, print_table, report_errors, warn
 from uldp.cli.source import experiment_from, shortcuts
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from uldp.experiment.config import Experiment
 
 
-@reporting
+@report_errors
 def plan(
     file: opt.File = None,
     dataset: opt.Dataset = None,
@@ -45,8 +45,8 @@ def plan(
 
     chosen = shortcuts(overrides, epsilon, delta, rounds, seed)
     experiment = experiment_from(file, dataset, method, chosen, preset, data_dir)
-    planned = TrainingPlan(_prepared(experiment))
-    with naming({"budget": "--budget"}):
+    planned = TrainingPlan(_prepare(experiment))
+    with name_options({"budget": "--budget"}):
         budgeted = None if budget is None else planned.within(budget)
     for note in planned.warnings:
         warn(note)
@@ -65,7 +65,7 @@ def plan(
     typer.echo("\n".join(["Privacy after the last round", *text(planned.statement)]))
 
 
-def _prepared(experiment: Experiment) -> PreparedExperiment:
+def _prepare(experiment: Experiment) -> PreparedExperiment:
     """With all tables here they are read; a party that does not hold all of them plans from the file alone."""
     from uldp.experiment.build import prepare
     from uldp.experiment.parties import prepare_server

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import naming, print_json, print_metrics, reporting, warn
+from uldp.cli.output import name_options, print_json, print_metrics, report_errors, warn
 from uldp.cli.source import experiment_from
-from uldp.errors import ConfigError, shown
+from uldp.errors import ConfigError, format_value
 
 if TYPE_CHECKING:
     from uldp.experiment.config import Experiment
     from uldp.research.published_subjects import PublishedSettings
 
 
-@reporting
+@report_errors
 def published(
     algorithm: Annotated[str, typer.Argument(help="central-sub-dp or local-sub-dp.")],
     dataset: Annotated[str, typer.Option(help="Use this built-in data set.")] = "breast-cancer",
@@ -41,9 +41,9 @@ def published(
     from uldp.research.published_subjects import train
     from uldp.runtimes.result import RoundReport
 
-    with naming({"run.seed": "--seed", "algorithm": "ALGORITHM"}):
-        settings = _settings(algorithm, [text for text in overrides if not _elsewhere(text)])
-        experiment = _experiment(dataset, data_dir, [text for text in overrides if _elsewhere(text)], seed)
+    with name_options({"run.seed": "--seed", "algorithm": "ALGORITHM"}):
+        settings = _settings(algorithm, [text for text in overrides if not _is_experiment_setting(text)])
+        experiment = _experiment(dataset, data_dir, [text for text in overrides if _is_experiment_setting(text)], seed)
         federation = load_federation(experiment)
         learner = build_learner(experiment, federation.feature_shape, federation.task)
         if not len(federation.test):
@@ -64,7 +64,7 @@ def published(
         typer.echo(textwrap.fill(line, 100, initial_indent="- ", subsequent_indent="  "))
 
 
-def _elsewhere(assignment: str) -> bool:
+def _is_experiment_setting(assignment: str) -> bool:
     """Whether it is ``section.key=value``, and no setting of the algorithm."""
     return "." in assignment.partition("=")[0]
 
@@ -82,7 +82,7 @@ def _settings(algorithm: str, assignments: list[str]) -> PublishedSettings:
         chosen[key] = parse_value(text)
     keys = [item.name for item in fields(PublishedSettings) if item.name != "algorithm"]
     check_keys(chosen, sorted(keys), "--set")
-    with naming({f"published.{key}": key for key in keys}):
+    with name_options({f"published.{key}": key for key in keys}):
         return read_section(PublishedSettings, {**chosen, "algorithm": algorithm}, "published")
 
 
@@ -94,7 +94,7 @@ def _experiment(dataset: str, data_dir: Path | None, assignments: list[str], see
         if assigned_key(assignment).partition(".")[0] not in ("data", "model"):
             raise ConfigError(
                 "only data.key=value, model.key=value and the algorithm's own, such as epsilon=3, not "
-                f"{shown(assigned_key(assignment))}",
+                f"{format_value(assigned_key(assignment))}",
                 location="--set",
                 value=assignment,
             )

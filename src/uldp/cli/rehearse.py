@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import before_start, ended_by_sigterm, print_json, print_table, reporting, say
+from uldp.cli.output import before_start, ended_by_sigterm, print_json, print_table, report_errors, say
 from uldp.cli.source import CodeNotice, experiment_from
 from uldp.errors import RunError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from uldp.runtimes.flower.rehearsal import RehearsalResult
 
 
-@reporting
+@report_errors
 def rehearse(
     file: opt.File = None,
     dataset: opt.Dataset = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import NOTHING_STARTED, before_start, print_json, print_metrics, reporting, warn
+from uldp.cli.output import NOTHING_STARTED, before_start, print_json, print_metrics, report_errors, warn
 from uldp.cli.source import experiment_from, experiment_of, new_run, shortcuts
 from uldp.errors import ConfigError, RunError
 
@@ -32,7 +32,7 @@ Transcript = Annotated[
 ]
 
 
-@reporting
+@report_errors
 def run(
     file: opt.File = None,
     dataset: opt.Dataset = None,
@@ -65,7 +65,7 @@ def run(
     _train(prepared, directory, runtime, transcript, verbose, as_json)
 
 
-@reporting
+@report_errors
 def resume(
     run_directory: opt.Run,
     runtime: Runtime = "local",

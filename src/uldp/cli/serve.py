@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import before_start, ended_by_sigterm, naming, reporting, say, warn
+from uldp.cli.output import before_start, ended_by_sigterm, name_options, report_errors, say, warn
 from uldp.cli.run import show_result
 from uldp.cli.source import experiment_from, experiment_of, new_run
 from uldp.errors import ConfigError, RunError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from uldp.runtimes.serving import Patience
 
 
-@reporting
+@report_errors
 def serve(
     file: opt.File = None,
     resume: Annotated[Path | None, typer.Option(help="Continue this run instead of starting a new one.")] = None,
@@ -53,8 +53,8 @@ def serve(
     if resume is not None and overrides:
         raise ConfigError("a run is continued as it was begun; leave --set out", location="--set", value=overrides[0])
     security = None if certificates is None else Security(certificates)
-    where = Where(Address.parsed(address, "--address"), security, running)
-    with naming({"seconds": "--patience", "attempt": "--patience", "on_missing": "--on-missing"}):
+    where = Where(Address.parse(address, "--address"), security, running)
+    with name_options({"seconds": "--patience", "attempt": "--patience", "on_missing": "--on-missing"}):
         waiting = Patience(seconds=patience, attempt=min(patience, 60.0), on_missing=on_missing)
     if resume is not None:
         directory = RunDirectory.open(resume)

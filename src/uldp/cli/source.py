@@ -37,7 +37,7 @@ def experiment_from(
 
     ``admit`` is shown the tree before anything that it names is imported; by itself, foreign code is announced.
     """
-    from uldp.data.store import expanded
+    from uldp.data.store import expand_home
     from uldp.experiment.config import AUTO, Experiment, read_toml
     from uldp.experiment.presets import preset
     from uldp.experiment.variants import with_method, with_overrides
@@ -62,7 +62,7 @@ def experiment_from(
         # What the papers published is about their own methods.
         tree, base = preset(dataset, method or ("uldp-avg-w" if preset_name else AUTO), preset_name), Path.cwd()
     if data_dir is not None and isinstance(tree.get("data"), dict):
-        tree = {**tree, "data": {**tree["data"], "data_dir": str(expanded(data_dir, "--data-dir").resolve())}}
+        tree = {**tree, "data": {**tree["data"], "data_dir": str(expand_home(data_dir, "--data-dir").resolve())}}
     name = file.stem if file is not None else ""
     return Experiment.from_tree(with_overrides(tree, overrides), base, name)
 

@@ -8,19 +8,19 @@ from typing import Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import print_json, print_table, reporting
+from uldp.cli.output import print_json, print_table, report_errors
 from uldp.cli.source import experiment_of
 
 Folders = Annotated[list[Path], typer.Argument(help="Run directories, or folders that hold some at any depth.")]
 Delta = Annotated[float, typer.Option(help="delta of the total; 0 takes the smallest delta of the runs.")]
 
 
-@reporting
+@report_errors
 def total(folders: Folders, delta: Delta = 0.0, as_json: opt.Json = False) -> None:
     """Add up the privacy that runs on the same people have spent: trials, comparisons and tuning count too."""
-    from uldp.library.totals import added_up, read_runs
+    from uldp.library.totals import add_up, read_runs
 
-    found = added_up(read_runs(folders, experiment_of), delta)
+    found = add_up(read_runs(folders, experiment_of), delta)
     if as_json:
         print_json(found.to_json())
         return

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import print_json, print_table, reporting, say
+from uldp.cli.output import print_json, print_table, report_errors, say
 
 
-@reporting
+@report_errors
 def tune(
     file: Annotated[Path, typer.Argument(help="An experiment file; what is chosen goes into its [method].")],
     records: Annotated[float | None, typer.Option(help="Records per person over all silos, if that is public.")] = None,

@@ -43,7 +43,7 @@ def uniform_below(stream: SecretStream, bound: int, count: int) -> list[mpz]:
     while missing := count - len(drawn):
         rows = stream.words(min(missing, block) * words).reshape(-1, words)
         rows[:, -1] &= np.uint64((1 << (bits - 64 * (words - 1))) - 1)
-        candidates = _cut(rows.astype("<u8", copy=False).tobytes(), 8 * words)
+        candidates = _split_integers(rows.astype("<u8", copy=False).tobytes(), 8 * words)
         drawn += [candidate for candidate in candidates if candidate < limit]
     return drawn
 
@@ -96,8 +96,8 @@ def unpack(data: bytes, width: int, count: int, location: str) -> list[mpz]:
     if len(data) != width * count:
         reason = f"{count} numbers of {width} bytes take {width * count} bytes, not {len(data)}"
         raise MessageRefused(reason, location=location)
-    return _cut(data, width)
+    return _split_integers(data, width)
 
 
-def _cut(data: bytes, width: int) -> list[mpz]:
+def _split_integers(data: bytes, width: int) -> list[mpz]:
     return [mpz.from_bytes(data[start : start + width], "little") for start in range(0, len(data), width)]

@@ -31,7 +31,7 @@ _PRIME_ROUNDS: Final = 40
 _TRIAL_LIMIT: Final = 1 << 16
 
 
-def signed(x: int, n: int) -> mpz:
+def signed_residue(x: int, n: int) -> mpz:
     """The representative of x modulo n that is nearest to zero.
 
     >>> int(signed(13, 15)), int(signed(7, 15))
@@ -51,7 +51,7 @@ class PublicKey:
         object.__setattr__(self, "n", mpz(self.n))
 
     @classmethod
-    def received(cls, n: int, bits: int, location: str) -> PublicKey:
+    def from_peer(cls, n: int, bits: int, location: str) -> PublicKey:
         """The key that another party sent, refused where it is visibly none.
 
         This finds mistakes and crude cheating: a prime, a power, a modulus that anybody can factor by trial. It cannot

@@ -61,11 +61,11 @@ def spread(work: Work, count: int, workers: int, width: int) -> list[mpz]:
         return [mpz(value) for value in work(range(count))]
     mine, *others = parts(count, workers)
     children: list[_Child] = []
-    with _interrupts_held() as interrupts:
+    with _hold_interrupts() as interrupts:
         try:
             for part in others:
                 _start(work, part, width, children)
-            with interrupts.raised():
+            with interrupts.allow():
                 results = [mpz(value) for value in work(mine)]
                 for child in children:
                     results += child.numbers(width)
@@ -91,7 +91,7 @@ class _Interrupts:
         self._handler(number, frame)
 
     @contextlib.contextmanager
-    def raised(self) -> Iterator[None]:
+    def allow(self) -> Iterator[None]:
         """Let Ctrl-C through, also one that waits already."""
         self._wanted = True
         try:
@@ -104,7 +104,7 @@ class _Interrupts:
 
 
 @contextlib.contextmanager
-def _interrupts_held() -> Iterator[_Interrupts]:
+def _hold_interrupts() -> Iterator[_Interrupts]:
     """Hold Ctrl-C back until the end, in Python's handler.
 
     Masking the signal would not do: another thread may get it, and Python raises the error in the main thread all the

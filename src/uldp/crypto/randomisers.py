@@ -93,7 +93,7 @@ def bases_needed(bits: int) -> int:
     return bases
 
 
-def pays(count: int, bits: int) -> bool:
+def is_worthwhile(count: int, bits: int) -> bool:
     """Whether a table and ``count`` outputs from it cost fewer multiplications than ``count`` direct ones.
 
     >>> pays(300, 3072), pays(400, 3072)

@@ -26,7 +26,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from uldp.native.jit import entry, inlined, kernel, stay_apart
+from uldp.native.jit import entry, inline, kernel, stay_apart
 from uldp.native.simd import (
     LANES,
     VECTORS,
@@ -41,7 +41,7 @@ from uldp.native.simd import (
     splat,
     store,
     store_vector,
-    turned,
+    transpose_vectors,
     where_greater,
 )
 
@@ -94,14 +94,14 @@ def _store_whole(context, array, index, value):
     return types.void(array, types.intp, _FLOATS), lower
 
 
-@inlined
+@inline
 def load_whole(array, index):
     """Eight int64 below 2^51 in magnitude as floats."""
     check(array, index, index + LANES)
     return _load_whole(array, index)
 
 
-@inlined
+@inline
 def store_whole(array, index, value):
     """Eight whole floats below 2^51 in magnitude as int64."""
     check(array, index, index + LANES)
@@ -111,7 +111,7 @@ def store_whole(array, index, value):
 @intrinsic
 def _store_turned(context, array, index, a, b, c, d, e, f, g, h):
     def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
-        for k, vector in enumerate(turned(builder, list(args[2:]))):
+        for k, vector in enumerate(transpose_vectors(builder, list(args[2:]))):
             offset = builder.add(args[1], ir.Constant(ir.IntType(64), LANES * k))
             store_vector(builder, types.float64, vector, address(context, builder, array, args[0], offset))
         return context.get_dummy_value()
@@ -151,19 +151,19 @@ def plus_product(context, t, a, c, inverse, minus_p, magic):
     return _FLOATS(*[_FLOATS] * 6), lower
 
 
-@inlined
+@inline
 def shrink(a, inverse, minus_p, magic):
     """a modulo p, at most 0.51 p in magnitude."""
     return fma(fma(a, inverse, magic) - magic, minus_p, a)
 
 
-@inlined
+@inline
 def residue(a, p):
     """a or a + p, from 0 up, for |a| < p."""
     return where_greater(splat(0.0), a, a + p, a)
 
 
-@inlined
+@inline
 def split(x0, x1, x2, x3, x4, x5, x6, x7, table, at, minus_p, magic):
     """Three stages from a node down: eight coefficients m apart."""
     w, f = load(table, at), load(table, at + QUOTIENTS)
@@ -184,7 +184,7 @@ def split(x0, x1, x2, x3, x4, x5, x6, x7, table, at, minus_p, magic):
     return x0 + y1, x0 - y1, x2 + y3, x2 - y3, x4 + y5, x4 - y5, x6 + y7, x6 - y7
 
 
-@inlined
+@inline
 def join(x0, x1, x2, x3, x4, x5, x6, x7, table, at, minus_p, magic):
     """The three stages back, times eight: sums of numbers below 0.51 p stay below 4.1 p."""
     w, f = load(table, at + 24), load(table, at + QUOTIENTS + 24)
@@ -207,7 +207,7 @@ def join(x0, x1, x2, x3, x4, x5, x6, x7, table, at, minus_p, magic):
     return x0 + x4, x1 + x5, x2 + x6, x3 + x7, y4, y5, y6, y7
 
 
-@inlined
+@inline
 def load_eight(ws, at, m):
     """Eight vectors m numbers apart."""
     return (
@@ -216,14 +216,14 @@ def load_eight(ws, at, m):
     )  # fmt: skip
 
 
-@inlined
+@inline
 def store_eight(ws, at, m, x):
     """Write eight vectors m numbers apart."""
     for k, vector in enumerate(x):
         store(ws, at + k * m, vector)
 
 
-@inlined
+@inline
 def shrink_eight(x, inverse, minus_p, magic):
     """Each of eight vectors modulo p."""
     return (

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from uldp.data import values
 from uldp.data.federation import LabelArray, Task
 from uldp.data.values import MISSING, UNKNOWN, Value
-from uldp.errors import ConfigError, check_keys, require, shown
+from uldp.errors import ConfigError, check_keys, format_value, require
 from uldp.limits import MAX_FEATURES
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def column_from_dict(name: str, tree: Any, location: str) -> Column:
     check_keys(tree, ("kind", "categories", "missing"), location)
     missing, categories = tree.get("missing"), _value_list(tree, "categories", location)
     if missing is not None and values.canonical(missing) not in _index(categories):
-        reason = f"{shown(missing)} is not among the categories; name one of them or add it"
+        reason = f"{format_value(missing)} is not among the categories; name one of them or add it"
         raise ConfigError(reason, location=place, value=missing)
     return CategoryColumn(name, categories, missing)
 
@@ -234,5 +234,5 @@ def _value_list(tree: Tree, key: str, location: str) -> tuple[Value, ...]:
     if len(listed) > MAX_FEATURES:
         raise ConfigError(f"at most {MAX_FEATURES:,} {key}, not {len(listed):,}", location=location, value=len(listed))
     if len(_index(tuple(listed))) < len(listed):
-        raise ConfigError(f"two entries mean the same in {shown(listed)}", location=location, value=listed)
+        raise ConfigError(f"two entries mean the same in {format_value(listed)}", location=location, value=listed)
     return tuple(listed)

@@ -147,7 +147,7 @@ class _Seen:
         """Whether all values are whole numbers."""
         return self.numeric and all(value.lstrip("-").isdigit() for value in self.distinct)
 
-    def listed(self) -> list[Value]:
+    def list_values(self) -> list[Value]:
         """The distinct values as a person would write them in TOML."""
         if self.whole:
             return [int(value) for value in self.distinct]
@@ -191,15 +191,15 @@ def _column(seen: _Seen, from_data: bool) -> dict[str, Any]:
     if not from_data:
         return {"kind": "category", "categories": []}
     if not seen.missing:
-        return {"kind": "category", "categories": seen.listed()}
+        return {"kind": "category", "categories": seen.list_values()}
     imputed = [] if _IMPUTED in seen.distinct else [_IMPUTED]
-    return {"kind": "category", "categories": [*seen.listed(), *imputed], "missing": _IMPUTED}
+    return {"kind": "category", "categories": [*seen.list_values(), *imputed], "missing": _IMPUTED}
 
 
 def _label(seen: _Seen, from_data: bool) -> dict[str, Any]:
     if seen.numeric and not (seen.whole and len(seen.distinct) <= MANY_CLASSES):
         return {"kind": "number", "range": seen.range() if from_data else []}
-    return {"kind": "class", "classes": seen.listed() if from_data else []}
+    return {"kind": "class", "classes": seen.list_values() if from_data else []}
 
 
 def _toml_lines(tree: Mapping[str, Any]) -> list[str]:

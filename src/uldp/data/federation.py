@@ -284,9 +284,9 @@ class Federation:
     @classmethod
     def from_dataset(cls, name: str, *, seed: int = 0, **settings: Any) -> Federation:
         """A built-in data set, see ``uldp data list``; ``settings`` are users, silos, allocation, options."""
-        from uldp.data.memory import built_in
+        from uldp.data.memory import load_dataset
 
-        return built_in(name, seed, settings)
+        return load_dataset(name, seed, settings)
 
     def __iter__(self) -> Iterator[SiloData]:
         return iter(self.silos)

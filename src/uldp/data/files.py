@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from uldp.errors import DataError, shown
+from uldp.errors import DataError, format_value
 from uldp.limits import MAX_COLUMNS
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def read_table(table: Table, location: str, columns: Collection[str] | None = No
     CSV cells stay text: a type inferred from all rows is any row's to change.
     """
     if not isinstance(table, str | Path):
-        return _given(table, location, columns)
+        return _normalise_frame(table, location, columns)
     from pyarrow import ArrowException
 
     path = Path(table)
@@ -66,12 +66,12 @@ def read_table(table: Table, location: str, columns: Collection[str] | None = No
     raise DataError(f"cannot read {str(path)!r}: {reason}", location=location, value=str(path))
 
 
-def _given(frame: object, location: str, wanted: Collection[str] | None) -> pd.DataFrame:
+def _normalise_frame(frame: object, location: str, wanted: Collection[str] | None) -> pd.DataFrame:
     """A data frame as if it had been read from a file."""
     import pandas as pd
 
     if not isinstance(frame, pd.DataFrame):
-        reason = f"a pandas DataFrame or the path of a table is needed, not {shown(frame)}"
+        reason = f"a pandas DataFrame or the path of a table is needed, not {format_value(frame)}"
         raise DataError(reason, location=location, value=type(frame).__name__)
     names = list(map(str, frame.columns))
     try:

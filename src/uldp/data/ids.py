@@ -140,13 +140,13 @@ def _plain(text: str) -> str:
     """Letters and digits that look or mean the same become the same; what cannot be seen goes."""
     if text.isascii() and text.isprintable():
         return text.casefold().strip()
-    visible = "".join(char for char in text if not _unseen(char)).replace(_MINUS, "-")
+    visible = "".join(char for char in text if not _is_invisible(char)).replace(_MINUS, "-")
     # Twice: folding may leave letters that compose again.
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", visible).casefold())
     return "".join(str(unicodedata.decimal(char, char)) for char in folded).strip()
 
 
-def _unseen(char: str) -> bool:
+def _is_invisible(char: str) -> bool:
     """Formatting, control characters (such as the zeros that fill a binary column) and variation selectors."""
     category = unicodedata.category(char)
     return category == "Cf" or (category == "Cc" and not char.isspace()) or "\ufe00" <= char <= "\ufe0f"

@@ -19,7 +19,7 @@ from uldp.data.ids import normalised_ids, read_ids
 from uldp.data.roster import HashedIds, Roster, UserIndex
 from uldp.data.schema import Schema
 from uldp.data.tables import load_tables
-from uldp.errors import ConfigError, DataError, check_keys, require, shown
+from uldp.errors import ConfigError, DataError, check_keys, format_value, require
 from uldp.rng import Secrets, Streams
 
 TEST_FRACTION: Final = 0.2
@@ -55,7 +55,7 @@ def tables_in_memory(
     """See :meth:`Federation.from_frames`."""
     if not isinstance(silos, Mapping) or not silos:
         wanted = 'a table for each silo, by its name ({"north": table, ...})'
-        raise ConfigError(f"{wanted}, not {shown(silos)}", location="silos")
+        raise ConfigError(f"{wanted}, not {format_value(silos)}", location="silos")
     for name, column in (("user", user), ("label", label)):
         require(isinstance(column, str) and bool(column), name, column, "the name of a column")
     if test is not None and test_fraction is not None:
@@ -66,7 +66,7 @@ def tables_in_memory(
     elif isinstance(schema, Mapping):
         schema = Schema.from_dict(schema, label=label, user=user, location="schema")
     elif not isinstance(schema, Schema):
-        raise ConfigError(f"a uldp.Schema, not {shown(schema)}", location="schema")
+        raise ConfigError(f"a uldp.Schema, not {format_value(schema)}", location="schema")
     if schema.label.name != label:
         raise ConfigError(f"the schema's label is {schema.label.name!r}, not {label!r}", location="label", value=label)
     if test is None and test_fraction is None:
@@ -75,11 +75,11 @@ def tables_in_memory(
     held_out = {"test": test, "test_fraction": test_fraction}
     streams = Streams.from_seed(seed).child("data")
     federation = load_tables(silos, schema, index, streams, user=user, name="data frames", **held_out)  # type: ignore[arg-type]
-    notes = (*federation.notes, *_also_trained(test, user, federation))
+    notes = (*federation.notes, *_find_trained_test_users(test, user, federation))
     return replace(federation, caveats=(*federation.caveats, *caveats), notes=notes)
 
 
-def _also_trained(test: Table | None, user: str, federation: Federation) -> tuple[str, ...]:
+def _find_trained_test_users(test: Table | None, user: str, federation: Federation) -> tuple[str, ...]:
     """Whether people of the test table train too, where it says who they are."""
     frame = None if test is None else read_table(test, "test", {user})
     if frame is None or user not in frame.columns or federation.people is None:
@@ -110,9 +110,9 @@ def _index(
         return Roster(tuple(sorted(found)), "users"), (IDS_FROM_DATA,)
     if isinstance(users, int) and not isinstance(users, bool):
         require(users >= 2, "users", users, "at least 2: user-level privacy hides one person among others")
-        return HashedIds.simulated(users, Secrets.simulated_from_seed(seed).child("ids")), (SEEDED_KEY,)
+        return HashedIds.from_secrets(users, Secrets.simulated_from_seed(seed).child("ids")), (SEEDED_KEY,)
     if isinstance(users, str | bytes) or not isinstance(users, Sequence | np.ndarray | pd.Series | pd.Index):
-        raise ConfigError(f"a number, or a list of all ids, not {shown(users)}", location="users")
+        raise ConfigError(f"a number, or a list of all ids, not {format_value(users)}", location="users")
     return Roster(tuple(read_ids(pd.Series(list(users), dtype="object"), "users", "users").rows), "users"), ()
 
 
@@ -124,7 +124,9 @@ def arrays_in_memory(
 ) -> Federation:
     """See :meth:`Federation.from_arrays`."""
     if not isinstance(silos, Mapping) or not silos:
-        raise ConfigError(f"(features, labels, users) for each silo, by its name, not {shown(silos)}", location="silos")
+        raise ConfigError(
+            f"(features, labels, users) for each silo, by its name, not {format_value(silos)}", location="silos"
+        )
     task, parts = Task(classes), []
     for name, part in silos.items():
         location = f"silo {name!r}"
@@ -192,7 +194,7 @@ def _user_indices(users: npt.ArrayLike, location: str) -> IntArray:
     return found.astype(np.int64)
 
 
-def built_in(name: str, seed: int, settings: Mapping[str, Any]) -> Federation:
+def load_dataset(name: str, seed: int, settings: Mapping[str, Any]) -> Federation:
     """See :meth:`Federation.from_dataset`."""
     check_keys(settings, ("allocation", "options", "silos", "users"), "from_dataset")
     options = settings.get("options", {})

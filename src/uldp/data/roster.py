@@ -114,7 +114,7 @@ class HashedIds:
         return cls(users, key)
 
     @classmethod
-    def simulated(cls, users: int, secrets: Secrets) -> HashedIds:
+    def from_secrets(cls, users: int, secrets: Secrets) -> HashedIds:
         """All silos on one machine: the key comes from the run's own secrets."""
         return cls(users, secrets.child("data", "id-key").key)
 
@@ -144,7 +144,7 @@ def check_room(distinct: int, users: int, location: str) -> None:
         raise DataError(reason, location=location, value=users)
 
 
-def held_out(ids: Sequence[str], fraction: float, streams: Streams) -> npt.NDArray[np.bool_]:
+def select_test_rows(ids: Sequence[str], fraction: float, streams: Streams) -> npt.NDArray[np.bool_]:
     """Which rows belong to users of the test set: about ``fraction`` of the users.
 
     Each user is decided by a hash of the own id, so adding or removing one user never moves another between

@@ -156,7 +156,7 @@ class Schema:
     @classmethod
     def classes(cls, label: str, classes: Sequence[Value], outside: str = "error") -> Schema:
         """A schema without features yet, to predict which of ``classes`` the column ``label`` holds."""
-        tree = {"kind": "class", "classes": _listed(classes)}
+        tree = {"kind": "class", "classes": _as_list(classes)}
         return cls((), label_from_dict(label, tree, f"schema.{label}"), outside)
 
     @classmethod
@@ -171,7 +171,7 @@ class Schema:
 
     def category(self, name: str, categories: Sequence[Value], missing: Value | None = None) -> Schema:
         """This schema with a column of ``categories``; ``missing``, one of them, is used for missing values."""
-        return self._with({"kind": "category", "categories": _listed(categories)}, name, missing)
+        return self._with({"kind": "category", "categories": _as_list(categories)}, name, missing)
 
     def _with(self, tree: Tree, name: str, missing: Value | None) -> Schema:
         location = f"schema.{name}"
@@ -372,7 +372,7 @@ def number_positions(columns: Sequence[Column]) -> tuple[int, ...]:
     return tuple(start for column, start in zip(columns, starts, strict=False) if isinstance(column, NumberColumn))
 
 
-def _listed(values: Sequence[Value]) -> Any:
+def _as_list(values: Sequence[Value]) -> Any:
     """A list of plain values; anything else is for the reader of the tree to refuse."""
     listed = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
     return [getattr(value, "item", lambda value=value: value)() for value in values] if listed else values

@@ -44,10 +44,10 @@ class DataFile:
     sha256: tuple[str, ...] = ()
     folder: bool = False
 
-    def there(self, folder: Path) -> bool:
+    def is_in(self, folder: Path) -> bool:
         """Whether it is in ``folder``. A folder in a file's place is not the file."""
         path = folder / self.name
-        with _looking(path):
+        with _report_path_errors(path):
             return path.is_dir() if self.folder else path.is_file()
 
 
@@ -89,13 +89,13 @@ class FileReport:
 def roots(data_dir: Path | None = None) -> tuple[Path, ...]:
     """The folders in which the sets' folders are looked for, in this order."""
     if data_dir is not None:
-        return (expanded(data_dir, "--data-dir"),)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or expanded("~/.cache", "XDG_CACHE_HOME")) / "uldp"
+        return (expand_home(data_dir, "--data-dir"),)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or expand_home("~/.cache", "XDG_CACHE_HOME")) / "uldp"
     own = os.environ.get(VARIABLE)
-    return (expanded(own, VARIABLE), cache) if own else (cache,)
+    return (expand_home(own, VARIABLE), cache) if own else (cache,)
 
 
-def expanded(path: Path | str, location: str) -> Path:
+def expand_home(path: Path | str, location: str) -> Path:
     """``path`` with ``~`` as the home folder."""
     try:
         return Path(path).expanduser()
@@ -108,10 +108,10 @@ def locate(files: DataFiles, data_dir: Path | None = None) -> Located:
     for root in roots(data_dir):
         folder = root / files.folder
         for way in files.ways:
-            if all(file.there(folder) for file in way):
-                extras = (file for file in files.extras if file.there(folder))
+            if all(file.is_in(folder) for file in way):
+                extras = (file for file in files.extras if file.is_in(folder))
                 return {file.name: folder / file.name for file in (*way, *extras)}
-    raise _absent(files, data_dir)
+    raise _missing_error(files, data_dir)
 
 
 def check(files: DataFiles, data_dir: Path | None = None) -> tuple[FileReport, ...]:
@@ -134,13 +134,15 @@ def fetch(
             return there
     folder = roots(data_dir)[0] / files.folder
     if not files.downloads:
-        raise DataError(f"no direct download: {_by_hand(files, folder)}", location="data.dataset", value=files.name)
-    return tuple(_fetched(files, file, folder, say) for file in files.downloads)
+        raise DataError(
+            f"no direct download: {_download_instructions(files, folder)}", location="data.dataset", value=files.name
+        )
+    return tuple(_fetch_file(files, file, folder, say) for file in files.downloads)
 
 
-def _fetched(files: DataFiles, file: DataFile, folder: Path, say: Callable[[str], None]) -> FileReport:
+def _fetch_file(files: DataFiles, file: DataFile, folder: Path, say: Callable[[str], None]) -> FileReport:
     path = folder / file.name
-    if file.there(folder):
+    if file.is_in(folder):
         report = _report(file, path)
         if report.state != DIFFERENT:
             return report
@@ -150,7 +152,7 @@ def _fetched(files: DataFiles, file: DataFile, folder: Path, say: Callable[[str]
     except DataError as error:
         if not files.by_hand:
             raise
-        reason = f"{error.message}; or {_by_hand(files, folder)}"
+        reason = f"{error.message}; or {_download_instructions(files, folder)}"
         raise DataError(reason, location=error.location, value=error.value) from None
     if old is not None:
         say(f"the file that was there is now {old}")
@@ -173,7 +175,7 @@ def unreadable(path: Path, reason: object) -> DataError:
 
 
 @contextmanager
-def _looking(path: Path) -> Iterator[None]:
+def _report_path_errors(path: Path) -> Iterator[None]:
     """A name that is too long, or a folder that we may not enter, as one sentence."""
     try:
         yield
@@ -190,7 +192,7 @@ def _sentence(reason: object) -> str:
 def _report(file: DataFile, path: Path) -> FileReport:
     if file.folder:
         return FileReport(file.name, path, 0, UNKNOWN)
-    with _looking(path):
+    with _report_path_errors(path):
         size = path.stat().st_size
     if not file.sha256:
         return FileReport(file.name, path, size, UNKNOWN)
@@ -200,12 +202,12 @@ def _report(file: DataFile, path: Path) -> FileReport:
 def remedy(files: DataFiles, data_dir: Path | None) -> str:
     """How one gets the files, as a clause."""
     if not files.downloads:
-        return _by_hand(files, roots(data_dir)[0] / files.folder)
+        return _download_instructions(files, roots(data_dir)[0] / files.folder)
     where = "" if data_dir is None else f" --data-dir {quote(str(data_dir))}"
     return f"get it with `uldp data fetch {files.name}{where}`"
 
 
-def _absent(files: DataFiles, data_dir: Path | None) -> DataError:
+def _missing_error(files: DataFiles, data_dir: Path | None) -> DataError:
     searched = roots(data_dir)
     wanted = " or ".join(_missing(way, [root / files.folder for root in searched]) for way in files.ways)
     places = " or ".join(str(root / files.folder) for root in searched)
@@ -216,11 +218,11 @@ def _absent(files: DataFiles, data_dir: Path | None) -> DataError:
 
 def _missing(way: tuple[DataFile, ...], folders: list[Path]) -> str:
     """What the fullest folder lacks of a complete form."""
-    lacking = min(([file.name for file in way if not file.there(folder)] for folder in folders), key=len)
+    lacking = min(([file.name for file in way if not file.is_in(folder)] for folder in folders), key=len)
     return lacking[0] if len(lacking) == 1 else f"{lacking[0]} (and {len(lacking) - 1} more)"
 
 
-def _by_hand(files: DataFiles, folder: Path) -> str:
+def _download_instructions(files: DataFiles, folder: Path) -> str:
     return f"{files.by_hand} into {folder}"
 
 

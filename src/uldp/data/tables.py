@@ -19,7 +19,7 @@ import numpy as np
 from uldp.data.federation import Federation, FloatArray, People, Records, SiloData
 from uldp.data.files import Table, read_table, table_name, table_stem
 from uldp.data.ids import normalised_ids
-from uldp.data.roster import HashedIds, UserIndex, check_room, held_out
+from uldp.data.roster import HashedIds, UserIndex, check_room, select_test_rows
 from uldp.data.schema import Schema, Statistics, clipped_values, number_positions
 from uldp.errors import ConfigError, DataError, require
 from uldp.rng import Streams
@@ -76,7 +76,7 @@ def load_tables(
         # Of all silos' training records: test records and new data belong to no silo in particular.
         pooled = Statistics.of(np.concatenate([silo.data.features for silo in silos]), where)
         schema = replace(schema, statistics=pooled)
-        silos = [replace(silo, data=_standardised(silo.data, where)) for silo in silos]
+        silos = [replace(silo, data=_standardise(silo.data, where)) for silo in silos]
     notes = [note for silo in silos for note in silo.notes]
     notes += [note for part in test_parts for note in clipped_values(schema, *part)]
     return Federation(
@@ -119,7 +119,7 @@ def load_silo(
     ids = normalised_ids(frame, user, location)
     users = index.indices(ids.rows, location)
     features, labels = schema.features(frame, location), schema.labels(frame, location)
-    test = held_out(ids.rows, test_fraction, streams)
+    test = select_test_rows(ids.rows, test_fraction, streams)
     return LoadedSilo(
         SiloData(name, features, labels, users).take(~test),
         spellings=ids.spellings,
@@ -232,7 +232,7 @@ def _same_files(named: Mapping[str, Table]) -> tuple[str, ...]:
     )
 
 
-def _standardised(silo: SiloData, where: Sequence[int]) -> SiloData:
+def _standardise(silo: SiloData, where: Sequence[int]) -> SiloData:
     own = Statistics.of(silo.features, where)
     return replace(silo, features=own.apply(silo.features, where).astype(np.float32))
 

@@ -17,7 +17,7 @@ from uldp.aggregation.lattice import LatticeWeighting, automatic_misfit
 from uldp.caveats import Caveat, Severity
 from uldp.data.federation import Federation, IntArray, Records, SiloData, Task
 from uldp.data.schema import category_columns, feature_norm
-from uldp.errors import ConfigError, shown
+from uldp.errors import ConfigError, format_value
 from uldp.experiment.config import AUTO, GIVEN, Experiment
 from uldp.experiment.foreign import code_digests, qualified_name, third_party_names
 from uldp.experiment.loading import load_federation
@@ -335,7 +335,7 @@ def check_event(event: object, kind: type) -> None:
     if not isinstance(event, Event):
         known = ", ".join(one.__name__ for one in get_args(Event))
         raise ConfigError(
-            f"event of {qualified_name(kind)} is {shown(event)}; return one of {known} (uldp.privacy.events)",
+            f"event of {qualified_name(kind)} is {format_value(event)}; return one of {known} (uldp.privacy.events)",
             location="method",
         )
 

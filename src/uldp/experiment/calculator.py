@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from uldp.aggregation import lookup_aggregation
-from uldp.errors import ConfigError, check_keys, require, shown
+from uldp.errors import ConfigError, check_keys, format_value, require
 from uldp.experiment.config import build_method
 from uldp.experiment.foreign import qualified_name
 from uldp.limits import MAX_ROUNDS, MAX_SILOS, check_whole
@@ -105,7 +105,7 @@ class PrivacyQuery:
     ) -> PrivacyQuery:
         """The query about a method: an object, or a name with ``settings`` of ``[method]``."""
         tolerance = check_whole(dropout_tolerance, 0, MAX_SILOS, "privacy.dropout_tolerance")
-        built = built_method(method, rounds, settings)
+        built = resolve_method(method, rounds, settings)
         name = method if isinstance(method, str) else qualified_name(type(method))
         return cls(replace(built, dropout_tolerance=tolerance), side, delta, accountant, name)
 
@@ -117,21 +117,21 @@ class PrivacyQuery:
         lookup_aggregation(self.side.aggregation)().check(release, self.method.rounds)
         return release
 
-    def seen(self, release: Release, rounds: int | None = None) -> Composition:
+    def view_of_run(self, release: Release, rounds: int | None = None) -> Composition:
         """What the adversary sees of the whole run."""
         rounds = release.participation.rounds_of_a_user(rounds or self.method.rounds)
         return views(release, self.side.of(release), [1] * rounds)
 
     def epsilon(self, noise_multiplier: float) -> Epsilon:
         """The adversary's epsilon under add/remove adjacency."""
-        return account(self.seen(self.release(noise_multiplier)), self.delta, self.accountant)
+        return account(self.view_of_run(self.release(noise_multiplier)), self.delta, self.accountant)
 
     def replace_one(self, noise_multiplier: float) -> float:
         """The adversary's epsilon under replace-one adjacency."""
         release = self.release(noise_multiplier)
         if release.replace_one:
             return self.epsilon(noise_multiplier).value
-        return account_replace_one(self.seen(release), self.delta).value
+        return account_replace_one(self.view_of_run(release), self.delta).value
 
     def silos_of_a_user(self) -> int | None:
         """In how many silos a user may have records, where epsilon depends on it."""
@@ -160,7 +160,7 @@ class PrivacyQuery:
             reason = f"{self.name} adds no noise, so no noise reaches an epsilon"
             raise ConfigError(reason, location="method", value=self.name)
         side = self.worst().side
-        return calibrate(lambda noise: replace(self, side=side).seen(self.release(noise)), epsilon, self.delta)
+        return calibrate(lambda noise: replace(self, side=side).view_of_run(self.release(noise)), epsilon, self.delta)
 
     def worst(self) -> PrivacyQuery:
         """The query with as many silos missing as the noise tolerates."""
@@ -169,7 +169,7 @@ class PrivacyQuery:
         return replace(self, side=replace(self.side, dropped=dropped))
 
 
-def built_method(method: Method | str, rounds: int | None, changes: Mapping[str, Any]) -> Method:
+def resolve_method(method: Method | str, rounds: int | None, changes: Mapping[str, Any]) -> Method:
     """The method with these settings."""
     if rounds is not None:
         if "rounds" in changes:
@@ -183,7 +183,7 @@ def built_method(method: Method | str, rounds: int | None, changes: Mapping[str,
         check_keys(changes, sorted(settings(type(method))), "method")
         built = replace(method, **changes)
     else:
-        raise ConfigError(f"a name or a uldp.Method, not {shown(method)}", location="method")
+        raise ConfigError(f"a name or a uldp.Method, not {format_value(method)}", location="method")
     if built.local:
         reason = "its clients perturb by themselves; `uldp local` says what that costs"
         raise ConfigError(reason, location="method", value=method if isinstance(method, str) else None)
@@ -214,7 +214,7 @@ def _by_silos(query: PrivacyQuery, noise_multiplier: float) -> Table:
 
     def epsilon(silos: int) -> float:
         release = query.release(noise_multiplier, max_silos=silos)
-        return account(query.seen(release), query.delta, query.accountant).value
+        return account(query.view_of_run(release), query.delta, query.accountant).value
 
     given = getattr(query.method, "max_silos", 0) or 1
     silos = sorted({*(s for s in TABLE_SILOS if s <= query.side.silos), given})
@@ -225,7 +225,7 @@ def _by_silos(query: PrivacyQuery, noise_multiplier: float) -> Table:
 def _by_group_size(query: PrivacyQuery, noise_multiplier: float, largest: int) -> Table:
     rows = []
     for size in sorted({*(2**power for power in range(30) if 2**power <= largest), largest}):
-        seen = query.seen(query.release(noise_multiplier, group_size=size))
+        seen = query.view_of_run(query.release(noise_multiplier, group_size=size))
         values = [published_epsilon(seen, query.delta) if size & (size - 1) == 0 else math.nan]
         values += [account(seen, query.delta, name).value for name in ("lemma6", "lemma5", "auto")]
         rows.append((size, tuple(values)))
@@ -235,7 +235,7 @@ def _by_group_size(query: PrivacyQuery, noise_multiplier: float, largest: int) -
 def _by_rounds(query: PrivacyQuery, release: Release, noise_multiplier: float) -> Table:
     rows, rounds = [], query.method.rounds
     for count in sorted({*(t for t in TABLE_ROUNDS if t < rounds), rounds}):
-        seen = query.seen(release, count)
+        seen = query.view_of_run(release, count)
         naive = isinstance(release, ClippedSilo)  # its Theorem 1 takes half the sensitivity
         claimed: Composition = {sampled_gaussian(noise_multiplier): count} if naive else seen
         values = [account(claimed, query.delta, "rdp").value]

@@ -17,7 +17,7 @@ from typing import Any
 
 from uldp.aggregation import AGGREGATIONS, Aggregation, lookup_aggregation
 from uldp.data.federation import check_size
-from uldp.errors import ConfigError, check_keys, require, shown, user_code
+from uldp.errors import ConfigError, check_keys, format_value, require, user_code
 from uldp.experiment.sections import Tree, check_section, read_section, with_override, write_section
 from uldp.learners.prior import Prior
 from uldp.limits import MAX_MEMORY_MB, MAX_SEED, MAX_SILOS, MAX_THREADS, MAX_USERS, check_whole
@@ -200,7 +200,9 @@ def _check_public_keys(keys: Mapping[str, Any], pattern: str, wanted: str, locat
     """Refuse what is no public key, and one that two silos share."""
     for silo, public in keys.items():
         if not isinstance(public, str) or not re.fullmatch(pattern, public):
-            raise ConfigError(f"{wanted}, not {shown(public)}", location=f"{location}.{silo}", value=shown(public))
+            raise ConfigError(
+                f"{wanted}, not {format_value(public)}", location=f"{location}.{silo}", value=format_value(public)
+            )
         if list(keys.values()).count(public) > 1:
             raise ConfigError("another silo has the same key", location=f"{location}.{silo}", value=public)
 
@@ -335,7 +337,7 @@ class Experiment:
         return dataclasses.replace(self.method, noise_multiplier=noise_multiplier, dropout_tolerance=tolerance)
 
 
-def as_printed(tree: Tree) -> bool:
+def is_published_variant(tree: Tree) -> bool:
     """Whether the run of this tree trained, in an earlier version, a published variant that has no guarantee."""
     method = tree.get("method")
     return isinstance(method, dict) and (method.get("name") in AS_PRINTED or method.get("mode") == "published")
@@ -348,7 +350,7 @@ def in_todays_words(tree: Tree) -> Tree:
         name: str = RENAMED.get(method["name"]) or AS_PRINTED.get(method["name"]) or method["name"]
         known = {"name", *settings(lookup(name).method)}
         gone = {item[0] for item in method.items() if item[0] in MOVED or item in WITHOUT_EFFECT.items()} - known
-        if as_printed(tree):
+        if is_published_variant(tree):
             gone = method.keys() - known
         elif name == "central-sub-dp":
             gone |= {"batch_size"} - known  # of the published mode only
@@ -375,7 +377,9 @@ def _read_method(tree: Any) -> tuple[str, Method]:
     check_section(tree, "method")
     name = tree.get("name", AUTO)
     if not isinstance(name, str):
-        raise ConfigError(f"the name of a method, not {shown(name)}", location="method.name", value=shown(name))
+        raise ConfigError(
+            f"the name of a method, not {format_value(name)}", location="method.name", value=format_value(name)
+        )
     fields = {key: value for key, value in tree.items() if key != "name"}
     for key, now in MOVED.items():
         if key in fields:

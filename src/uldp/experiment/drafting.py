@@ -11,7 +11,7 @@ from typing import Final
 from uldp.data.builtin import dataset as find_dataset
 from uldp.data.draft import draft_silos, toml_value
 from uldp.data.files import read_table
-from uldp.errors import ConfigError, shown
+from uldp.errors import ConfigError, format_value
 from uldp.limits import MAX_USERS, check_whole
 
 BUCKETS: Final = 10
@@ -108,7 +108,7 @@ def write_draft(name: str, tables: OwnTables | None, dataset: str = "breast-canc
     """
     stem = name.removesuffix(".toml")
     if not stem.strip() or stem.endswith(("/", ".")):
-        raise ConfigError(f"a name for the file, not {shown(name)}", location="name", value=name)
+        raise ConfigError(f"a name for the file, not {format_value(name)}", location="name", value=name)
     target = Path(f"{stem}.toml")
     if os.path.exists(target):
         raise ConfigError("exists already; choose another name", location=str(target), value=str(target))

@@ -72,11 +72,11 @@ def foreign_code(tree: Any) -> tuple[ForeignCode, ...]:
     >>> [str(code) for code in foreign_code({"method": {"name": "uldp-avg"}, "model": {"name": "ward.nets:small"}})]
     ["model.name = 'ward.nets:small'"]
     """
-    names = {f"{section}.{key}": named(tree, section, key) for section, key in SETTINGS}
+    names = {f"{section}.{key}": read_name(tree, section, key) for section, key in SETTINGS}
     return tuple(ForeignCode(setting, name) for setting, name in names.items() if ":" in name)
 
 
-def named(tree: Any, section: str, key: str = "name") -> str:
+def read_name(tree: Any, section: str, key: str = "name") -> str:
     """The name in a section; empty where there is none. A malformed tree is reported where it is parsed."""
     inside = tree.get(section) if isinstance(tree, Mapping) else None
     name = inside.get(key) if isinstance(inside, Mapping) else None

@@ -43,10 +43,10 @@ def _all_people(experiment: Experiment) -> Federation:
         raise ConfigError(reason, location="data.given", value=data.given)
     if data.dataset is not None:
         from uldp.data.builtin import load_builtin
-        from uldp.data.store import expanded
+        from uldp.data.store import expand_home
 
         silos = data.silos if isinstance(data.silos, int) else None
-        folder = None if data.data_dir is None else experiment.base / expanded(data.data_dir, "data.data_dir")
+        folder = None if data.data_dir is None else experiment.base / expand_home(data.data_dir, "data.data_dir")
         return load_builtin(data.dataset, data.users, silos, data.allocation, streams, folder, data.options)
     from uldp.data.tables import load_tables
 
@@ -88,7 +88,7 @@ def user_index(experiment: Experiment) -> UserIndex:
         return roster
     if data.id_key is not None:
         return HashedIds.with_key_file(data.users or 0, experiment.base / data.id_key)
-    return HashedIds.simulated(data.users or 0, Secrets.simulated_from_seed(experiment.run.seed).child("ids"))
+    return HashedIds.from_secrets(data.users or 0, Secrets.simulated_from_seed(experiment.run.seed).child("ids"))
 
 
 def server_federation(experiment: Experiment) -> Federation:
@@ -170,7 +170,7 @@ def _with_own_table(
     notes = loaded.notes
     if holdout_file is not None:
         held = load_silo(silo, Path(holdout_file), schema, index, streams, user=data.user, named="--holdout")
-        holdout, strangers = _untrained(held.data, records)
+        holdout, strangers = _exclude_trained(held.data, records)
         notes = (*notes, *held.notes, *strangers)
     return replace(
         known,
@@ -193,7 +193,7 @@ def _check_holdout_file(experiment: Experiment, file: Path | str | None) -> None
             raise ConfigError(why, location="--holdout", value=str(file))
 
 
-def _untrained(held: SiloData, trained: SiloData) -> tuple[SiloData, tuple[str, ...]]:
+def _exclude_trained(held: SiloData, trained: SiloData) -> tuple[SiloData, tuple[str, ...]]:
     """The hold-out records of people of whom the table has none: nobody is measured on who is trained on here."""
     both = np.isin(held.users, trained.users)
     people = len(np.unique(held.users[both]))

@@ -23,7 +23,7 @@ from uldp.sessions.silo import signing_key
 def prepare_server(experiment: Experiment, *, rehearsal: bool = False) -> PreparedExperiment:
     """All that the server needs; no silo's data are read, unless they are a built-in data set of a rehearsal."""
     check_deployable(experiment, rehearsal=rehearsal)
-    return _prepared(experiment, server_federation(experiment))
+    return _prepare(experiment, server_federation(experiment))
 
 
 def prepare_silo(
@@ -36,14 +36,14 @@ def prepare_silo(
 ) -> PreparedExperiment:
     """All that one silo needs; see :func:`~uldp.experiment.loading.silo_federation`."""
     check_deployable(experiment, rehearsal=rehearsal)
-    prepared = _prepared(experiment, silo_federation(experiment, silo, data_file, holdout_file))
+    prepared = _prepare(experiment, silo_federation(experiment, silo, data_file, holdout_file))
     plan = prepared.plan
     own = prepared.data(silo).counts(plan.facts.users)
     notes = (*prepared.federation.notes, *plan.aggregation.notes(plan.release, own[None]))
     return replace(prepared, silo=silo, federation=replace(prepared.federation, notes=notes))
 
 
-def _prepared(experiment: Experiment, federation: Federation) -> PreparedExperiment:
+def _prepare(experiment: Experiment, federation: Federation) -> PreparedExperiment:
     # Methods that read the totals are refused, so anything will do.
     prepared = prepare_party(experiment, federation, np.ones(federation.users, dtype=np.int64))
     if experiment.run.secrets == "os" or experiment.aggregation.identities:

@@ -42,7 +42,9 @@ _OURS: Final[dict[str, Settings]] = {
 }
 
 
-def _published(rounds: int, batch_size: int, local_lr: float, epochs: int, avg_epochs: int, rate: float) -> Settings:
+def _uldp_fl_settings(
+    rounds: int, batch_size: int, local_lr: float, epochs: int, avg_epochs: int, rate: float
+) -> Settings:
     """ULDP-FL's experiments: clip 0.1, global rate 10 (1 for what trains per silo), plain SGD inside a silo.
 
     The paper's DP-SGD takes batch / n_s of a silo's records, and epochs of n_s / batch steps. Here ``rate`` is public
@@ -61,10 +63,10 @@ def _published(rounds: int, batch_size: int, local_lr: float, epochs: int, avg_e
 
 # From the scripts that the authors of ULDP-FL published: sigma 5, delta 1e-5.
 _PAPER: Final[dict[str, Settings]] = {
-    "creditcard": _published(rounds=100, batch_size=64, local_lr=0.01, epochs=50, avg_epochs=30, rate=0.02),
-    "heart-disease": _published(rounds=50, batch_size=4, local_lr=0.001, epochs=50, avg_epochs=50, rate=0.025),
-    "tcga-brca": _published(rounds=50, batch_size=8, local_lr=0.001, epochs=50, avg_epochs=50, rate=0.05),
-    "mnist": _published(rounds=200, batch_size=64, local_lr=0.01, epochs=50, avg_epochs=50, rate=0.005),
+    "creditcard": _uldp_fl_settings(rounds=100, batch_size=64, local_lr=0.01, epochs=50, avg_epochs=30, rate=0.02),
+    "heart-disease": _uldp_fl_settings(rounds=50, batch_size=4, local_lr=0.001, epochs=50, avg_epochs=50, rate=0.025),
+    "tcga-brca": _uldp_fl_settings(rounds=50, batch_size=8, local_lr=0.001, epochs=50, avg_epochs=50, rate=0.05),
+    "mnist": _uldp_fl_settings(rounds=200, batch_size=64, local_lr=0.01, epochs=50, avg_epochs=50, rate=0.005),
 }
 
 
@@ -91,7 +93,7 @@ def preset(dataset: str, method: str, name: str = "") -> Tree:
     found = next((settings[cls] for cls in lineage if cls in settings), None)
     whole = _PAPER_TREES.get((dataset, method), {}) if name else {}
     if name and found is None and not whole:
-        raise ConfigError(_unpublished(dataset, method), location="--preset", value=name)
+        raise ConfigError(_explain_missing(dataset, method), location="--preset", value=name)
     noise = {} if lookup(method).local else {"epsilon": EPSILON} if method == AUTO else {"noise_multiplier": 5.0}
     tree: Tree = {
         "data": {"dataset": dataset, **whole.get("data", {})},
@@ -104,7 +106,7 @@ def preset(dataset: str, method: str, name: str = "") -> Tree:
     return {**tree, "model": {"name": model}} if model else tree
 
 
-def _unpublished(dataset: str, method: str) -> str:
+def _explain_missing(dataset: str, method: str) -> str:
     """Why there is no preset, and where there is one."""
     sets = [name for name in _PAPER if any(cls in _PAPER[name] for cls in lookup(method).method.__mro__)]
     sets += [name for name, of in _PAPER_TREES if of == method]

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from uldp.errors import ConfigError, check_keys, shown
+from uldp.errors import ConfigError, check_keys, format_value
 from uldp.trees import MAX_DEPTH, toml_tree
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def read_section(cls: type[T], tree: Any, location: str, *, known: Collection[st
 def check_section(tree: Any, location: str) -> None:
     """Refuse anything but a section."""
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"a section with keys, not {shown(tree)}", location=location, value=shown(tree))
+        raise ConfigError(f"a section with keys, not {format_value(tree)}", location=location, value=format_value(tree))
 
 
 def write_section(section: Any) -> Tree:
@@ -74,7 +74,7 @@ def parse_value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     except ValueError as error:
-        raise ConfigError(f"{shown(text)}: {error}", location="--set", value=text) from error
+        raise ConfigError(f"{format_value(text)}: {error}", location="--set", value=text) from error
 
 
 def _set(tree: Tree, path: list[str], value: Any) -> Tree:
@@ -107,7 +107,7 @@ def _convert(value: Any, hint: Any, location: str) -> Any:
         if option is type(None) and value is None:
             return None
     wanted = " or ".join(_NAMES.get(option, "a list") for option in options if option is not type(None))
-    raise ConfigError(f"{wanted}, not {shown(value)}", location=location, value=shown(value))
+    raise ConfigError(f"{wanted}, not {format_value(value)}", location=location, value=format_value(value))
 
 
 _NAMES: dict[Any, str] = {

@@ -41,11 +41,11 @@ class AdditiveLoss(ABC):
         return labels.to(dtype)
 
     @abstractmethod
-    def each(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def per_record(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """(records,): every record's part."""
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return self.each(outputs, labels).mean()
+        return self.per_record(outputs, labels).mean()
 
 
 class BinaryCrossEntropy(AdditiveLoss):
@@ -53,7 +53,7 @@ class BinaryCrossEntropy(AdditiveLoss):
 
     name = "binary cross-entropy"
 
-    def each(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def per_record(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return functional.binary_cross_entropy_with_logits(outputs.squeeze(1), labels, reduction="none")
 
 
@@ -65,7 +65,7 @@ class CrossEntropy(AdditiveLoss):
     def labels(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         return labels.to(torch.int64)
 
-    def each(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def per_record(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(outputs, labels, reduction="none")
 
 
@@ -74,7 +74,7 @@ class SquaredError(AdditiveLoss):
 
     name = "squared error"
 
-    def each(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def per_record(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return (outputs.squeeze(1) - labels).square()
 
 

@@ -1,6 +1,6 @@
 """The zoo of models, and how a model comes from its name.
 
-A later entry is one function with the decorator :func:`zoo`; its keyword-only parameters are the options.
+A later entry is one function with the decorator :func:`register`; its keyword-only parameters are the options.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from uldp.data.federation import Task
-from uldp.errors import ConfigError, ModelError, require, shown, user_code
+from uldp.errors import ConfigError, ModelError, format_value, require, user_code
 from uldp.learners.checks import Shape, check_model, check_parameters
 from uldp.learners.initialisers import WrittenOutDraws
 from uldp.learners.seeding import seed_cpu
@@ -31,7 +31,7 @@ ZOO: Final[dict[str, Factory]] = {}
 _RECIPES: Final[weakref.WeakKeyDictionary[nn.Module, Callable[[], nn.Module]]] = weakref.WeakKeyDictionary()
 
 
-def zoo(name: str) -> Callable[[Factory], Factory]:
+def register(name: str) -> Callable[[Factory], Factory]:
     """Add a function (feature_shape, task, *, options...) -> nn.Module to the zoo."""
 
     def add(factory: Factory) -> Factory:
@@ -62,14 +62,14 @@ def build_model(
         factory, arguments = ZOO[name], _checked_options(name, options or {})
     else:
         known = ", ".join(["auto", *sorted(ZOO)])
-        unknown = f'unknown model {shown(name)}. Known models: {known}, or "package.module:factory"'
+        unknown = f'unknown model {format_value(name)}. Known models: {known}, or "package.module:factory"'
         raise ConfigError(unknown, location="model.name", value=name)
 
     recipe = _recipe(factory, name, shape, task, arguments)
     if name in ZOO:
         with torch.device("meta"):  # layers without numbers: too large a model is refused before it takes memory
             check_parameters(recipe())
-    return _built(recipe, shape, streams or Streams.from_seed(0))
+    return _build(recipe, shape, streams or Streams.from_seed(0))
 
 
 def _recipe(
@@ -86,7 +86,7 @@ def _recipe(
     return recipe
 
 
-def _built(recipe: Callable[[], nn.Module], shape: Shape, streams: Streams) -> nn.Module:
+def _build(recipe: Callable[[], nn.Module], shape: Shape, streams: Streams) -> nn.Module:
     module = build_seeded(recipe, streams)
     check_model(module, shape)
     _RECIPES[module] = recipe
@@ -100,9 +100,9 @@ def copy_module(module: object, feature_shape: Shape, task: Task) -> nn.Module:
     """
     if callable(module) and not isinstance(module, nn.Module):
         name = getattr(module, "__qualname__", type(module).__qualname__)
-        return _built(_recipe(module, name, feature_shape, task, {}), feature_shape, Streams.from_seed(0))
+        return _build(_recipe(module, name, feature_shape, task, {}), feature_shape, Streams.from_seed(0))
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"an nn.Module or the name of a model, not {shown(module)}", location="model")
+        raise ConfigError(f"an nn.Module or the name of a model, not {format_value(module)}", location="model")
     elsewhere = sorted({p.device.type for p in module.parameters()} - {"cpu"})
     if elsewhere:
         raise ModelError(f"its parameters are on {elsewhere[0]}; move it with .cpu()", location="model")
@@ -183,12 +183,12 @@ def _sizes(value: Any, option: str) -> list[int]:
 
 def _choice(value: Any, option: str, known: Sequence[str]) -> str:
     if value not in known:
-        unknown = f"unknown value {shown(value)}. Known: {', '.join(known)}"
+        unknown = f"unknown value {format_value(value)}. Known: {', '.join(known)}"
         raise ConfigError(unknown, location=f"model.options.{option}", value=value)
     return str(value)
 
 
-def _on_rows(shape: Shape, *stack: nn.Module) -> nn.Sequential:
+def _stack_for_rows(shape: Shape, *stack: nn.Module) -> nn.Sequential:
     """The layers for rows of features; images are flattened first."""
     return nn.Sequential(*([nn.Flatten()] if len(shape) > 1 else []), *stack)
 
@@ -200,7 +200,7 @@ def _images(name: str, shape: Shape, least: int) -> None:
         raise ConfigError(wrong, location="model.name", value=name)
 
 
-def _only(kind: str, name: str, task: Task) -> None:
+def _require_task(kind: str, name: str, task: Task) -> None:
     if task.kind != kind:
         raise ConfigError(f"model {name!r} is for {kind}, the task is {task.kind}", location="model.name", value=name)
 
@@ -208,28 +208,28 @@ def _only(kind: str, name: str, task: Task) -> None:
 # --- the zoo --------------------------------------------------------------------------------------------------
 
 
-@zoo("logistic")
+@register("logistic")
 def logistic(shape: Shape, task: Task) -> nn.Module:
     """Logistic regression: one logit for two classes, one per class otherwise."""
-    _only("classification", "logistic", task)
-    return _on_rows(shape, nn.Linear(prod(shape), _outputs(task, single=True)))
+    _require_task("classification", "logistic", task)
+    return _stack_for_rows(shape, nn.Linear(prod(shape), _outputs(task, single=True)))
 
 
-@zoo("linear")
+@register("linear")
 def linear(shape: Shape, task: Task) -> nn.Module:
     """Linear regression."""
-    _only("regression", "linear", task)
-    return _on_rows(shape, nn.Linear(prod(shape), 1))
+    _require_task("regression", "linear", task)
+    return _stack_for_rows(shape, nn.Linear(prod(shape), 1))
 
 
-@zoo("cox")
+@register("cox")
 def cox(shape: Shape, task: Task) -> nn.Module:
     """Linear Cox regression. Adding a number to all scores changes nothing: the bias counts, but does not move."""
-    _only("survival", "cox", task)
-    return _on_rows(shape, nn.Linear(prod(shape), 1))
+    _require_task("survival", "cox", task)
+    return _stack_for_rows(shape, nn.Linear(prod(shape), 1))
 
 
-@zoo("mlp")
+@register("mlp")
 def mlp(
     shape: Shape, task: Task, *, hidden: Any = (64,), dropout: Any = 0.0, norm: Any = "none", activation: Any = "relu"
 ) -> nn.Module:
@@ -248,10 +248,10 @@ def mlp(
         if rate:
             stack.append(nn.Dropout(rate))
         width = size
-    return _on_rows(shape, *stack, nn.Linear(width, _outputs(task, single=True)))
+    return _stack_for_rows(shape, *stack, nn.Linear(width, _outputs(task, single=True)))
 
 
-@zoo("cnn")
+@register("cnn")
 def cnn(
     shape: Shape, task: Task, *, channels: Any = (10, 20), hidden: Any = 50, dropout: Any = 0.5, dropout2d: Any = 0.0
 ) -> nn.Module:
@@ -289,7 +289,7 @@ def _after_convolutions(size: int, kernel: int, padding: int) -> int:
     return size
 
 
-@zoo("creditcard")
+@register("creditcard")
 def creditcard(shape: Shape, task: Task, *, width: Any = 30, dropout: Any = 0.5) -> nn.Module:
     """Five blocks of dense, ReLU and group norm, dropout on all but the first: 5,012 parameters for 30 features."""
     rate = _rate(dropout, "dropout")
@@ -302,7 +302,7 @@ def creditcard(shape: Shape, task: Task, *, width: Any = 30, dropout: Any = 0.5)
         if block and rate:
             stack.append(nn.Dropout(rate))
         inputs = sizes[0]
-    return _on_rows(shape, *stack, nn.Linear(inputs, _outputs(task)))
+    return _stack_for_rows(shape, *stack, nn.Linear(inputs, _outputs(task)))
 
 
 # The nets of SRR-FL (CODASPY 2024). The paper gives their numbers of parameters, and no layers but "two-layer" and
@@ -310,7 +310,7 @@ def creditcard(shape: Shape, task: Task, *, width: Any = 30, dropout: Any = 0.5)
 # layers in powers of two), the most ordinary one that has the published number exactly. Others have it too.
 
 
-@zoo("mnist-two-layer")
+@register("mnist-two-layer")
 def mnist_two_layer(shape: Shape, task: Task) -> nn.Module:
     """Two 3x3 convolutions of 16 and 32 channels with pooling, one dense layer: 20,490 parameters for 1x28x28.
 
@@ -325,7 +325,7 @@ def mnist_two_layer(shape: Shape, task: Task) -> nn.Module:
     )
 
 
-@zoo("vgg-cifar")
+@register("vgg-cifar")
 def vgg_cifar(shape: Shape, task: Task, *, groups: Any = 8, dropout: Any = 0.0) -> nn.Module:
     """Convolutions 32, 32, pool, 64, 64, pool, dense 512, each with a group norm: 2,169,770 parameters for 3x32x32.
 
@@ -347,7 +347,7 @@ def vgg_cifar(shape: Shape, task: Task, *, groups: Any = 8, dropout: Any = 0.0) 
     )
 
 
-@zoo("vgg-medical")
+@register("vgg-medical")
 def vgg_medical(shape: Shape, task: Task, *, dropout: Any = 0.0) -> nn.Module:
     """Convolutions as in vgg-cifar, without padding and norm, dense 512, 16, 16: 5,611,878 parameters for 1x64x64.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from uldp.data.federation import Federation
-from uldp.errors import ConfigError, check_keys, shown
+from uldp.errors import ConfigError, check_keys, format_value
 from uldp.experiment.build import PreparedExperiment, prepare
 from uldp.experiment.config import AUTO, GIVEN, Experiment
 from uldp.experiment.presets import preset
@@ -101,7 +101,7 @@ class Request:
             tree = _with_settings(_with_method(silos.to_tree(), what.get("method")), what)
             return cls(Experiment.from_tree(tree, silos.base, silos.name), None, module)
         if isinstance(silos, str):
-            return cls(Experiment.from_tree(_with_settings(_built_in(silos, what), what)), None, module)
+            return cls(Experiment.from_tree(_with_settings(_builtin_preset(silos, what), what)), None, module)
         federation = _federation(silos, what)
         own = federation.people is None or not federation.people.dataset
         tree = {
@@ -133,7 +133,7 @@ def _federation(silos: object, what: Mapping[str, Any]) -> Federation:
     return Federation.from_frames(silos, seed=what.get("seed", 0), **tables)  # type: ignore[arg-type]
 
 
-def _built_in(dataset: str, what: Mapping[str, Any]) -> dict[str, Any]:
+def _builtin_preset(dataset: str, what: Mapping[str, Any]) -> dict[str, Any]:
     """The preset of a built-in data set: what ``uldp run --dataset`` takes."""
     if dataset.endswith(".toml"):
         reason = "the name of a data set is expected; uldp.Experiment.from_file(path) reads an experiment file"
@@ -180,7 +180,7 @@ def _with_settings(tree: dict[str, Any], what: Mapping[str, Any]) -> dict[str, A
             tree[section][key] = what[argument]
     options = what.get("options", {})
     if not isinstance(options, Mapping):
-        raise ConfigError(f"settings by section.name, not {shown(options)}", location="options")
+        raise ConfigError(f"settings by section.name, not {format_value(options)}", location="options")
     for key, value in options.items():
         section, _, name = str(key).partition(".")
         if section not in tree or not name:
@@ -198,7 +198,7 @@ def method_name(method: Method | str) -> str:
 def _section(method: object) -> dict[str, Any]:
     """``[method]`` for a method object."""
     if not isinstance(method, Method):
-        raise ConfigError(f"a name or a uldp.Method, not {shown(method)}", location="method")
+        raise ConfigError(f"a name or a uldp.Method, not {format_value(method)}", location="method")
     kind = type(method)
     own = [name for name, named in METHODS.items() if named.method is kind and not named.fixed]
     name = own[0] if own else f"{kind.__module__}:{kind.__qualname__}"

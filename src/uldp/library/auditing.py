@@ -26,7 +26,7 @@ from uldp.rng import Secrets
 from uldp.runs import spending
 from uldp.runs.directory import RunDirectory
 from uldp.runs.people import Population, save_people
-from uldp.runs.totals import SpentRun, grouped, runs_below
+from uldp.runs.totals import SpentRun, group_runs, runs_below
 from uldp.runtimes.recording import torch_threads
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ def audit(
     if directory is None:
         prepared = public_shape(request)
         size = size_of(prepared, canaries)
-        return audited(prepared, size, adversary, audit_seed, progress)
+        return run_audit(prepared, size, adversary, audit_seed, progress)
     prepared = request.prepare()
     size = size_of(prepared, canaries, real=True)
     with real_records(prepared, checked_path(directory), budget) as real:
-        return audited(prepared, size, adversary, audit_seed, progress, real)
+        return run_audit(prepared, size, adversary, audit_seed, progress, real)
 
 
 def public_shape(request: Request) -> PreparedExperiment:
@@ -92,7 +92,7 @@ def public_shape(request: Request) -> PreparedExperiment:
     return prepare_party(request.experiment, federation, totals, request.module)
 
 
-def audited(
+def run_audit(
     prepared: PreparedExperiment,
     size: Size,
     adversary: str | None,
@@ -126,14 +126,14 @@ def real_records(prepared: PreparedExperiment, path: Path, budget: float | None)
     if limit is None or not 0 < limit < math.inf:
         raise ConfigError("an audit on real records is a run: say what it may cost", location="budget", value=limit)
     entries, population = (
-        _planned(prepared),
+        _planned_entries(prepared),
         Population(str(path.resolve()), experiment, people=prepared.federation.people),
     )
     unit, by = prepared.plan.release.privacy_unit, prepared.background.asserted_by
     would = SpentRun.of(population, entries, unit, by, no_guarantee=bool(prepared.no_guarantee))
     _check_budget(would, path, limit)
     directory = RunDirectory.create(path, experiment)
-    with _kept_once_charged(directory), directory.locked():
+    with _discard_unless_charged(directory), directory.lock():
         save_people(directory, prepared.federation.people)
         ledger = prepared.ledger()
 
@@ -147,7 +147,7 @@ def real_records(prepared: PreparedExperiment, path: Path, budget: float | None)
 
 
 @contextmanager
-def _kept_once_charged(directory: RunDirectory) -> Iterator[None]:
+def _discard_unless_charged(directory: RunDirectory) -> Iterator[None]:
     """A directory in which nothing was charged goes again if the audit fails."""
     try:
         yield
@@ -157,7 +157,7 @@ def _kept_once_charged(directory: RunDirectory) -> Iterator[None]:
         raise
 
 
-def _planned(prepared: PreparedExperiment) -> tuple[Entry, ...]:
+def _planned_entries(prepared: PreparedExperiment) -> tuple[Entry, ...]:
     event = prepared.plan.release.event(prepared.plan.facts.silos)
     return tuple(Entry(round_, event, f"planned {round_}") for round_ in range(1, prepared.plan.rounds + 1))
 
@@ -167,7 +167,7 @@ def _check_budget(would: SpentRun, path: Path, budget: float) -> None:
     beside = runs_below(path.parent) if path.parent.is_dir() else []
     runs = {run.identity: run for run in (*spending.all_runs(), *map(SpentRun.read, beside))}
     others = [run for run in runs.values() if run.releases]
-    (group,) = [one for one in grouped([*others, would]) if any(run.first == would.first for run in one.runs)]
+    (group,) = [one for one in group_runs([*others, would]) if any(run.first == would.first for run in one.runs)]
     alone = account(would.spent, would.experiment.privacy.delta).value
     together = group.epsilon()
     if together > budget * (1 + 1e-9):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 from sklearn.utils.validation import column_or_1d
 
-from uldp.errors import ConfigError, DataError, InputError, shown, warn_caller
+from uldp.errors import ConfigError, DataError, InputError, format_value, warn_caller
 
 Range = tuple[npt.ArrayLike, npt.ArrayLike]
 Floats = npt.NDArray[np.float64]
@@ -91,16 +91,16 @@ def number_range(limits: object, columns: int, location: str) -> tuple[Floats, F
     try:
         low, high = (np.broadcast_to(np.asarray(limit, dtype=np.float64), (columns,)) for limit in limits)  # type: ignore[attr-defined]
     except (TypeError, ValueError):
-        reason = f"(lowest, highest): two numbers, or two lists of {columns}, not {shown(limits)}"
+        reason = f"(lowest, highest): two numbers, or two lists of {columns}, not {format_value(limits)}"
     else:
         with np.errstate(all="ignore"):
             if (low < high).all() and np.isfinite(high - low).all():
                 return low, high
-        reason = f"finite numbers, the lowest first, not {shown(limits)}"
+        reason = f"finite numbers, the lowest first, not {format_value(limits)}"
     raise ConfigError(f"{reason}; they must be public, and not come from the data", location=location)
 
 
-def clipped(values: Floats, low: Floats, high: Floats, name: str, parameter: str) -> Floats:
+def clip_to_range(values: Floats, low: Floats, high: Floats, name: str, parameter: str) -> Floats:
     """The values within their range; how many were not is for whoever holds the data."""
     outside = int(((values < low) | (values > high)).sum())
     if outside:

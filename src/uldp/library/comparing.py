@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from uldp.errors import ConfigError, error_context, shown, warn_caller
+from uldp.errors import ConfigError, error_context, format_value, warn_caller
 from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.config import Experiment
 from uldp.library.arguments import Request, Settings, method_name
@@ -73,7 +73,7 @@ def compare(
     check_whole(repeats, 1, MAX_REPEATS, "repeats")
     if "method" in what:
         raise ConfigError("name the methods in `methods`", location="method")
-    labelled = _labelled(methods)
+    labelled = _label_methods(methods)
     experiments: dict[str, list[Experiment]] = {}
     base = None if isinstance(silos, str) else Request.of(silos, what, "compare")
     for name, method in labelled.items():
@@ -82,10 +82,10 @@ def compare(
         first = request.experiment
         experiments[name] = [first.with_seed(first.run.seed + repeat) for repeat in range(repeats)]
     folder = None if directory is None else RunDirectory(checked_path(directory))
-    return compared(experiments, folder, request, progress)
+    return run_comparison(experiments, folder, request, progress)
 
 
-def compared(
+def run_comparison(
     experiments: Mapping[str, Sequence[Experiment]],
     folder: RunDirectory | None,
     request: Request | None = None,
@@ -94,7 +94,9 @@ def compared(
 ) -> Comparison:
     """The comparison of these experiments, grouped by what their methods are called."""
     say = warn or warn_caller
-    found = runtime.compare(experiments, folder, _shown(progress, say), None if request is None else request.prepare)
+    found = runtime.compare(
+        experiments, folder, _show_warnings_and_progress(progress, say), None if request is None else request.prepare
+    )
     for series in found.methods:
         for experiment, result in zip(experiments[series.method], series.results, strict=True):
             for text in warnings_after(result, experiment.method.rounds):
@@ -107,7 +109,7 @@ def compared(
     return comparison
 
 
-def _shown(progress: bool | None, warn: Warn) -> OnRun:
+def _show_warnings_and_progress(progress: bool | None, warn: Warn) -> OnRun:
     """Before each run its warnings, each once; then its progress."""
     said: set[str] = set()
 
@@ -125,17 +127,17 @@ def _shown(progress: bool | None, warn: Warn) -> OnRun:
     return shown_run
 
 
-def _labelled(methods: Methods) -> dict[str, Method | str]:
+def _label_methods(methods: Methods) -> dict[str, Method | str]:
     """The methods by what they are called: their names, with the settings in which namesakes differ."""
     if isinstance(methods, Mapping):
         labelled = {str(name): method for name, method in methods.items()}
     elif isinstance(methods, str | Method) or not isinstance(methods, Sequence):
-        raise ConfigError(f"a list of names or uldp.Method objects, not {shown(methods)}", location="methods")
+        raise ConfigError(f"a list of names or uldp.Method objects, not {format_value(methods)}", location="methods")
     else:
         names = [method_name(method) for method in methods]
         times = Counter(names)
         alike = {name: [m for m, n in zip(methods, names, strict=True) if n == name] for name in times}
-        labels = [_told_apart(m, n, alike[n]) for m, n in zip(methods, names, strict=True)]
+        labels = [_distinguish(m, n, alike[n]) for m, n in zip(methods, names, strict=True)]
         if twice := [label for label, times in Counter(labels).items() if times > 1]:
             raise ConfigError(f"{twice[0]} is there twice; name each method once", location="methods")
         labelled = dict(zip(labels, methods, strict=True))
@@ -146,7 +148,7 @@ def _labelled(methods: Methods) -> dict[str, Method | str]:
     return labelled
 
 
-def _told_apart(method: Method | str, name: str, alike: Sequence[Method | str]) -> str:
+def _distinguish(method: Method | str, name: str, alike: Sequence[Method | str]) -> str:
     """``uldp-avg clip=0.1`` beside ``uldp-avg clip=0.5``."""
     if isinstance(method, str) or len(alike) == 1:
         return name

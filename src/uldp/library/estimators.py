@@ -26,8 +26,8 @@ from uldp.data.columns import ClassLabel, Label, NumberColumn, NumberLabel
 from uldp.data.federation import Federation, People
 from uldp.data.memory import ARRAYS
 from uldp.data.schema import Schema
-from uldp.errors import ConfigError, DataError, shown
-from uldp.library.cells import Range, clipped, number_range, one_dimensional, warn, without_cells
+from uldp.errors import ConfigError, DataError, format_value
+from uldp.library.cells import Range, clip_to_range, number_range, one_dimensional, warn, without_cells
 from uldp.library.training import train
 from uldp.methods.base import Method
 
@@ -81,7 +81,9 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         """X as a table: as it is where a schema describes it, else of numbers."""
         if self.schema is not None:
             if not isinstance(X, pd.DataFrame):
-                raise DataError(f"a data frame with the schema's columns is needed, not {shown(X)}", location="X")
+                raise DataError(
+                    f"a data frame with the schema's columns is needed, not {format_value(X)}", location="X"
+                )
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X.reset_index(drop=True)
         matrix = validate_data(self, X, reset=reset, dtype=np.float64, ensure_min_samples=2 if reset else 1)
@@ -96,7 +98,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         schema = self._schema(rows, label)
         if self.schema is None:
             low, high = number_range(self.feature_range, len(schema.columns), "feature_range")
-            rows = pd.DataFrame(clipped(rows.to_numpy(), low, high, "X", "feature_range"), columns=rows.columns)
+            rows = pd.DataFrame(clip_to_range(rows.to_numpy(), low, high, "X", "feature_range"), columns=rows.columns)
             caveats.append(ARRAYS)
         seed = self._seed()
         federation = self._federation(rows, y, schema, people, seed)
@@ -119,7 +121,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             return self.schema
         low, high = number_range(self.feature_range, len(rows.columns), "feature_range")
         limits = zip(rows.columns, low.tolist(), high.tolist(), strict=True)
-        label = replace(label, name=_unused("label", list(rows.columns)))
+        label = replace(label, name=_unused_name("label", list(rows.columns)))
         return Schema(tuple(NumberColumn(*column) for column in limits), label, outside="clip")
 
     def _federation(
@@ -143,7 +145,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         else:
             names = one_dimensional(silos, "silos", len(rows)).astype(str)
             caveats.append(SILOS_FROM_DATA)
-        user = _unused("user", [*rows.columns, schema.label.name])
+        user = _unused_name("user", [*rows.columns, schema.label.name])
         table = rows.assign(**{schema.label.name: y, user: ids})
         federation = Federation.from_frames(
             {str(name): table[names == name] for name in np.unique(names)},
@@ -169,7 +171,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         if self.schema is None:
             return None
         if not isinstance(self.schema, Schema):
-            raise ConfigError(f"a uldp.Schema, not {shown(self.schema)}", location="schema")
+            raise ConfigError(f"a uldp.Schema, not {format_value(self.schema)}", location="schema")
         for name in ("feature_range", parameter):
             if getattr(self, name) is not None:
                 raise ConfigError("is part of the schema; give one of them", location=name)
@@ -320,7 +322,7 @@ class UldpRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
             label = self._schema_label("label_range", NumberLabel)
             if label is None:
                 low, high = number_range(self.label_range, 1, "label_range")
-                labels, label = clipped(labels, low, high, "y", "label_range"), NumberLabel("label", *low, *high)
+                labels, label = clip_to_range(labels, low, high, "y", "label_range"), NumberLabel("label", *low, *high)
             self._train(X, labels, label, (users, silos), [])
         return self
 
@@ -343,7 +345,7 @@ def _class_label(found: npt.NDArray[Any], location: str) -> ClassLabel:
     return label
 
 
-def _unused(name: str, names: Sequence[str]) -> str:
+def _unused_name(name: str, names: Sequence[str]) -> str:
     """A name for a column that is not there yet."""
     while name in names:
         name += "_"

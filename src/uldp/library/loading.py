@@ -52,7 +52,7 @@ def load(path: Path | str, model: OwnModel | None = None) -> Result:
     handed_over = experiment.model.name == GIVEN
     if model is not None and not handed_over:
         raise ConfigError(f"the run's model is {experiment.model.name!r}; leave it out", location="model")
-    fitted = None if handed_over and model is None else trained.fitted(model)
+    fitted = None if handed_over and model is None else trained.fitted_model(model)
     spent = SpentRun.read(directory.path.resolve())
     spending.charge(spent)
     return Result(

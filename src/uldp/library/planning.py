@@ -15,7 +15,7 @@ from uldp.experiment.budget import fitting_changes
 from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.outlook import Outlook, participation_words
 from uldp.library.arguments import Request, Settings
-from uldp.library.training import Callback, checked_callbacks, trained, warnings_before
+from uldp.library.training import Callback, checked_callbacks, run_training, warnings_before
 from uldp.privacy.accountants import account
 from uldp.privacy.sentences import finite_or_none, show_epsilon
 from uldp.privacy.statement import Statement
@@ -122,7 +122,7 @@ class TrainingPlan:
         progress: bool | None = None,
     ) -> Result:
         """Train as planned; arguments as for :func:`train`."""
-        return trained(self.prepared, directory, checked_callbacks(callbacks), progress)
+        return run_training(self.prepared, directory, checked_callbacks(callbacks), progress)
 
     def headline(self) -> list[str]:
         """What is trained on what, and what a silo sends in a round."""

@@ -83,13 +83,13 @@ class PublicShape:
 
     def draw(self, number: int) -> Federation:
         """Federation ``number`` of this shape; at most ``MAX_PEOPLE`` people."""
-        drawn = _drawn(replace(self.tables, people=min(self.tables.people, MAX_PEOPLE)), number)
+        drawn = _draw_federation(replace(self.tables, people=min(self.tables.people, MAX_PEOPLE)), number)
         if self.kept:
-            return _narrowed(drawn, self.kept)
+            return _narrow(drawn, self.kept)
         return drawn if self.schema is None else replace(drawn, schema=self.schema)
 
 
-def _narrowed(federation: Federation, kept: int) -> Federation:
+def _narrow(federation: Federation, kept: int) -> Federation:
     """With the first ``kept`` features only; made-up columns are in no order."""
     test = Records(federation.test.features[:, :kept], federation.test.labels)
     silos = tuple(replace(silo, features=silo.features[:, :kept]) for silo in federation)
@@ -107,7 +107,7 @@ def _public_labels(experiment: Experiment, schema: Schema) -> tuple[float, ...] 
 
 
 @lru_cache(maxsize=16)
-def _drawn(tables: TableShape, number: int) -> Federation:
+def _draw_federation(tables: TableShape, number: int) -> Federation:
     return draw_federation(tables, Streams.from_seed(number))
 
 

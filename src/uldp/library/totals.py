@@ -8,13 +8,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from uldp.errors import ConfigError, shown
+from uldp.errors import ConfigError, format_value
 from uldp.experiment.config import Experiment
 from uldp.privacy.accountants import check_delta
 from uldp.privacy.sentences import NOT_SECRET, finite_or_infinite, show_epsilon
 from uldp.runs import spending
 from uldp.runs.directory import RunDirectory
-from uldp.runs.totals import SpentRun, grouped, no_runs, runs_below
+from uldp.runs.totals import SpentRun, group_runs, no_runs, runs_below
 from uldp.runtimes.result import Result
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ def total(*runs: Result | Path | str | Sequence[Result], delta: float = 0.0) -> 
     """
     if delta:
         check_delta(delta)
-    return added_up(_found(runs), delta)
+    return add_up(_collect_runs(runs), delta)
 
 
-def added_up(runs: list[SpentRun], delta: float = 0.0) -> Total:
+def add_up(runs: list[SpentRun], delta: float = 0.0) -> Total:
     """The totals of these runs."""
-    return Total(tuple(GroupTotal(group.to_json(delta)) for group in grouped(runs)))
+    return Total(tuple(GroupTotal(group.to_json(delta)) for group in group_runs(runs)))
 
 
 def read_runs(
@@ -68,7 +68,7 @@ def read_runs(
     return [SpentRun.read(path, load) for path in paths]
 
 
-def _found(runs: Sequence[object]) -> list[SpentRun]:
+def _collect_runs(runs: Sequence[object]) -> list[SpentRun]:
     """Every run once: as it was last charged in this process, and as its directory says."""
     folders, found = [], {}
     for one in _flat(runs):
@@ -81,7 +81,7 @@ def _found(runs: Sequence[object]) -> list[SpentRun]:
         elif isinstance(one, Path | str):
             folders.append(Path(one))
         else:
-            raise ConfigError(f"results or run directories, not {shown(one)}", location="runs")
+            raise ConfigError(f"results or run directories, not {format_value(one)}", location="runs")
     if not runs:
         found = {run.identity: run for run in spending.all_runs()}
     for run in read_runs(folders) if folders else []:
@@ -130,7 +130,7 @@ class GroupTotal:
             if run["noise"] == "simulated" and run["epsilon"] is not None:
                 marks.append("simulated noise")
             mark = f" ({', '.join(marks)})" if marks else ""
-            rows.append((run["run"], run["method"], str(run["rounds"]), _shown(run) + mark))
+            rows.append((run["run"], run["method"], str(run["rounds"]), _format_epsilon(run) + mark))
         return rows
 
     def sentences(self) -> list[str]:
@@ -138,8 +138,8 @@ class GroupTotal:
         found, lines = self.found, []
         if any(run["unit"] != "client" for run in found["runs"]):
             lines.append(
-                f"together: epsilon {_shown(found)} at delta {found['delta']:g}, towards anyone who sees the released "
-                "models, for a person whose records were in all of them."
+                f"together: epsilon {_format_epsilon(found)} at delta {found['delta']:g}, towards anyone who sees the "
+                "released models, for a person whose records were in all of them."
             )
             if found["hashed"]:
                 lines.append(
@@ -156,8 +156,8 @@ class GroupTotal:
             number = len(clients["runs"])
             runs = f"{number} client-level runs" if number > 1 else "one client-level run"
             lines.append(
-                f"{runs}: epsilon {_shown(clients)} at delta {clients['delta']:g}, towards everybody, for a client "
-                "that was in all of them; s times as much for a person with records at s clients."
+                f"{runs}: epsilon {_format_epsilon(clients)} at delta {clients['delta']:g}, towards everybody, for a "
+                "client that was in all of them; s times as much for a person with records at s clients."
             )
         return [*lines, f"{NOT_SECRET} (where it is marked as simulated)."] if self._simulated else lines
 
@@ -237,5 +237,5 @@ class Total:
         return "".join(parts) + (f"<p>{escape(self.apart)}</p>" if self.apart else "")
 
 
-def _shown(privacy: dict[str, Any]) -> str:
+def _format_epsilon(privacy: dict[str, Any]) -> str:
     return show_epsilon(finite_or_infinite(privacy["epsilon"]))

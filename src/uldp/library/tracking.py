@@ -41,7 +41,7 @@ class Tracker(ABC):
 
 
 @contextmanager
-def tracked(callbacks: Iterable[object], experiment: Experiment) -> Iterator[Callable[[Result], None]]:
+def track(callbacks: Iterable[object], experiment: Experiment) -> Iterator[Callable[[Result], None]]:
     """Trackers among ``callbacks`` hear of the settings, and of the result that is passed to what this yields."""
     trackers = [callback for callback in callbacks if isinstance(callback, Tracker)]
     results: list[Result] = []

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
 
 from uldp.caveats import Caveat, Severity
-from uldp.errors import ConfigError, RunError, shown, warn_caller
+from uldp.errors import ConfigError, RunError, format_value, warn_caller
 from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.outlook import Outlook
 from uldp.library.arguments import Request, Settings
 from uldp.library.progress import progress_bar, stopping_after_the_round
-from uldp.library.tracking import tracked
+from uldp.library.tracking import track
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.result import Result, RoundReport
 from uldp.runtimes.simulation import InProcessSilos, LocalRun
@@ -95,7 +95,7 @@ def train(
         (2, 5.0)
     """
     called = checked_callbacks(callbacks)
-    return trained(Request.of(silos, what).prepare(), directory, called, progress)
+    return run_training(Request.of(silos, what).prepare(), directory, called, progress)
 
 
 def resume(
@@ -124,10 +124,10 @@ def resume(
     """
     called, run_directory = checked_callbacks(callbacks), RunDirectory.open(checked_path(directory))
     prepared = Request(run_directory.experiment(), None, None).prepare()
-    return trained(prepared, run_directory, called, progress)
+    return run_training(prepared, run_directory, called, progress)
 
 
-def trained(
+def run_training(
     prepared: PreparedExperiment,
     directory: RunDirectory | Path | str | None,
     callbacks: Sequence[Callback] = (),
@@ -151,11 +151,11 @@ def trained(
     def go() -> Result:
         label, rounds = prepared.experiment.method_name, prepared.plan.rounds
         discarded = nullcontext() if directory is None else directory.discard_unless_started()
-        bar_shown, tracking = progress_bar(label, rounds, progress), tracked(callbacks, prepared.experiment)
+        bar_shown, tracking = progress_bar(label, rounds, progress), track(callbacks, prepared.experiment)
         with discarded, tracking as finished, bar_shown as bar, stopping_after_the_round() as stop:
             shown_round.append(bar)
             stopping.append(stop)
-            result = run.go()
+            result = run.run()
             if result.continuation is not None:
                 caveats = (*result.statement.caveats, STOPPED)
                 result = replace(result, statement=replace(result.statement, caveats=caveats))
@@ -205,17 +205,17 @@ def warnings_after(result: Result, rounds: int) -> list[str]:
 def checked_callbacks(callbacks: Callback | Iterable[Callback]) -> tuple[Callback, ...]:
     """One callback or several, as a tuple of functions."""
     if not callable(callbacks) and not isinstance(callbacks, Iterable):
-        raise ConfigError(f"functions that take a RoundReport, not {shown(callbacks)}", location="callbacks")
+        raise ConfigError(f"functions that take a RoundReport, not {format_value(callbacks)}", location="callbacks")
     called = (callbacks,) if callable(callbacks) else tuple(callbacks)
     for callback in called:
         if not callable(callback):
-            raise ConfigError(f"functions that take a RoundReport, not {shown(callback)}", location="callbacks")
+            raise ConfigError(f"functions that take a RoundReport, not {format_value(callback)}", location="callbacks")
     return called
 
 
 def checked_path(path: object) -> Path:
     if not isinstance(path, Path | str):
-        raise ConfigError(f"the path of a folder, not {shown(path)}", location="directory")
+        raise ConfigError(f"the path of a folder, not {format_value(path)}", location="directory")
     return Path(path)
 
 

@@ -126,7 +126,7 @@ def tune(
         require(1 <= records < 1000, "records", records, "from 1 to below 1,000 a person")
     shape = PublicShape.of(settings, records)
     auto = _with_method(settings, {"name": "auto"})
-    trials = _halved(auto, shape, [{"name": "auto"}, *_candidates(auto, shape)], progress)
+    trials = _halve(auto, shape, [{"name": "auto"}, *_candidates(auto, shape)], progress)
     best, own = trials[0], next(trial for trial in trials if trial.settings == {"name": "auto"})
     chosen = best.settings if best.skill > own.skill + MARGIN else own.settings
     if write and file is not None:
@@ -160,7 +160,7 @@ def _three_digits(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _halved(
+def _halve(
     auto: Experiment, shape: PublicShape, candidates: Sequence[dict[str, Any]], progress: Callable[[str], object]
 ) -> list[Trial]:
     """All candidates, best first; those that went farther come before the others. ``auto`` always stays."""
@@ -185,7 +185,7 @@ def write_method(file: Path, method: Mapping[str, Any]) -> None:
         ConfigError: The file writes the section in a way that cannot be changed line by line.
     """
     text = file.read_text(encoding="utf-8")
-    changed = _changed(text, method)
+    changed = _replace_method(text, method)
     wanted = {**tomllib.loads(text), "method": dict(method)}
     try:
         same = tomllib.loads(changed) == wanted
@@ -200,7 +200,7 @@ def write_method(file: Path, method: Mapping[str, Any]) -> None:
     replace_file(file, changed.encode(), mode=0o644)
 
 
-def _changed(text: str, method: Mapping[str, Any]) -> str:
+def _replace_method(text: str, method: Mapping[str, Any]) -> str:
     lines = text.splitlines()
     heads = [number for number, line in enumerate(lines) if re.match(r"\s*\[", line)]
     start = next((number for number in heads if re.match(r"\s*\[\s*method\s*\]", lines[number])), None)

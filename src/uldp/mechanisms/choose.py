@@ -94,12 +94,12 @@ def best_staircase(
     require(positive, "spread", spread, "the standard deviation of weights, a positive number or none")
     StaircaseResponse(epsilon=epsilon, radius=radius, precision=precision, groups=1)  # refuses bad settings
     wanted = _Problem(epsilon, Grid.of(0.0, radius, precision), spread, clients)
-    groups, share = _Problem(epsilon, _coarser(wanted.grid), spread, clients).best()
+    groups, share = _Problem(epsilon, _coarsen(wanted.grid), spread, clients).best()
     delta = wanted.delta(groups, share)
     return BestStaircase(groups, delta, wanted.rmse(groups, delta))
 
 
-def _coarser(grid: Grid) -> Grid:
+def _coarsen(grid: Grid) -> Grid:
     """The grid over the same range with fewer decimals, as long as it has more values than the search needs."""
     size, scale = grid.size, grid.scale
     while size > _SEARCH_GRID and scale > 1:

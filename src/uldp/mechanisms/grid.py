@@ -184,10 +184,10 @@ class DiscreteMechanism(LocalMechanism):
         self.grid.value(by_distance(self.grid.index(block), ranks, self.grid.size), out=block)
 
     def mean(self, weights: Vector) -> Vector:
-        return np.asarray(self._moments[0][self.grid.index(self._clipped(weights))])
+        return np.asarray(self._moments[0][self.grid.index(self._clip(weights))])
 
     def variance(self, weights: Vector) -> Vector:
-        return np.asarray(self._moments[1][self.grid.index(self._clipped(weights))])
+        return np.asarray(self._moments[1][self.grid.index(self._clip(weights))])
 
     def invert_mean(self, means: Vector) -> Vector:
         """The inverse is linear between neighbours; of weights with the same law it is their middle.
@@ -202,7 +202,7 @@ class DiscreteMechanism(LocalMechanism):
 
     def log_likelihood(self, outputs: Vector, weights: Vector) -> Vector:
         found, possible = self.grid.find(outputs)
-        inputs = self.grid.index(self._clipped(weights))
+        inputs = self.grid.index(self._clip(weights))
         ranks = rank_of(inputs[None, :], found[:, None], self.grid.size)
         return np.where(possible[:, None], self.law.log_probabilities(ranks), -np.inf)
 

@@ -99,7 +99,7 @@ class LocalMechanism(ABC):
     def largest_output(self) -> float:
         """A bound on abs(y - c)."""
 
-    def _clipped(self, weights: Vector) -> Vector:
+    def _clip(self, weights: Vector) -> Vector:
         weights = np.asarray(weights, dtype=np.float64)
         _check_weights(weights)
         return np.clip(weights, self.low, self.high)

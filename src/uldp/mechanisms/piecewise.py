@@ -56,7 +56,7 @@ class Piecewise(LocalMechanism):
 
     def starts(self, weights: Vector) -> Indices:
         """The first cell of the window for each weight."""
-        return self._starts(self._clipped(weights))
+        return self._starts(self._clip(weights))
 
     def _starts(self, clipped: Vector) -> Indices:
         most = CELLS - self.window

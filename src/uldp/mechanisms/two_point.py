@@ -48,7 +48,7 @@ class TwoPoint(LocalMechanism):
 
     def thresholds(self, weights: Vector) -> Integers:
         """The mass of the upper value for each weight; the sum of both is 2^53."""
-        return self._thresholds(self._clipped(weights)).astype(np.int64)
+        return self._thresholds(self._clip(weights)).astype(np.int64)
 
     def _thresholds(self, clipped: Vector) -> Vector:
         """Whole numbers up to 2^53, exact as floats."""
@@ -67,15 +67,15 @@ class TwoPoint(LocalMechanism):
         return np.array([self.center - self.distance, self.center + self.distance])
 
     def mean(self, weights: Vector) -> Vector:
-        return self._clipped(weights)
+        return self._clip(weights)
 
     def variance(self, weights: Vector) -> Vector:
-        offset = self._clipped(weights) - self.center
+        offset = self._clip(weights) - self.center
         return self.distance**2 - offset**2
 
     def log_likelihood(self, outputs: Vector, weights: Vector) -> Vector:
-        upper = np.log(self._thresholds(self._clipped(weights)) / _ALL)
-        lower = np.log(1 - self._thresholds(self._clipped(weights)) / _ALL)
+        upper = np.log(self._thresholds(self._clip(weights)) / _ALL)
+        lower = np.log(1 - self._thresholds(self._clip(weights)) / _ALL)
         offset = (np.asarray(outputs, dtype=np.float64) - self.center)[:, None]
         possible = np.abs(np.abs(offset) - self.distance) <= 1e-9 * (self.distance + abs(self.center))
         return np.where(possible, np.where(offset > 0, upper, lower), -np.inf)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from uldp.errors import ConfigError, did_you_mean, shown, user_code
+from uldp.errors import ConfigError, did_you_mean, format_value, user_code
 from uldp.methods.auto import Auto
 from uldp.methods.base import PLACEHOLDER_FACTS, Method
 from uldp.methods.central_sub_dp import CentralSubDp
@@ -104,8 +104,8 @@ def lookup(name: str) -> NamedMethod:
         )
     if ":" not in name:
         raise ConfigError(
-            f"unknown method {shown(name)}. Known methods: {', '.join(METHODS)}; your own: 'package.module:Class'"
-            + did_you_mean(name, METHODS),
+            f"unknown method {format_value(name)}. Known methods: {', '.join(METHODS)}; your own: "
+            "'package.module:Class'" + did_you_mean(name, METHODS),
             location="method.name",
             value=name,
         )

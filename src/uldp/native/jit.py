@@ -114,7 +114,7 @@ def kernel(function: Function) -> Function:
     return _inner(function)
 
 
-def inlined(function: Function) -> Function:
+def inline(function: Function) -> Function:
     """A few instructions that are copied to where they are used."""
     return _inner(function, forceinline=True)
 

@@ -21,7 +21,7 @@ from numba.core.datamodel import models
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, register_model
 
-from uldp.native.jit import CHECKED, inlined
+from uldp.native.jit import CHECKED, inline
 
 LANES: Final = 8
 
@@ -195,7 +195,7 @@ def spread(builder: Builder, value: Value, lanes: int = LANES) -> Value:
     return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes))
 
 
-def turned(b: Builder, rows: list[Value]) -> list[Value]:
+def transpose_vectors(b: Builder, rows: list[Value]) -> list[Value]:
     """Eight vectors as the columns of what they were the rows of: three rounds of exchanges between pairs of rows."""
     index, width = ir.VectorType(ir.IntType(32), LANES), 1
     while width < LANES:
@@ -311,7 +311,7 @@ def total(context: Any, value: Any) -> Any:
 
 
 @intrinsic
-def first(context: Any, value: Any) -> Any:
+def first_lane(context: Any, value: Any) -> Any:
     """The first lane."""
 
     def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
@@ -330,7 +330,7 @@ def widen(context: Any, value: Any) -> Any:
     return VECTORS[types.float64](value), lower
 
 
-@inlined
+@inline
 def check(array: Any, begin: int, end: int) -> None:
     """With checks compiled in: refuse an access outside of array[begin:end]."""
     if CHECKED and (begin < 0 or end > array.size):
@@ -339,31 +339,31 @@ def check(array: Any, begin: int, end: int) -> None:
 
 if CHECKED:
 
-    @inlined
+    @inline
     def load(array: Any, index: int) -> Any:
         """Eight numbers from ``array[index]`` on."""
         check(array, index, index + LANES)
         return _load(array, index)
 
-    @inlined
+    @inline
     def load_back(array: Any, index: int) -> Any:
         """Eight numbers, of which some are to be written back."""
         check(array, index, index + LANES)
         return _load_back(array, index)
 
-    @inlined
+    @inline
     def store(array: Any, index: int, value: Any) -> None:
         """Write eight numbers to ``array[index]`` and behind."""
         check(array, index, index + LANES)
         _store(array, index, value)
 
-    @inlined
+    @inline
     def read(array: Any, index: int) -> Any:
         """``array[index]``, which for numba would include a look whether index is negative."""
         check(array, index, index + 1)
         return _read(array, index)
 
-    @inlined
+    @inline
     def write(array: Any, index: int, value: Any) -> None:
         """``array[index] = value``, as :func:`read`."""
         check(array, index, index + 1)
@@ -372,19 +372,19 @@ else:
     load, load_back, store, read, write = _load, _load_back, _store, _read, _write
 
 
-@inlined
-def whole(n):
+@inline
+def padded_length(n):
     """Rounded up to whole vectors."""
     return (n + LANES - 1) // LANES * LANES
 
 
-@inlined
+@inline
 def load_tail(array: Any, index: int, count: int) -> Any:
     """The first ``count`` lanes from ``array[index]`` on, zero in the others."""
     return clear_lanes(load(array, index), count)
 
 
-@inlined
+@inline
 def store_tail(array: Any, index: int, value: Any, count: int) -> None:
     """Write the first ``count`` lanes; what lies behind them is read and written back as it was."""
     store(array, index, keep_lanes(value, load_back(array, index), count))

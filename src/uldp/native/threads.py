@@ -46,7 +46,7 @@ def in_threads(work: Callable[[Item], Result], items: Iterable[Item], threads: i
             if not waiting[0].future.done():
                 untouched = next((task for task in waiting if task.future.cancel()), None)
                 if untouched is not None:
-                    untouched.future = _done(work, untouched.item)
+                    untouched.future = _run_now(work, untouched.item)
                     continue
             yield waiting.popleft().future.result()
     finally:
@@ -56,7 +56,7 @@ def in_threads(work: Callable[[Item], Result], items: Iterable[Item], threads: i
         wait(futures)
 
 
-def _done(work: Callable[[Item], Result], item: Item) -> Future[Result]:
+def _run_now(work: Callable[[Item], Result], item: Item) -> Future[Result]:
     """``work(item)`` here and now. What it raises is raised when its turn comes."""
     future: Future[Result] = Future()
     try:

@@ -27,14 +27,14 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from uldp.errors import ConfigError, did_you_mean, require, shown, user_code
+from uldp.errors import ConfigError, did_you_mean, format_value, require, user_code
 from uldp.plugins import named_object
-from uldp.privacy.events import Composition, Event, LocalReports, NoisedSum, NonPrivate, Single, flattened
+from uldp.privacy.events import Composition, Event, LocalReports, NoisedSum, NonPrivate, Single, flatten
 from uldp.privacy.gaussian import AnalyticGaussian, gaussian_epsilon, unsampled_mu
 from uldp.privacy.groups import Lemma5, Lemma6
 from uldp.privacy.local_reports import LocalAccountant
 from uldp.privacy.pld import ORDERS, MixturePld, Pld, renyi_curves
-from uldp.privacy.rdp import Rdp, converted
+from uldp.privacy.rdp import Rdp, convert_rdp
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def account(composition: Composition, delta: float, accountant: str = "auto") ->
     check_delta(delta)
     names = [one.name for one in ACCOUNTANTS]
     if accountant not in names and ":" in accountant:
-        events = cast("dict[Event, int]", flattened(composition))
+        events = cast("dict[Event, int]", flatten(composition))
         if any(isinstance(event, NonPrivate) for event in events):
             return Epsilon(math.inf, "none")
         kind = named_object(accountant, "privacy.accountant")
@@ -96,11 +96,11 @@ def account(composition: Composition, delta: float, accountant: str = "auto") ->
     if accountant not in ("auto", *names):
         hint = did_you_mean(accountant, names)
         raise ConfigError(
-            f"unknown accountant {shown(accountant)}. Known accountants: auto, {', '.join(names)}{hint}",
+            f"unknown accountant {format_value(accountant)}. Known accountants: auto, {', '.join(names)}{hint}",
             location="privacy.accountant",
             value=accountant,
         )
-    return _account(frozenset(flattened(composition).items()), delta, accountant)
+    return _account(frozenset(flatten(composition).items()), delta, accountant)
 
 
 @functools.lru_cache(maxsize=4096)  # a run asks for the same composition when it plans, charges and reports
@@ -119,17 +119,17 @@ def _account(items: frozenset[tuple[Single, int]], delta: float, name: str) -> E
         found = [Epsilon(accountant.epsilon(events, delta), accountant.name) for accountant in able]
         return min(found, key=lambda epsilon: epsilon.value)
     # Local reports beside noised sums: each has an accountant of its own, they share delta, and epsilons add up.
-    local, others = _split(items)
-    return _together(account(local, delta / 2), account(others, delta / 2))
+    local, others = _split_local_reports(items)
+    return _add(account(local, delta / 2), account(others, delta / 2))
 
 
-def _split(items: frozenset[tuple[Single, int]]) -> tuple[dict[Event, int], dict[Event, int]]:
+def _split_local_reports(items: frozenset[tuple[Single, int]]) -> tuple[dict[Event, int], dict[Event, int]]:
     """Local reports, and everything else."""
     local: dict[Event, int] = {event: count for event, count in items if isinstance(event, LocalReports)}
     return local, {event: count for event, count in items if event not in local}
 
 
-def _together(one: Epsilon, other: Epsilon) -> Epsilon:
+def _add(one: Epsilon, other: Epsilon) -> Epsilon:
     return Epsilon(one.value + other.value, f"{one.accountant} and {other.accountant}")
 
 
@@ -159,19 +159,19 @@ def account_replace_one(composition: Composition, delta: float) -> Epsilon:
     group at its exact size, and is smaller than Lemma 5 at 2k, the pencil version of the same argument.
     """
     check_delta(delta)
-    return _account_replace_one(frozenset(flattened(composition).items()), delta)
+    return _account_replace_one(frozenset(flatten(composition).items()), delta)
 
 
 @functools.lru_cache(maxsize=1024)
 def _account_replace_one(items: frozenset[tuple[Single, int]], delta: float) -> Epsilon:
     if any(isinstance(event, NonPrivate) for event, _ in items):
         return Epsilon(math.inf, "none")
-    local, others = _split(items)
+    local, others = _split_local_reports(items)
     if local:  # local DP is about replaced data from the start
         return (
             account(local, delta)
             if not others
-            else _together(account(local, delta / 2), account_replace_one(others, delta / 2))
+            else _add(account(local, delta / 2), account_replace_one(others, delta / 2))
         )
     events = frozenset((event, count) for event, count in items if isinstance(event, NoisedSum))
     analytic = AnalyticGaussian()
@@ -180,7 +180,7 @@ def _account_replace_one(items: frozenset[tuple[Single, int]], delta: float) -> 
         return unsampled
     left, came = renyi_curves(events)
     a, b = ORDERS[:, None], ORDERS[None, :]
-    bounds = converted(b / (b - 1) * left[:, None] + came[None, :], a * b / (a + b - 1), delta)
+    bounds = convert_rdp(b / (b - 1) * left[:, None] + came[None, :], a * b / (a + b - 1), delta)
     two_hops = Epsilon(max(0.0, float(np.min(bounds))), "rdp, two hops")
     return min(unsampled, two_hops, key=lambda epsilon: epsilon.value)
 

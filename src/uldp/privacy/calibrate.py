@@ -29,7 +29,7 @@ def calibrate(planned: Callable[[float], Composition], epsilon: float, delta: fl
 
     high = _quick_multiplier(lambda noise_multiplier: quick_epsilon(planned(noise_multiplier), delta) <= epsilon)
     if excess(high) > 0:  # not even MAX_MULTIPLIER: the quick bound is never below the accountant's
-        raise _out_of_reach(account(planned(high), delta).value, epsilon)
+        raise _unreachable_error(account(planned(high), delta).value, epsilon)
     low = high
     while excess(low) <= 0:
         if low <= MIN_MULTIPLIER:
@@ -41,9 +41,9 @@ def calibrate(planned: Callable[[float], Composition], epsilon: float, delta: fl
         reached = excess(math.exp(log_multiplier)) + epsilon
         return math.log(min(max(reached / epsilon, 1e-9), 1e9))
 
-    found = _rounded_up(math.exp(brentq(log_ratio, math.log(low), math.log(high), xtol=1e-6, rtol=1e-6)))
+    found = _round_up(math.exp(brentq(log_ratio, math.log(low), math.log(high), xtol=1e-6, rtol=1e-6)))
     while excess(found) > 0:  # the root may lie a rounding on the wrong side
-        found = _rounded_up(found * (1 + 1e-5))
+        found = _round_up(found * (1 + 1e-5))
     return found
 
 
@@ -56,18 +56,18 @@ def rounds_within(event: Event, epsilon: float, delta: float, at_most: int) -> i
     100
     """
     _check_target(epsilon, delta)
-    enough, too_many = _bisected(lambda rounds: quick_epsilon({event: rounds}, delta) <= epsilon, 0, at_most + 1)
+    enough, too_many = _bisect(lambda rounds: quick_epsilon({event: rounds}, delta) <= epsilon, 0, at_most + 1)
     step = 1 + enough // 8
     while enough < at_most:  # the quick bound is a little too large: go on from there in growing steps
         rounds = min(enough + step, at_most)
         if account({event: rounds}, delta).value > epsilon:
             too_many = rounds
-            return _bisected(lambda count: account({event: count}, delta).value <= epsilon, enough, too_many)[0]
+            return _bisect(lambda count: account({event: count}, delta).value <= epsilon, enough, too_many)[0]
         enough, step = rounds, 2 * step
     return enough
 
 
-def _bisected(holds: Callable[[int], bool], low: int, high: int) -> tuple[int, int]:
+def _bisect(holds: Callable[[int], bool], low: int, high: int) -> tuple[int, int]:
     """Neighbours between ``low``, which holds, and ``high``, which counts as not holding."""
     enough = low + bisect_left(range(low + 1, high), True, key=lambda count: not holds(count))
     return enough, enough + 1
@@ -95,7 +95,7 @@ def _check_target(epsilon: float, delta: float) -> None:
     require(0 < epsilon < math.inf, "privacy.epsilon", epsilon, "a positive number")
 
 
-def _out_of_reach(closest: float, epsilon: float) -> ConfigError:
+def _unreachable_error(closest: float, epsilon: float) -> ConfigError:
     return ConfigError(
         f"epsilon {epsilon:g} is out of reach: the closest there is, with noise multiplier {MAX_MULTIPLIER:g}, is "
         f"{closest:.4g}; take fewer rounds or a larger epsilon",
@@ -104,7 +104,7 @@ def _out_of_reach(closest: float, epsilon: float) -> ConfigError:
     )
 
 
-def _rounded_up(value: float) -> float:
+def _round_up(value: float) -> float:
     """``value`` to five significant digits, upwards."""
     step = 10.0 ** (math.floor(math.log10(value)) - 4)
     return float(f"{math.ceil(value / step) * step:.12g}")

@@ -40,7 +40,7 @@ def advanced_composition(epsilon: float, times: int, slack: float) -> float:
     require(0 < epsilon < math.inf, "epsilon", epsilon, "a positive number")
     require(0 < slack < 1, "privacy.delta", slack, "a number between 0 and 1")
     check_whole(times, 1, MAX_RELEASES, "times")
-    hits, weights = likely(times, 1 / (1 + math.exp(-epsilon)), TAIL * slack)
+    hits, weights = likely_outcomes(times, 1 / (1 + math.exp(-epsilon)), TAIL * slack)
     losses = (2 * hits - times) * epsilon
 
     def delta(target: float) -> float:
@@ -50,7 +50,7 @@ def advanced_composition(epsilon: float, times: int, slack: float) -> float:
     return smallest(delta, slack, times * epsilon)
 
 
-def likely(trials: int, probability: float, tail: float) -> tuple[Array, Array]:
+def likely_outcomes(trials: int, probability: float, tail: float) -> tuple[Array, Array]:
     """The outcomes of a binomial distribution and their probabilities, but for at most ``tail`` on either side.
 
     The cut is Hoeffding's, so that it needs no numeric quantile.

@@ -156,7 +156,7 @@ def _moments(sketches: Sequence[tuple[Sketch, int]], tilt: float) -> tuple[float
     """n log M(t), and mean and standard deviation of the sum, tilted."""
     log_moment = mean = variance = 0.0
     for sketch, count in sketches:
-        log_once, shares = sketch.tilted(tilt)
+        log_once, shares = sketch.tilt(tilt)
         once = float(shares @ sketch.losses)
         log_moment, mean = log_moment + count * log_once, mean + count * once
         variance += count * float(shares @ (sketch.losses - once) ** 2)
@@ -164,7 +164,7 @@ def _moments(sketches: Sequence[tuple[Sketch, int]], tilt: float) -> tuple[float
 
 
 def _log_moments(sketches: Sequence[tuple[Sketch, int]], tilts: Array) -> Array:
-    return np.array([sum(count * sketch.tilted(tilt)[0] for sketch, count in sketches) for tilt in tilts])
+    return np.array([sum(count * sketch.tilt(tilt)[0] for sketch, count in sketches) for tilt in tilts])
 
 
 def _demand(sketch: Sketch, tilt: float) -> Array:
@@ -172,7 +172,7 @@ def _demand(sketch: Sketch, tilt: float) -> Array:
 
     The cube of their sum over D^2 is then E[h^2], the smallest that D dots can have.
     """
-    return np.asarray(sketch.tilted(tilt)[1] ** (1 / 3) * np.gradient(sketch.losses) ** (2 / 3))
+    return np.asarray(sketch.tilt(tilt)[1] ** (1 / 3) * np.gradient(sketch.losses) ** (2 / 3))
 
 
 def dots_of(sketch: Sketch, window: Window, count: int) -> Indices:
@@ -188,15 +188,15 @@ def dots_of(sketch: Sketch, window: Window, count: int) -> Indices:
 
 def composed_epsilon(releases: Sequence[tuple[Discrete, int]], window: Window, delta: float) -> float:
     """The smallest epsilon with delta(epsilon) at most ``delta``; infinity if the lattice cannot show one."""
-    tilted = [(_tilted(release, window, window.tilt), count) for release, count in releases]
+    tilted = [(_tilt(release, window, window.tilt), count) for release, count in releases]
     log_moment = sum(count * once for (once, _), count in tilted)
-    log_upper = sum(count * _tilted(release, window, window.upper_tilt)[0] for release, count in releases)
+    log_upper = sum(count * _tilt(release, window, window.upper_tilt)[0] for release, count in releases)
     infinite = sum(count * release.infinity for release, count in releases)
     shares = [(release.indices, one, count) for (release, _), ((_, one), count) in zip(releases, tilted, strict=True)]
     losses: Array = np.arange(window.start, window.start + window.points, dtype=np.float64) * window.interval
     # Everything from here on is a share of delta.
     exponents = log_moment - window.tilt * losses - math.log(delta)
-    weights = _convolved(shares, window) * np.exp(np.minimum(exponents, MAX_EXPONENT))
+    weights = _convolve(shares, window) * np.exp(np.minimum(exponents, MAX_EXPONENT))
     highest = window.interval * sum(count * int(release.indices[-1]) for release, count in releases)
     log_above = log_upper - window.upper_tilt * window.end - math.log(delta)
     above = math.exp(min(log_above, MAX_EXPONENT)) if highest > window.end else 0.0
@@ -204,13 +204,13 @@ def composed_epsilon(releases: Sequence[tuple[Discrete, int]], window: Window, d
     return _crossing(losses, weights, (1 - above - infinite / delta) / (1 + rounding))
 
 
-def _tilted(release: Discrete, window: Window, tilt: float) -> tuple[float, Array]:
+def _tilt(release: Discrete, window: Window, tilt: float) -> tuple[float, Array]:
     with np.errstate(divide="ignore"):
         sketch = Sketch(release.indices.astype(np.float64) * window.interval, np.log(release.probabilities))
-    return sketch.tilted(tilt)
+    return sketch.tilt(tilt)
 
 
-def _convolved(releases: Sequence[tuple[Indices, Array, int]], window: Window) -> Array:
+def _convolve(releases: Sequence[tuple[Indices, Array, int]], window: Window) -> Array:
     """Probabilities of the sum of all losses on the window, each with what float64 may have lost added.
 
     With a transform a that is off by e, a^n is off by n e (|a| + e)^(n - 1) at most, and the probabilities by no more

@@ -229,7 +229,7 @@ def normal(event: NoisedSum) -> NoisedSum:
     return inner if of.size == 1 else Group(of.size, inner, None if of.longest == of.size else of.at_most)
 
 
-def flattened(composition: Composition) -> dict[Single, int]:
+def flatten(composition: Composition) -> dict[Single, int]:
     """``composition`` without repetitions, in normal form, equal events merged.
 
     >>> flattened({Repeated(3, Group(1, Gaussian(2.0))): 2, Gaussian(2.0): 1})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from uldp.privacy.events import Composition, Event, Gaussian, Group, NoisedSum, PoissonSampled, flattened, parameters
+from uldp.privacy.events import Composition, Event, Gaussian, Group, NoisedSum, PoissonSampled, flatten, parameters
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -61,7 +61,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 def unsampled_mu(composition: Composition) -> float:
     """mu of ``composition`` if nothing were sampled: exact where nothing is, a bound for everything else."""
     total = 0.0
-    for event, count in flattened(composition).items():
+    for event, count in flatten(composition).items():
         assert isinstance(event, NoisedSum)
         of = parameters(event)
         total += count * (of.longest / of.noise_multiplier) ** 2

@@ -12,9 +12,9 @@ import math
 import numpy as np
 
 from uldp.errors import require
-from uldp.privacy.events import Composition, Event, NoisedSum, NonPrivate, flattened, parameters, sampled_gaussian
+from uldp.privacy.events import Composition, Event, NoisedSum, NonPrivate, flatten, parameters, sampled_gaussian
 from uldp.privacy.mixture import Array
-from uldp.privacy.rdp import composed_rdp, converted, smallest_over_orders
+from uldp.privacy.rdp import composed_rdp, convert_rdp, smallest_over_orders
 
 
 def of_single_records(composition: Composition) -> tuple[dict[Event, int], int]:
@@ -24,7 +24,7 @@ def of_single_records(composition: Composition) -> tuple[dict[Event, int], int]:
     """
     single: dict[Event, int] = {}
     largest = 1
-    for event, count in flattened(composition).items():
+    for event, count in flatten(composition).items():
         assert isinstance(event, NoisedSum)
         of = parameters(event)
         record = sampled_gaussian(of.noise_multiplier, of.sample_rate)
@@ -56,7 +56,7 @@ class Lemma5:
         single, size = of_single_records(composition)
 
         def bound(orders: Array) -> Array:
-            one = converted(composed_rdp(single, orders), orders, delta / size)
+            one = convert_rdp(composed_rdp(single, orders), orders, delta / size)
             return np.asarray(size * np.maximum(one, 0.0) / (1 - (size - 1) / (orders - 1)))
 
         return smallest_over_orders(bound, lowest=size + 1e-3 if size == 1 else size + 1)
@@ -81,7 +81,7 @@ class Lemma6:
 
 def _lemma6(single: Composition, delta: float, doublings: int, lowest: float) -> float:
     def bound(orders: Array) -> Array:
-        return converted(3.0**doublings * composed_rdp(single, orders), orders / 2**doublings, delta)
+        return convert_rdp(3.0**doublings * composed_rdp(single, orders), orders / 2**doublings, delta)
 
     return smallest_over_orders(bound, lowest)
 
@@ -93,7 +93,7 @@ def published_epsilon(composition: Composition, delta: float) -> float:
     up to k = 8 and promises too much above: 2152 instead of 3267 for k = 32 (the paper's 2100), 11417 instead of 20107
     for k = 64 (its 11400), with sigma = 5, q = 0.01, 10^5 steps, delta = 1e-5.
     """
-    if any(isinstance(event, NonPrivate) for event in flattened(composition)):
+    if any(isinstance(event, NonPrivate) for event in flatten(composition)):
         return math.inf
     single, size = of_single_records(composition)
     doublings = round(math.log2(size))

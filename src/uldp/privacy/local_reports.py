@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 
 from uldp.privacy.composition import MAX_RELEASES, MIN_GAIN, advanced_composition
-from uldp.privacy.events import Composition, Event, LocalReports, flattened
+from uldp.privacy.events import Composition, Event, LocalReports, flatten
 
 
 @functools.lru_cache(maxsize=1024)
-def composed(epsilon: float, count: int, delta: float) -> float:
+def compose_reports(epsilon: float, count: int, delta: float) -> float:
     """The epsilon of ``count`` reports of ``epsilon`` each: their sum, or less where delta allows.
 
     >>> composed(5.0, 10, 1e-5), round(composed(0.1, 1000, 1e-5), 2)
@@ -34,8 +34,8 @@ class LocalAccountant:
     def epsilon(self, composition: Composition, delta: float) -> float:
         """Reports of equal epsilon are composed; those of different epsilons share delta and add up."""
         counts: dict[float, int] = {}
-        for event, times in flattened(composition).items():
+        for event, times in flatten(composition).items():
             assert isinstance(event, LocalReports)
             counts[event.epsilon] = counts.get(event.epsilon, 0) + times * event.count
         share = delta / max(1, len(counts))
-        return sum(composed(epsilon, count, share) for epsilon, count in counts.items())
+        return sum(compose_reports(epsilon, count, share) for epsilon, count in counts.items())

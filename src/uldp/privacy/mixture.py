@@ -63,7 +63,7 @@ class Mixture:
         total = shares.sum(axis=1)
         return peak + np.log(total), shares @ self.lengths / total / self.deviation**2
 
-    def _where(self, losses: Array) -> Array:
+    def _invert_loss(self, losses: Array) -> Array:
         """x with ``loss(x) = losses``, or -infinity where the loss is larger everywhere that counts.
 
         Newton's method from the right: the loss is convex, so it never oversteps.
@@ -87,7 +87,7 @@ class Mixture:
         """What an adversary gains if a user leaves: the hockey-stick divergences of P from Q."""
         from scipy.special import log_ndtr, ndtr
 
-        x = self._where(epsilons)
+        x = self._invert_loss(epsilons)
         weights = np.exp(self.log_weights)
         above, below = (ndtr(sign * (self.lengths - x[:, None]) / self.deviation) @ weights for sign in (1, -1))
         q_above, q_below = (np.exp(epsilons + log_ndtr(sign * x / self.deviation)) for sign in (-1, 1))
@@ -97,7 +97,7 @@ class Mixture:
         """What an adversary gains if a user comes: the hockey-stick divergences of Q from P."""
         from scipy.special import log_ndtr, logsumexp, ndtr
 
-        x = self._where(-epsilons)
+        x = self._invert_loss(-epsilons)
         above, below = (
             np.exp(
                 epsilons
@@ -134,7 +134,7 @@ class Mixture:
             came[i] = _log_sum(log_q[inside] + (1 - order) * loss[inside]) / (order - 1)
         return left, came
 
-    def cut(self, log_tail: float) -> Mixture:
+    def truncate(self, log_tail: float) -> Mixture:
         """The upper weights that sum to less than ``exp(log_tail)`` moved to the longest j; the lower ones to the rest.
 
         >>> from uldp.privacy.events import Gaussian, Group, PoissonSampled
@@ -189,7 +189,7 @@ class Sketch:
     losses: Array
     log_probabilities: Array
 
-    def tilted(self, tilt: float) -> tuple[float, Array]:
+    def tilt(self, tilt: float) -> tuple[float, Array]:
         """log E exp(tilt * loss), and the probabilities in proportion to which it is made up."""
         logs = self.log_probabilities + tilt * self.losses
         peak = float(logs.max())

@@ -30,11 +30,11 @@ from uldp.privacy.events import (
     LocalReports,
     NoisedSum,
     NonPrivate,
-    flattened,
+    flatten,
 )
 from uldp.privacy.gaussian import gaussian_epsilon, unsampled_mu
 from uldp.privacy.mixture import Array, Mixture, Profile, Sketch, mixture_of
-from uldp.privacy.rdp import converted, has_curve
+from uldp.privacy.rdp import convert_rdp, has_curve
 
 MAX_CELLS = 1_000_000
 """For the loss of one release: dots times different numbers of sampled records."""
@@ -92,7 +92,7 @@ def quick_epsilon(composition: Composition, delta: float) -> float:
 
     Local reports add up. Beside noised sums they take half of delta, as the accountant has it.
     """
-    events = flattened(composition)
+    events = flatten(composition)
     if any(isinstance(event, NonPrivate) for event in events):
         return math.inf
     reports = {event: count for event, count in events.items() if isinstance(event, LocalReports)}
@@ -107,7 +107,7 @@ def _quick_epsilon(items: Items, delta: float) -> float:
 
 def renyi_epsilon(items: Items, delta: float) -> float:
     """Epsilon by the Renyi divergences of the mixtures, the worse of both directions."""
-    return max(0.0, *(float(converted(rho, ORDERS, delta).min()) for rho in renyi_curves(items)))
+    return max(0.0, *(float(convert_rdp(rho, ORDERS, delta).min()) for rho in renyi_curves(items)))
 
 
 def renyi_curves(items: Items) -> tuple[Array, Array]:
@@ -129,7 +129,7 @@ def distribution_epsilon(items: Items, delta: float) -> float:
     ordered = sorted(items, key=repr)
     releases = sum(count for _, count in ordered)
     log_tail = max(MIN_LOG_TAIL, math.log(delta) - math.log(releases) - 14)
-    mixtures = [(mixture_of(event).cut(log_tail - 10), count) for event, count in ordered]
+    mixtures = [(mixture_of(event).truncate(log_tail - 10), count) for event, count in ordered]
     sketches = [mixture.sketches(log_tail) for mixture, _ in mixtures]
     epsilons = []
     for way, profile in enumerate((Mixture.profile_if_left, Mixture.profile_if_came)):
@@ -138,24 +138,24 @@ def distribution_epsilon(items: Items, delta: float) -> float:
             if both is None:
                 return math.inf
             parts.append((both[way], count, functools.partial(profile, mixture), len(mixture.lengths)))
-        epsilons.append(_one_way(parts, delta))
+        epsilons.append(_one_direction_epsilon(parts, delta))
     return max(epsilons)
 
 
-def _one_way(parts: Sequence[Part], delta: float) -> float:
+def _one_direction_epsilon(parts: Sequence[Part], delta: float) -> float:
     sketches = [(sketch, count) for sketch, count, _, _ in parts]
     window = window_of(sketches, delta, [max(MIN_DOTS, min(MAX_DOTS, MAX_CELLS // size)) for *_, size in parts])
     releases = []
     for (sketch, count, profile, _), dots in zip(parts, window.dots, strict=True):
         indices = dots_of(sketch, window, dots)
-        releases.append((connected(profile, indices, window.interval), count))
+        releases.append((connect_dots(profile, indices, window.interval), count))
     if not all(np.isfinite(release.probabilities).all() for release, _ in releases):
         return math.inf  # floats cannot show it: a coarser bound counts
     epsilon = composed_epsilon(releases, window, delta)
     return math.inf if math.isnan(epsilon) else epsilon
 
 
-def connected(profile_of: Callable[[Array], Profile], indices: Indices, interval: float) -> Discrete:
+def connect_dots(profile_of: Callable[[Array], Profile], indices: Indices, interval: float) -> Discrete:
     """Connect-the-dots: the loss of one release on the multiples ``indices`` of ``interval``.
 
     delta(epsilon) is replaced by chords in exp(epsilon), so a point has as much as the chords bend there. Adding a
@@ -184,7 +184,7 @@ def connected(profile_of: Callable[[Array], Profile], indices: Indices, interval
 def _items(composition: Composition) -> Items:
     """The releases of a composition that holds nothing else."""
     items = []
-    for event, count in flattened(composition).items():
+    for event, count in flatten(composition).items():
         if not isinstance(event, NoisedSum):  # leaving it out would understate
             raise TypeError(f"a distribution of {event} is not made here")
         items.append((event, count))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from uldp.privacy.events import Composition, Event, Gaussian, Group, NoisedSum, PoissonSampled, flattened, parameters
+from uldp.privacy.events import Composition, Event, Gaussian, Group, NoisedSum, PoissonSampled, flatten, parameters
 from uldp.privacy.mixture import Array, mixture_of
 
 MAX_ORDER = 1 << 20
@@ -65,7 +65,7 @@ def _log_moment(sample_rate: float, noise_multiplier: float, order: int) -> floa
 def composed_rdp(composition: Composition, orders: Array) -> Array:
     """rho(alpha) of everything in ``composition``, one record or one user at a time."""
     total = np.zeros_like(orders)
-    for event, count in flattened(composition).items():
+    for event, count in flatten(composition).items():
         assert isinstance(event, NoisedSum)
         of = parameters(event)
         if of.sample_rate == 1:
@@ -76,7 +76,7 @@ def composed_rdp(composition: Composition, orders: Array) -> Array:
     return total
 
 
-def converted(rho: Array, orders: Array, delta: float) -> Array:
+def convert_rdp(rho: Array, orders: Array, delta: float) -> Array:
     """Lemma 2 of ULDP-FL, order by order."""
     return np.asarray(rho + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1))
 
@@ -121,5 +121,5 @@ class Rdp:
 
     def epsilon(self, composition: Composition, delta: float) -> float:
         return smallest_over_orders(
-            lambda orders: converted(composed_rdp(composition, orders), orders, delta), lowest=1 + 1e-3
+            lambda orders: convert_rdp(composed_rdp(composition, orders), orders, delta), lowest=1 + 1e-3
         )

@@ -30,8 +30,16 @@ import numpy as np
 from uldp.errors import ConfigError, require
 from uldp.limits import check_whole
 from uldp.privacy.accountants import check_delta
-from uldp.privacy.composition import MAX_RELEASES, MIN_GAIN, ROUNDING, TAIL, advanced_composition, likely, smallest
-from uldp.privacy.local_reports import composed
+from uldp.privacy.composition import (
+    MAX_RELEASES,
+    MIN_GAIN,
+    ROUNDING,
+    TAIL,
+    advanced_composition,
+    likely_outcomes,
+    smallest,
+)
+from uldp.privacy.local_reports import compose_reports
 from uldp.privacy.mixture import Array
 
 MAX_EPSILON = 50.0
@@ -87,7 +95,7 @@ def _feldman(epsilon: float, clients: int, delta: float, extremal: bool, max_blo
     if clients == 1 or epsilon > MAX_EPSILON:
         return None
     share = 2 / (math.exp(epsilon) + 1) if extremal else math.exp(-epsilon)
-    clones, weights = _blocks(*likely(clients - 1, share, TAIL * delta), max_blocks)
+    clones, weights = _blocks(*likely_outcomes(clients - 1, share, TAIL * delta), max_blocks)
     found = smallest(lambda target: _clones_delta(target, epsilon, clones, weights) + 2 * TAIL * delta, delta, epsilon)
     return found if found < (1 - MIN_GAIN) * epsilon else None
 
@@ -158,30 +166,30 @@ def shuffled_run(
     accountant's number. ``extremal`` as in ``feldman``; the default holds for every randomizer.
     """
     _check(epsilon, delta, clients=clients, weights=weights, rounds=rounds)
-    one, of_one = _composed(epsilon, clients, 1, delta, extremal)
-    a_round, of_round = _composed(epsilon, clients, weights, delta, extremal)
-    run, of_run = _composed(epsilon, clients, weights * rounds, delta, extremal)
+    one, of_one = _compose(epsilon, clients, 1, delta, extremal)
+    a_round, of_round = _compose(epsilon, clients, weights, delta, extremal)
+    run, of_run = _compose(epsilon, clients, weights * rounds, delta, extremal)
     how = f"One weight of a round: {of_one}. A client's round: {of_round}. All rounds: {of_run}."
     return RunCost(one, a_round, run, delta, how)
 
 
-def _composed(epsilon: float, clients: int, times: int, delta: float, extremal: bool) -> tuple[float, str]:
+def _compose(epsilon: float, clients: int, times: int, delta: float, extremal: bool) -> tuple[float, str]:
     """The smallest epsilon of ``times`` shuffled releases, and where it comes from."""
 
-    def shuffled(delta_each: float) -> float | None:
+    def amplify(delta_each: float) -> float | None:
         return feldman(epsilon, clients, delta_each, extremal=extremal)
 
     among = f"shuffled among {clients} clients (Feldman et al.)"
     if times == 1:
-        alone = shuffled(delta)
+        alone = amplify(delta)
         return (epsilon, "the local epsilon, shuffling gains nothing") if alone is None else (alone, among)
-    local = composed(epsilon, times, delta)
+    local = compose_reports(epsilon, times, delta)
     added = "added up" if local == times * epsilon else "composed (Kairouz et al.)"
     ways = []
-    if (each := shuffled(delta / times)) is not None:
+    if (each := amplify(delta / times)) is not None:
         ways.append((times * each, f"{times} times epsilon {each:.4g} at delta {delta / times:.3g}, {among}, added up"))
     half = delta / (2 * times)
-    if each := shuffled(half):
+    if each := amplify(half):
         split = f"composed (Kairouz et al.) at delta {delta / 2:.3g} besides"
         text = f"{times} times epsilon {each:.4g} at delta {half:.3g}, {among}, {split}"
         ways.append((advanced_composition(each, times, delta / 2), text))

@@ -18,7 +18,7 @@ from uldp.errors import RunError
 from uldp.privacy import sentences
 from uldp.privacy.accountants import Epsilon, account, account_replace_one
 from uldp.privacy.distance import NO_DISTANCE, Distance
-from uldp.privacy.events import Composition, Event, LocalReports, flattened
+from uldp.privacy.events import Composition, Event, LocalReports, flatten
 from uldp.privacy.ledger import Ledger, largest
 from uldp.privacy.releases import Adversary, LocalPerturbation, NoisedModel, Release, views
 from uldp.privacy.sentences import finite_or_infinite, finite_or_none, noise_kind
@@ -319,7 +319,7 @@ def _add_remove_epsilon(seen: Composition, delta: float) -> float:
 
 def _replace_one_epsilon(seen: Composition, delta: float) -> float:
     """Epsilon under replace-one adjacency, of a release whose event is about records that are removed."""
-    if any(isinstance(event, LocalReports) for event in flattened(seen)):
+    if any(isinstance(event, LocalReports) for event in flatten(seen)):
         return math.inf  # local reports are about replaced data only where every client perturbs by itself
     return account_replace_one(seen, delta).value
 

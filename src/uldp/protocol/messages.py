@@ -183,7 +183,7 @@ def encode(experiment: str, silo: str, body: Message) -> bytes:
     return _ENCODER.encode(Envelope(PROTOCOL_VERSION, experiment, silo, msgspec.Raw(encode_body(body))))
 
 
-def opened(data: bytes, kinds: tuple[type[Message], ...] = CORE) -> tuple[Envelope, Message]:
+def open_envelope(data: bytes, kinds: tuple[type[Message], ...] = CORE) -> tuple[Envelope, Message]:
     """The envelope and its body, unchecked but for their types."""
     envelope = _DECODER.decode(data)
     return envelope, _body_decoder(kinds).decode(envelope.body)
@@ -208,7 +208,7 @@ def decode(
             f"{len(data)} bytes, at most {limit} are expected", location=f"silo {silo}", value=len(data)
         )
     try:
-        envelope, body = opened(data, kinds)
+        envelope, body = open_envelope(data, kinds)
     except _UNREADABLE as error:
         _check_version(_claimed_version(data), silo)
         raise MessageRefused(f"not a message of this protocol: {error}", location=f"silo {silo}") from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from uldp.errors import ConfigError, shown
+from uldp.errors import ConfigError, format_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -209,7 +209,7 @@ def check_picture(path: Path) -> None:
         )
     above = next((folder for folder in path.parents if os.path.lexists(folder)), path)
     if not above.is_dir():
-        raise ConfigError(f"{shown(str(above))} is no folder", location="--out", value=str(path))
+        raise ConfigError(f"{format_value(str(above))} is no folder", location="--out", value=str(path))
 
 
 def panels(size: tuple[float, float], *grid: int, **options: Any) -> tuple[Figure, Any]:

@@ -186,18 +186,21 @@ def claimed_and_true(settings: PublishedSettings, federation: Federation) -> tup
     # A batch of fixed size takes another item where one is missing: the sum moves by up to two clips.
     fixed = noise if rate == 1 else noise / 2
 
-    def true(*, items: int = 1, of_silos: int = 1) -> str:
+    def true_epsilon(*, items: int = 1, of_silos: int = 1) -> str:
         return show_epsilon(epsilon_of_fixed_noise(settings, silos, fixed, rate, items=items, of_silos=of_silos))
 
-    several = ", ".join(f"{true(of_silos=s)} in {s}" for s in sorted({*(s for s in TABLE_SILOS if s < silos), silos}))
-    many = ", ".join(f"{true(items=n)} with {n}" for n in sorted({min(n, average) for n in TABLE_ITEMS}))
+    several = ", ".join(
+        f"{true_epsilon(of_silos=s)} in {s}" for s in sorted({*(s for s in TABLE_SILOS if s < silos), silos})
+    )
+    many = ", ".join(f"{true_epsilon(items=n)} with {n}" for n in sorted({min(n, average) for n in TABLE_ITEMS}))
     return (
         f"Claimed {settings.epsilon:g}, true: none. The noise is sigma_Z with Z from the very batch that was drawn, so "
         "its size tells whether a subject with many items is there (errata D1). What follows is the worst case if the "
         f"noise were fixed at sigma_1 = {noise:.3g}, for a silo of average size (q = {rate:.3g}, "
         f"{settings.steps_of_a_silo()} steps).",
         *_notes(settings),
-        f"Silos add up: epsilon is {true()} for a subject with one item in one silo, {several} silos (errata D3).",
+        f"Silos add up: epsilon is {true_epsilon()} for a subject with one item in one silo, {several} silos "
+        "(errata D3).",
         f"q is an item's; a subject with more items in a silo is hit more often: {many} items (errata D2).",
         "Batches of a fixed size are no Poisson samples: an item that leaves lets another one in, so a step moves by "
         "two clips, which the numbers above take into account and the claim does not (errata D6).",

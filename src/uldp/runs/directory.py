@@ -34,7 +34,7 @@ import numpy as np
 from uldp._version import __version__
 from uldp.errors import ConfigError, DataError, ModelError, RunError, first_line
 from uldp.experiment.config import Experiment, in_todays_words
-from uldp.runs.files import locked, replace_file, reported
+from uldp.runs.files import lock, replace_file, report_disk_errors
 from uldp.runs.records import RunFiles, RunLog, RunState
 from uldp.vectors import Vector
 
@@ -66,7 +66,7 @@ class RunDirectory(RunFiles):
         cls.check_free(path)
         run = cls(path)
         run.make()
-        with reported(run.path):
+        with report_disk_errors(run.path):
             run.private.mkdir(exist_ok=True)
             run.private.chmod(0o700)
         run.write_json("versions.json", versions())
@@ -78,8 +78,8 @@ class RunDirectory(RunFiles):
     def check_free(path: Path | str) -> None:
         """Refuse a directory that exists and is not empty, but for what a creation that was cut short leaves."""
         path = Path(path)
-        with reported(path):
-            taken = path.exists() and (not path.is_dir() or not all(map(_left_behind, path.iterdir())))
+        with report_disk_errors(path):
+            taken = path.exists() and (not path.is_dir() or not all(map(_is_leftover, path.iterdir())))
         if taken:
             why = "exists already; choose another directory, or continue it with `uldp resume`"
             raise RunError(why, location=str(path), value=str(path))
@@ -87,7 +87,7 @@ class RunDirectory(RunFiles):
     @staticmethod
     def next_free(parent: Path, name: str) -> Path:
         """The first of ``name-1``, ``name-2``, ... that does not exist."""
-        with reported(parent):
+        with report_disk_errors(parent):
             return next(path for number in count(1) if not (path := parent / f"{name}-{number}").exists())
 
     @classmethod
@@ -99,7 +99,7 @@ class RunDirectory(RunFiles):
 
     def make(self) -> None:
         """The directory itself, if it is not there yet."""
-        with reported(self.path):
+        with report_disk_errors(self.path):
             new = tuple(folder for folder in (self.path, *self.path.parents) if not folder.exists())
             self.path.mkdir(parents=True, exist_ok=True)
             self._new = new
@@ -138,7 +138,7 @@ class RunDirectory(RunFiles):
         return self.has("result.json")
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Keep other processes from working on this run at the same time. Who has it locked may lock it again."""
         if self._held:
             yield
@@ -149,7 +149,7 @@ class RunDirectory(RunFiles):
         with ExitStack() as held:
             try:
                 taken = "another process is working on this run"
-                held.enter_context(locked(self.private / "lock", taken, str(self.path), self.path))
+                held.enter_context(lock(self.private / "lock", taken, str(self.path), self.path))
             except RunError as error:
                 # A finished run is only read, also from a disk that cannot be written.
                 unwritable = isinstance(error.__cause__, OSError) and error.__cause__.errno in _READ_ONLY
@@ -206,7 +206,7 @@ class RunDirectory(RunFiles):
             raise RunError(f"cannot be read ({first_line(error)})", location=str(file)) from error
 
 
-def _left_behind(entry: Path) -> bool:
+def _is_leftover(entry: Path) -> bool:
     """Whether this is what a process leaves that is killed while it makes a directory."""
     if entry.name == "private":
         return entry.is_dir() and not any(entry.iterdir())

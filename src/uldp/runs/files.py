@@ -25,7 +25,7 @@ _PARTIAL: Final = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 
 
 @contextmanager
-def reported(file: Path) -> Iterator[None]:
+def report_disk_errors(file: Path) -> Iterator[None]:
     """Trouble with the disk as one sentence."""
     try:
         yield
@@ -35,18 +35,18 @@ def reported(file: Path) -> Iterator[None]:
 
 def replace_file(file: Path, data: bytes, mode: int = 0o600) -> None:
     """Write ``file`` as a whole: after a crash it is the old one or the new one. It is on disk when this returns."""
-    with reported(file), _written(file, data, mode) as partial:
+    with report_disk_errors(file), _write_beside(file, data, mode) as partial:
         partial.replace(file)
         sync_folder(file.parent)
 
 
 @contextmanager
-def _written(file: Path, data: bytes, mode: int) -> Iterator[Path]:
+def _write_beside(file: Path, data: bytes, mode: int) -> Iterator[Path]:
     """A file beside ``file`` that holds ``data``, on disk; it is gone when this ends, unless it was moved.
 
     It is locked meanwhile, which is how :func:`remove_partial_files` knows that its writer lives.
     """
-    partial, handle = _opened_beside(file, mode)
+    partial, handle = _open_beside(file, mode)
     with os.fdopen(handle, "wb") as out:
         try:
             out.write(data)
@@ -58,7 +58,7 @@ def _written(file: Path, data: bytes, mode: int) -> Iterator[Path]:
                 partial.unlink()
 
 
-def _opened_beside(file: Path, mode: int) -> tuple[Path, int]:
+def _open_beside(file: Path, mode: int) -> tuple[Path, int]:
     while True:
         # A new name, and never what lies there: a file or a link that somebody else put there keeps its mode and place.
         partial = file.with_name(f".{file.name}.{secrets.token_hex(8)}.partial")
@@ -85,7 +85,7 @@ def seal(magic: bytes, body: bytes) -> bytes:
     return magic + hashlib.sha256(body).digest() + body
 
 
-def unsealed(magic: bytes, data: bytes) -> bytes | None:
+def unseal(magic: bytes, data: bytes) -> bytes | None:
     """The content that :func:`seal` was given; None if it is damaged, or of another kind."""
     body = data[len(magic) + 32 :]
     return body if data == seal(magic, body) else None
@@ -108,7 +108,7 @@ class Parts:
     def get(self, name: str) -> bytes:
         """What was kept under ``name``."""
         file = self._folder / name
-        with reported(file):
+        with report_disk_errors(file):
             data = file.read_bytes()
         if hashlib.sha256(data).hexdigest() != name:
             raise RunError("is damaged (its checksum does not fit); start a new run", location=str(file))
@@ -121,7 +121,7 @@ class Parts:
 
 def append_line(file: Path, tree: dict[str, Any], mode: int = 0o644) -> None:
     """One more line of JSON, safely on disk before this returns."""
-    with reported(file):
+    with report_disk_errors(file):
         handle = os.open(file, os.O_RDWR | os.O_CREAT, mode)
         with os.fdopen(handle, "r+b") as out:
             end = out.seek(0, os.SEEK_END)
@@ -130,7 +130,7 @@ def append_line(file: Path, tree: dict[str, Any], mode: int = 0o644) -> None:
                 out.seek(0)
                 data = out.read()
                 complete = data.rfind(b"\n") + 1
-                if _whole(data[complete:]):
+                if _is_complete(data[complete:]):
                     before = b"\n"  # somebody took the newline away; the line counts
                 else:  # drop a half-written last line
                     out.truncate(complete)
@@ -144,13 +144,13 @@ def append_line(file: Path, tree: dict[str, Any], mode: int = 0o644) -> None:
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
     """The lines of a file that :func:`append_line` wrote; none if there is no such file."""
-    with reported(file):
+    with report_disk_errors(file):
         if not file.exists():
             return
         data = file.read_bytes()
     *lines, last = data.split(b"\n")
     # A crash can leave the last line half written; it was not acted upon yet. A whole one counts.
-    for number, line in enumerate([*lines, last] if _whole(last) else lines, start=1):
+    for number, line in enumerate([*lines, last] if _is_complete(last) else lines, start=1):
         try:
             tree = json_tree(line)
         except ValueError as error:
@@ -160,7 +160,7 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
         yield tree
 
 
-def _whole(line: bytes) -> bool:
+def _is_complete(line: bytes) -> bool:
     """Whether a line without its newline is all there."""
     try:
         return isinstance(json_tree(line), dict)
@@ -179,7 +179,7 @@ def sync_folder(folder: Path) -> None:
 
 def private_folder(folder: Path) -> None:
     """The folder, made if need be for its owner only. One that is there and open to others is refused, not changed."""
-    with reported(folder):
+    with report_disk_errors(folder):
         try:
             folder.mkdir(parents=True, mode=0o700)
             sync_folder(folder.parent)
@@ -194,10 +194,10 @@ def private_folder(folder: Path) -> None:
 
 def stored_key(file: Path) -> bytes:
     """32 bytes from the operating system, made once and stored for the owner only."""
-    with reported(file):
+    with report_disk_errors(file):
         if not file.exists():
             # Of two processes that do it at once one is first, and its file stays.
-            with _written(file, os.urandom(32), 0o600) as partial:
+            with _write_beside(file, os.urandom(32), 0o600) as partial:
                 with suppress(FileExistsError):
                     os.link(partial, file)
                 sync_folder(file.parent)
@@ -208,12 +208,12 @@ def stored_key(file: Path) -> bytes:
 
 
 @contextmanager
-def locked(file: Path, taken: str, location: str, folder: Path | None = None) -> Iterator[None]:
+def lock(file: Path, taken: str, location: str, folder: Path | None = None) -> Iterator[None]:
     """Keep other processes out while this lasts; ``taken`` is the message that they get.
 
     What a killed process left half written in ``folder`` is removed first. It is the lock's own if none is given.
     """
-    with reported(file):
+    with report_disk_errors(file):
         number = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
     with os.fdopen(number, "w") as handle:
         try:

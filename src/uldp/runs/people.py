@@ -23,12 +23,12 @@ import numpy as np
 
 from uldp.data.builtin import datasets
 from uldp.data.federation import People
-from uldp.data.store import expanded
+from uldp.data.store import expand_home
 from uldp.encoding import encode
 from uldp.errors import RunError, UldpError
 from uldp.experiment.config import Experiment
 from uldp.runs.directory import RunDirectory
-from uldp.runs.files import private_folder, replace_file, reported, seal, stored_key, unsealed
+from uldp.runs.files import private_folder, replace_file, report_disk_errors, seal, stored_key, unseal
 
 LOG: Final = logging.getLogger("uldp.runs")
 STATE: Final = "ULDP_STATE"
@@ -62,7 +62,7 @@ def owner_key() -> bytes:
     """The key that all runs of this user on this machine share, made at its first use."""
     own = os.environ.get(STATE)
     shared = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    folder = expanded(own, STATE) if own else expanded(shared, "XDG_STATE_HOME") / "uldp"
+    folder = expand_home(own, STATE) if own else expand_home(shared, "XDG_STATE_HOME") / "uldp"
     private_folder(folder)
     return stored_key(folder / "people.key")
 
@@ -81,7 +81,7 @@ def digests_of(people: People, key: bytes) -> PeopleDigests:
 
 def save_people(directory: RunDirectory, people: People | None) -> None:
     """Write into the private folder whose records a run is about to use. Without a key nothing is written."""
-    with reported(directory.people_file):
+    with report_disk_errors(directory.people_file):
         directory.people_file.unlink(missing_ok=True)  # of a start that was cut short, perhaps with other data
     if people is None:
         return
@@ -102,8 +102,8 @@ def _say_once(text: str) -> None:
 def stored_people(directory: RunDirectory) -> PeopleDigests | None:
     """What :func:`save_people` wrote; None where there is nothing, or nothing whole: half of it would hide people."""
     try:
-        with reported(directory.people_file):
-            body = unsealed(_MAGIC, directory.people_file.read_bytes())
+        with report_disk_errors(directory.people_file):
+            body = unseal(_MAGIC, directory.people_file.read_bytes())
         found = None if body is None else msgspec.msgpack.decode(body, type=PeopleDigests)
     except (RunError, msgspec.DecodeError):
         return None
@@ -169,10 +169,10 @@ class Together:
     doubt: bool = False
 
 
-def together(one: Population, other: Population) -> Together | None:
+def relate(one: Population, other: Population) -> Together | None:
     """Why the people of two runs are, or may be, the same; None where they are known to differ."""
     mine, theirs = one.experiment.data, other.experiment.data
-    if mine.population and theirs.population and _folded(mine.population) == _folded(theirs.population):
+    if mine.population and theirs.population and _fold_name(mine.population) == _fold_name(theirs.population):
         return Together("data.population is the same in both")
     if one.dataset and other.dataset:
         # The people of a built-in data set are dealt out by the simulation: other seeds deal the same records.
@@ -210,7 +210,7 @@ def _together_in_tables(one: Population, other: Population) -> Together | None:
     return None
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).split())
 
 

@@ -14,7 +14,7 @@ from uldp.errors import RunError
 from uldp.experiment.config import Experiment
 from uldp.privacy.ledger import Entry
 from uldp.rng import Secrets
-from uldp.runs.files import Parts, append_line, read_lines, replace_file, reported, seal, unsealed
+from uldp.runs.files import Parts, append_line, read_lines, replace_file, report_disk_errors, seal, unseal
 from uldp.trees import json_tree
 
 _MAGIC: Final = b"uldp-checkpoint-1\n"
@@ -42,7 +42,7 @@ class RunFiles:
 
     def has(self, name: str) -> bool:
         """Whether there is a file of this name."""
-        with reported(self.path):
+        with report_disk_errors(self.path):
             return (self.path / name).is_file()
 
     def write_text(self, name: str, text: str) -> None:
@@ -70,7 +70,7 @@ class RunFiles:
 
     def append_private(self, name: str, tree: dict[str, Any]) -> None:
         """One more line of a file that is for the owner only."""
-        with reported(self.private / name):
+        with report_disk_errors(self.private / name):
             number = os.open(self.private / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(number, "ab") as out:
                 out.write((json.dumps(tree) + "\n").encode())
@@ -141,10 +141,10 @@ class RunState:
     def load_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, None if there is none yet; a damaged one is an error, never a fresh start."""
         file = self.checkpoint_file
-        with reported(file):
+        with report_disk_errors(file):
             if not file.exists():
                 return None
-            body = unsealed(_MAGIC, file.read_bytes())
+            body = unseal(_MAGIC, file.read_bytes())
         if body is None:
             why = "the checkpoint is damaged (its checksum does not fit); restore it from a backup, or start a new run"
             raise RunError(why, location=str(file))
@@ -163,7 +163,7 @@ class RunState:
             if self.checkpoint_file.exists():
                 raise RunError("the key of the run's secrets is gone; start a new run", location=str(self._key))
             replace_file(self._key, os.urandom(32))
-        with reported(self._key):
+        with report_disk_errors(self._key):
             return Secrets.from_key(self._key.read_bytes())
 
     def forget_secrets(self) -> None:

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from uldp.errors import RunError, error_context
-from uldp.experiment.config import Experiment, as_printed
+from uldp.experiment.config import Experiment, is_published_variant
 from uldp.experiment.foreign import third_party_names
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Event, NonPrivate
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.sentences import finite_or_none, guarantee, noise_kind
 from uldp.runs.directory import RunDirectory
-from uldp.runs.people import Population, Together, together, under_one_key
+from uldp.runs.people import Population, Together, relate, under_one_key
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SpentRun:
         stated = directory.read_json("statement.json") if directory.has("statement.json") else None
         if stated is None:
             standardised = experiment.data.schema.get("standardise") == "silo"
-            no_guarantee = standardised or as_printed(directory.read_json("experiment.json"))
+            no_guarantee = standardised or is_published_variant(directory.read_json("experiment.json"))
             unit, named = experiment.method.privacy_unit, None
         else:
             no_guarantee, unit, named = stated.get("epsilon") is None, stated.get("unit"), stated.get("asserted_by")
@@ -128,11 +128,11 @@ class Group:
         for_clients = " for a client that was in all client-level runs, towards everybody"
         of_clients = {"runs": [run.people.run for run in clients]}
         if clients:
-            of_clients |= _summed(clients, [run.of_client for run in clients], delta, "client", for_clients)
+            of_clients |= _sum_releases(clients, [run.of_client for run in clients], delta, "client", for_clients)
         return {
             "data": "; ".join(sorted({run.people.name for run in self.runs})),
             "runs": [run.to_json() for run in self.runs],
-            **_summed(self.runs, self._spent(), delta, "user", whom),
+            **_sum_releases(self.runs, self._released_events(), delta, "user", whom),
             "clients": of_clients if clients else None,
             "doubts": sorted(self.doubts),
             "hashed": any(run.hashed for run in self.runs),
@@ -144,11 +144,11 @@ class Group:
         Beside secret noise, noise that the seed gives away is none. Where no run's is secret, it is what secret noise
         would have cost.
         """
-        together: Counter[Event] = sum(self._spent(), Counter())
+        together: Counter[Event] = sum(self._released_events(), Counter())
         at = delta or min(run.experiment.privacy.delta for run in self.runs)
         return account(together, at).value if together else 0.0
 
-    def _spent(self) -> list[Counter[Event]]:
+    def _released_events(self) -> list[Counter[Event]]:
         some_secret = any(not run.simulated for run in self.runs)
         given_away: Counter[Event] = Counter({NonPrivate(): 1})
         return [given_away if run.simulated and some_secret and run.spent else run.spent for run in self.runs]
@@ -157,14 +157,14 @@ class Group:
         """Why a run belongs here: by what is certain, if anything is; None if its people are in none of these runs."""
         doubt: Together | None = None
         for other in self.runs:
-            why = together(other.people, run.people)
+            why = relate(other.people, run.people)
             if why is not None and not why.doubt:
                 return why
             doubt = doubt or why
         return doubt
 
 
-def grouped(runs: Sequence[SpentRun]) -> list[Group]:
+def group_runs(runs: Sequence[SpentRun]) -> list[Group]:
     """Runs whose people may be the same, or a chain of such runs, belong together. What is in doubt is added up."""
     groups: list[Group] = []
     comparable = under_one_key([run.people for run in runs])
@@ -187,7 +187,7 @@ def runs_below(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise no_runs(str(folder))
     found, seen = [], set()
-    for path, below, files in os.walk(folder, followlinks=True, onerror=_unreadable):
+    for path, below, files in os.walk(folder, followlinks=True, onerror=_refuse_unreadable):
         real = os.path.realpath(path)
         if real in seen:  # a link that leads back
             below.clear()
@@ -206,7 +206,7 @@ def no_runs(where: str) -> RunError:
     return RunError("holds no run directory (a folder with experiment.json)", location=where, value=where)
 
 
-def _unreadable(error: OSError) -> None:
+def _refuse_unreadable(error: OSError) -> None:
     raise RunError(f"cannot be read: {error.strerror}", location=str(error.filename)) from error
 
 
@@ -225,7 +225,7 @@ def _check_whole(directory: RunDirectory, rounds: int) -> None:
         )
 
 
-def _summed(
+def _sum_releases(
     runs: Sequence[SpentRun], released: Sequence[Counter[Event]], delta: float, unit: str, whom: str
 ) -> dict[str, Any]:
     """What these releases cost together."""

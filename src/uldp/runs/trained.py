@@ -108,9 +108,9 @@ class TrainedModel:
 
     def learner(self) -> TorchLearner:
         """The run's model, without loading the data that it was trained on."""
-        return self.fitted().learner
+        return self.fitted_model().learner
 
-    def fitted(self, module: OwnModel | None = None) -> FittedModel:
+    def fitted_model(self, module: OwnModel | None = None) -> FittedModel:
         """The model with its preprocessing, ready to predict."""
         experiment, schema = self.load(self.directory), self.schema
         shape: tuple[int, ...]
@@ -145,7 +145,7 @@ class TrainedModel:
                 "was trained on a data set without a table schema, so a table cannot become its features",
                 location=str(self.directory.path),
             )
-        fitted = self.fitted()
+        fitted = self.fitted_model()
         if not isinstance(schema.label, ClassLabel):
             return pd.DataFrame({"prediction": fitted.predict(table)})
         classes, scores = schema.label.classes, fitted.scores(table)

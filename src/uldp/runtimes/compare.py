@@ -168,7 +168,7 @@ def compare(
     Without a folder all runs are in memory. ``in_memory`` prepares experiments whose data or model are.
     """
     ready = in_memory or prepare
-    first = _prepared_first(experiments, ready)
+    first = _prepare_first(experiments, ready)
     _check_shared(experiments)
     claimed = None if folder is None else _claim(folder, experiments).methods
     series = []
@@ -195,7 +195,7 @@ def _directory(folder: RunDirectory, name: str, experiment: Experiment) -> RunDi
     return directory if directory.begun else RunDirectory.create(directory.path, experiment)
 
 
-def _prepared_first(experiments: Mapping[str, Sequence[Experiment]], prepare: Prepare) -> dict[str, PreparedExperiment]:
+def _prepare_first(experiments: Mapping[str, Sequence[Experiment]], prepare: Prepare) -> dict[str, PreparedExperiment]:
     """Every method's first experiment, ready to run. They share one copy of the records."""
     ready: dict[str, PreparedExperiment] = {}
     for name, group in experiments.items():
@@ -240,7 +240,7 @@ def _total(folder: RunDirectory, experiment: Experiment, protected: Mapping[str,
             if entries := directory.log.ledger_entries() if directory.begun else ():
                 ledger = Ledger(experiment.privacy.delta, None, entries)
                 released[name, frozenset(ledger.composition().items())] += 1
-    return _added_up(released, protected, experiment)
+    return _add_up(released, protected, experiment)
 
 
 def _total_in_memory(series: Sequence[MethodRuns], experiment: Experiment) -> Total:
@@ -254,10 +254,10 @@ def _total_in_memory(series: Sequence[MethodRuns], experiment: Experiment) -> To
         for one in series
         if one.privacy_unit == "user" and not one.results[0].statement.no_guarantee
     }
-    return _added_up(released, protected, experiment)
+    return _add_up(released, protected, experiment)
 
 
-def _added_up(released: Released, protected: Mapping[str, tuple[str, ...]], experiment: Experiment) -> Total:
+def _add_up(released: Released, protected: Mapping[str, tuple[str, ...]], experiment: Experiment) -> Total:
     delta, private, counted = experiment.privacy.delta, Counter[Event](), Counter[str]()
     for (name, events), count in released.items():
         if name in protected and math.isfinite(account(dict(events), delta).value):

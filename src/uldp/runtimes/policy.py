@@ -34,7 +34,7 @@ from typing import Any, Final
 from uldp.aggregation import AGGREGATIONS
 from uldp.errors import BudgetExhausted, ConfigError, RunError, did_you_mean, error_context, require
 from uldp.experiment.config import AUTO, Experiment
-from uldp.experiment.foreign import ForeignCode, foreign_code, named
+from uldp.experiment.foreign import ForeignCode, foreign_code, read_name
 from uldp.experiment.sections import read_section
 from uldp.privacy.accountants import account, check_delta
 from uldp.privacy.events import Event, NonPrivate, event_from_json, event_to_json
@@ -156,9 +156,9 @@ class Policy:
 
     def check_names(self, tree: Any) -> None:
         """Refuse an experiment's tree by what it names, before any of it is imported."""
-        if method := named(tree, "method"):
+        if method := read_name(tree, "method"):
             self._check_allowed("methods", method)
-        name = named(tree, "aggregation") or AUTO
+        name = read_name(tree, "aggregation") or AUTO
         if name != AUTO:  # which takes one of ours; which one, the plan says
             self._check_allowed("aggregations", name)
         for code in foreign_code(tree):
@@ -228,7 +228,7 @@ class Charge:
             raise RunError(f"cannot read the entry {tree!r}", location=location) from error
 
 
-def _released(charges: Sequence[Charge], group: int | None, who: str) -> Counter[Event]:
+def _released_events(charges: Sequence[Charge], group: int | None, who: str) -> Counter[Event]:
     """What an experiment showed an adversary about the users of a group."""
     # Whatever the session: two responses to one round share the round's sample.
     rounds: dict[int, list[Event]] = {}
@@ -261,7 +261,7 @@ class OwnLedger:
             seen: Counter[Event] = Counter()
             for charges in by_experiment.values():
                 groups = {charge.group for charge in charges} - {None} or {None}
-                seen.update(largest(_released(charges, group, who) for group in groups))
+                seen.update(largest(_released_events(charges, group, who) for group in groups))
             worst = max(worst, account(seen, self._policy.delta).value if seen else 0.0)
         return worst
 
@@ -300,7 +300,7 @@ class OwnLedger:
         self._charges[charge.key] = charge
 
 
-def spent(ledger: OwnLedger) -> str:
+def describe_spending(ledger: OwnLedger) -> str:
     """What was spent, for people."""
     runs = len({charge.experiment for charge in ledger.charges})
     return f"epsilon {_number(ledger.epsilon())} spent so far in {runs} experiment{'' if runs == 1 else 's'}"

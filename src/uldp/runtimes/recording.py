@@ -123,7 +123,7 @@ class RecordedRun(ABC):
     def _exchange(self) -> bool:
         """One request to all silos and their responses; False when the experiment is over."""
 
-    def go(self) -> Result:
+    def run(self) -> Result:
         """Run to the end, or until ``on_round`` returns True; then it can be called again.
 
         A run in memory begins once: to begin again would be another run, with other noise.
@@ -131,16 +131,16 @@ class RecordedRun(ABC):
         if not self._under_way.acquire(blocking=False):
             raise RunError("another thread is training this run", location="result")
         try:
-            return self._go()
+            return self._run()
         finally:
             self._under_way.release()
 
-    def _go(self) -> Result:
+    def _run(self) -> Result:
         if self._over is not None and self._directory is None:
             return self._over
         if self._within_round and self._directory is None:
             raise RunError("was cut short within a round, and without a directory that is its end", location="result")
-        alone = self._directory.locked() if self._directory else nullcontext()
+        alone = self._directory.lock() if self._directory else nullcontext()
         with torch_threads(self._prepared.experiment.run.threads), alone:
             if self._directory is not None or not self._started:
                 self._within_round = True
@@ -151,7 +151,7 @@ class RecordedRun(ABC):
             self._check_model(self._server.model, "before training")
             self._train()
             if self._stopped and self._server.round < self._prepared.plan.rounds:
-                return replace(self._result(), continuation=self.go)
+                return replace(self._result(), continuation=self.run)
             self._over = result = self._finish()
             self._close_silos()
             return result
@@ -202,10 +202,10 @@ class RecordedRun(ABC):
 
     def _charge_process(self) -> None:
         """Add this run to what this Python process has released about its people."""
-        if (spent := self._spent()) is not None:
+        if (spent := self._spent_run()) is not None:
             spending.charge(spent)
 
-    def _spent(self) -> SpentRun | None:
+    def _spent_run(self) -> SpentRun | None:
         """All that was released so far; None at a server, which knows nobody's ids."""
         if self._silos is None:
             return None
@@ -329,7 +329,7 @@ class RecordedRun(ABC):
             seconds=self._seconds,
             run=None if self._directory is None else str(self._directory.path),
             entries=self._server.ledger.entries,
-            spent=self._spent(),
+            spent=self._spent_run(),
             fitted=FittedModel(self._learner, *described, self._server.model, federation.feature_shape),
             constant_loss=None if test is None else constant_loss(federation.task, test.labels),
             complete=self._server.round >= plan.rounds,

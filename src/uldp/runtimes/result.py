@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from uldp.errors import ConfigError, RunError, shown
+from uldp.errors import ConfigError, RunError, format_value
 from uldp.privacy.ledger import Entry
 from uldp.privacy.sentences import finite_or_none, show_epsilon
 from uldp.privacy.statement import Statement
@@ -269,7 +269,7 @@ class Result:
             RunError: The folder is taken, or cannot be written.
         """
         if not isinstance(path, Path | str):
-            raise ConfigError(f"the path of a folder, not {shown(path)}", location="path")
+            raise ConfigError(f"the path of a folder, not {format_value(path)}", location="path")
         if self.spent is None:
             raise RunError("it belongs to a federation, whose server has written a run directory", location="result")
         RunDirectory.check_free(path)
@@ -330,7 +330,7 @@ def checked_metric(metric: str, metrics: Mapping[str, object]) -> str:
         raise ConfigError("there are no metrics: no round was trained", location="metric")
     known = metric_names(metrics)
     if metric and metric not in known:
-        raise ConfigError(f"one of {', '.join(known)}, not {shown(metric)}", location="metric", value=metric)
+        raise ConfigError(f"one of {', '.join(known)}, not {format_value(metric)}", location="metric", value=metric)
     return metric or known[0]
 
 

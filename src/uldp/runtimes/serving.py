@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from uldp.errors import BudgetExhausted, MessageRefused, RunError, located, require, stopping_clearly
+from uldp.errors import BudgetExhausted, MessageRefused, RunError, describe_unexpected, require, stopping_clearly
 from uldp.experiment.build import PreparedExperiment
 from uldp.privacy.ledger import Ledger
 from uldp.runs.directory import RunDirectory
@@ -120,9 +120,9 @@ class ServedRun(RecordedRun):
         stage = self._server.stage
         return (Stage.ROUND if stage is Stage.PREPARATION else stage).value, self._server.round
 
-    def go(self) -> Result:
+    def run(self) -> Result:
         with stopping_clearly("server"):  # collecting, saving, advancing: the last checkpoint stays
-            return super().go()
+            return super().run()
 
     def _make_parties(self, x: Vector, ledger: Ledger) -> None:
         self._server = ServerSession(self._prepared.plan, x, ledger, self._secrets)
@@ -160,7 +160,7 @@ class ServedRun(RecordedRun):
             # A no counts when it was said twice: the first may be somebody else's, who got between.
             refused = all(failed.refused and before.get(name) == failed for name, failed in trouble.items())
             if late or refused:
-                self._do_without(trouble)
+                self._continue_without(trouble)
                 began, alone = self._clock.now(), None
             before = trouble
             self._clock.sleep(self._patience.pause)
@@ -200,11 +200,13 @@ class ServedRun(RecordedRun):
                 except MessageRefused as error:
                     response = FailedResponse(str(error), refused=True)
                 except Exception as error:  # taking a response changes nothing unless it succeeds: it is this silo's
-                    response = FailedResponse(f"its response cannot be taken ({located(error)})", refused=True)
+                    response = FailedResponse(
+                        f"its response cannot be taken ({describe_unexpected(error)})", refused=True
+                    )
             trouble[name] = response
         return trouble
 
-    def _do_without(self, trouble: Mapping[str, FailedResponse]) -> None:
+    def _continue_without(self, trouble: Mapping[str, FailedResponse]) -> None:
         """What happens when patience ends."""
         why = "; ".join(f"{name}: {failed.reason.removeprefix(f'silo {name}: ')}" for name, failed in trouble.items())
         if self._server.stage is Stage.CLOSING:

@@ -22,7 +22,7 @@ from uldp.crypto.keys import SigningKey
 from uldp.errors import BudgetExhausted, MessageRefused, RunError, UldpError
 from uldp.experiment.build import PreparedExperiment
 from uldp.runtimes import socket_frames
-from uldp.runtimes.policy import Charge, LedgerGuard, OwnLedger, Policy, spent, views_of_a_round
+from uldp.runtimes.policy import Charge, LedgerGuard, OwnLedger, Policy, describe_spending, views_of_a_round
 from uldp.runtimes.recording import torch_threads
 from uldp.runtimes.silo_state import SiloState, experiments_in, ledger_name
 from uldp.sessions.silo import Owner, SiloSession
@@ -58,11 +58,11 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         self._state = SiloState(state_dir, prepared.plan.digest)
         self.name = prepared.silo
         with ExitStack() as until:
-            until.enter_context(self._state.locked())
-            self._session = self._restored(identity)
+            until.enter_context(self._state.lock())
+            self._session = self._restore_session(identity)
             self._until = until.pop_all()
 
-    def _restored(self, identity: SigningKey | None) -> SiloSession:
+    def _restore_session(self, identity: SigningKey | None) -> SiloSession:
         prepared, saved = self._prepared, self._state.load()
         plan = prepared.plan
         closed = saved is not None and SiloSession.is_closed(saved)
@@ -76,7 +76,7 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         ledger = ledgers[secrets.simulated]
         self._check_whole((*ledgers[True].charges, *ledgers[False].charges))
         self._policy.remember(self._state.folder)
-        LOG.info("silo %s: %s; %s", self.name, self._policy, spent(ledger))
+        LOG.info("silo %s: %s; %s", self.name, self._policy, describe_spending(ledger))
         session_id = hashlib.sha256(secrets.child("session").key).hexdigest()[:16]
         shown = views_of_a_round(plan, prepared.no_guarantee)
         self.charging = LedgerGuard(ledger, plan.digest, session_id, shown, plan.release.participation)
@@ -151,7 +151,7 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         try:
             header, body = socket_frames.receive(connection, self._prepared.plan.message_limit)
         except MessageRefused as error:
-            return self._refused(str(error))
+            return self._refusal(str(error))
         return self.respond(header, body)
 
     def respond(self, header: dict[str, Any], body: bytes) -> Frame:
@@ -163,7 +163,7 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
                 stands = {"round": self._session.round, "phase": self._session.phase}
                 return {"kind": "status", "silo": self.name, "experiment": self._prepared.plan.digest, **stands}, b""
             case kind:
-                return self._refused(f"unknown kind of frame {kind!r}")
+                return self._refusal(f"unknown kind of frame {kind!r}")
 
     def _reply(self, request: bytes) -> Frame:
         try:
@@ -173,23 +173,23 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
             if self._session.closed:
                 self._state.forget_secrets()
         except MessageRefused as error:
-            return self._refused(str(error), named=self.name in error.location)
+            return self._refusal(str(error), named=self.name in error.location)
         except BudgetExhausted as error:
             # What its owner allows, and spent elsewhere, is nobody else's business.
             LOG.warning("silo %s: %s", self.name, error)
-            return self._refused("its owner's policy does not allow this round; nothing was sent")
+            return self._refusal("its owner's policy does not allow this round; nothing was sent")
         except UldpError as error:
             # It may name files or records: that stays here.
             LOG.error("silo %s: %s", self.name, error)
             if isinstance(error, RunError):
-                return self._refused("trouble with its files, so nothing was sent; its own log says which")
-            return self._refused("cannot respond; its own log says why")
+                return self._refusal("trouble with its files, so nothing was sent; its own log says which")
+            return self._refusal("cannot respond; its own log says why")
         except Exception:
             LOG.exception("silo %s", self.name)
-            return self._refused("failed; its own log says why")
+            return self._refusal("failed; its own log says why")
         return {"kind": "reply"}, reply
 
-    def _refused(self, why: str, *, named: bool = False) -> Frame:
+    def _refusal(self, why: str, *, named: bool = False) -> Frame:
         sentence = why if named else f"silo {self.name}: {why}"
         LOG.warning("refused: %s", sentence)
         return {"kind": "refused"}, sentence.encode()

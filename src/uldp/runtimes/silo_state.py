@@ -21,14 +21,14 @@ from uldp.experiment.config import Experiment
 from uldp.rng import Secrets
 from uldp.runs.files import (
     Parts,
-    locked,
+    lock,
     private_folder,
     replace_file,
-    reported,
+    report_disk_errors,
     seal,
     stored_key,
     sync_folder,
-    unsealed,
+    unseal,
 )
 from uldp.sessions.silo import SiloSession
 
@@ -38,10 +38,10 @@ _KEY: Final = "secrets.key"
 
 
 def _load(file: Path) -> bytes | None:
-    with reported(file):
+    with report_disk_errors(file):
         if not file.exists():
             return None
-        saved = unsealed(_MAGIC, file.read_bytes())
+        saved = unseal(_MAGIC, file.read_bytes())
     if saved is None:
         why = "the silo's saved session is damaged (its checksum does not fit); start a new experiment"
         raise RunError(why, location=str(file))
@@ -70,7 +70,7 @@ def experiments_in(folder: Path) -> list[Begun]:
             "is no silo's folder of state; give the one of `uldp join`", location=str(folder), value=str(folder)
         )
     found = []
-    with reported(folder / "experiments"):
+    with report_disk_errors(folder / "experiments"):
         owns = sorted(path for path in (folder / "experiments").iterdir() if path.is_dir())
     for own in owns:
         round_: int | None = 0
@@ -84,7 +84,7 @@ def experiments_in(folder: Path) -> list[Begun]:
     return found
 
 
-def left(folder: Path, start: str) -> None:
+def leave_experiment(folder: Path, start: str) -> None:
     """End the experiment whose digest begins with ``start`` from the silo's side, as a Close of the server does.
 
     Its secrets are destroyed, and what it saved of the last round.
@@ -97,7 +97,7 @@ def left(folder: Path, start: str) -> None:
             value=start,
         )
     state = SiloState(folder, fit[0])
-    with state.locked():
+    with state.lock():
         with suppress(RunError):  # a session that cannot be read is left as it is; it is of no use without its secrets
             saved = state.load()
             if saved is not None:
@@ -117,10 +117,10 @@ class SiloState:
         for part in (self.folder, self.folder / "experiments", self._own):
             private_folder(part)
 
-    def locked(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Keep a second process with the same identity from responding too."""
         taken = "another process of this silo is running; stop it first (the folder's ledger is for all experiments)"
-        return locked(self.folder / "lock", taken, str(self.folder))
+        return lock(self.folder / "lock", taken, str(self.folder))
 
     def secrets(self, experiment: Experiment, *, closed: bool) -> Secrets:
         """The silo's own secrets: from the operating system, or in a rehearsal from the seed."""
@@ -142,7 +142,7 @@ class SiloState:
 
     def forget_secrets(self) -> None:
         """The experiment is over: nobody can compute this silo's noise any more."""
-        with reported(self._key):
+        with report_disk_errors(self._key):
             self._key.unlink(missing_ok=True)
             self.parts.remove()
             sync_folder(self._own)

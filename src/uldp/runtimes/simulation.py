@@ -87,11 +87,11 @@ def run(
     if isinstance(directory, Path | str):
         directory = RunDirectory.create(directory, prepared.experiment)
     with nullcontext() if directory is None else directory.discard_unless_started():
-        return LocalRun(prepared, directory, on_round, record, silos or InProcessSilos()).go()
+        return LocalRun(prepared, directory, on_round, record, silos or InProcessSilos()).run()
 
 
 class LocalRun(RecordedRun):
-    """One simulated run. If ``on_round`` stops it, :meth:`go` goes on."""
+    """One simulated run. If ``on_round`` stops it, :meth:`run` goes on."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ _CHUNK: Final = 1 << 20
 
 def listen(address: str) -> socket.socket:
     """A socket that waits for transports. What a killed process left of a Unix socket is replaced."""
-    kind, where = _parsed(address)
+    kind, where = _parse(address)
     sock = socket.socket(kind, socket.SOCK_STREAM)
     try:
         if isinstance(where, str):
@@ -46,12 +46,12 @@ def listen(address: str) -> socket.socket:
     except BaseException as error:
         sock.close()
         if isinstance(error, OSError):
-            raise _failed("cannot listen", error, address) from error
+            raise _socket_error("cannot listen", error, address) from error
         raise
     return sock
 
 
-def _failed(what: str, error: OSError, address: str) -> RunError:
+def _socket_error(what: str, error: OSError, address: str) -> RunError:
     return RunError(f"{what} ({error.strerror or error})", location=address, value=address)
 
 
@@ -60,7 +60,7 @@ def connect(address: str, timeout: float | None = None, patience: float = 0.0) -
 
     It is tried for ``patience`` seconds: whoever listens there may be about to start.
     """
-    kind, where = _parsed(address)
+    kind, where = _parse(address)
     end = time.monotonic() + patience
     while True:
         sock = socket.socket(kind, socket.SOCK_STREAM)
@@ -121,15 +121,15 @@ def ask(sock: socket.socket, header: dict[str, Any], body: bytes, limit: int) ->
 
 def _part(sock: socket.socket, size: int, most: int, what: str, end: float | None) -> bytes:
     """A length of ``size`` bytes, and as many bytes as it says."""
-    length = int.from_bytes(_exactly(sock, size, end), "big")
+    length = int.from_bytes(_receive_exactly(sock, size, end), "big")
     if length > most:
         raise MessageRefused(
             f"a {what} of {length} bytes, at most {most} are expected", location="socket", value=length
         )
-    return _exactly(sock, length, end)
+    return _receive_exactly(sock, length, end)
 
 
-def _exactly(sock: socket.socket, count: int, end: float | None) -> bytes:
+def _receive_exactly(sock: socket.socket, count: int, end: float | None) -> bytes:
     parts, missing = [], count
     while missing:
         try:
@@ -145,7 +145,7 @@ def _exactly(sock: socket.socket, count: int, end: float | None) -> bytes:
     return b"".join(parts)
 
 
-def _parsed(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
+def _parse(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
     kind, _, where = address.partition(":")
     if kind == "unix" and where.startswith("/"):
         if len(os.fsencode(where)) > MAX_PATH_BYTES:
@@ -181,5 +181,5 @@ def _clear(path: str, address: str) -> None:
             os.unlink(path)
             return
         except OSError as error:
-            raise _failed("cannot be replaced", error, address) from error
+            raise _socket_error("cannot be replaced", error, address) from error
     raise RunError("another process listens there already", location=address, value=address)

@@ -146,12 +146,12 @@ class ServerSession:
 
     def requests(self) -> dict[str, bytes]:
         """The requests to send now, by silo; empty when the run is over, or a collected round is not yet used."""
-        if not self._asks():
+        if not self._has_request():
             return {}
         waiting = [name for name in self._audience if name not in self._responses]
         return {name: m.encode(self.plan.digest, name, self._request_for(name)) for name in waiting}
 
-    def _asks(self) -> bool:
+    def _has_request(self) -> bool:
         """Whether there is a request to send now; it is made once."""
         if self._turn is None and self._sum is None and (request := self._next_request()) is not None:
             self._turn = _Turn(request, turn(self.plan.turns, self._phase, request, "server"))
@@ -161,7 +161,7 @@ class ServerSession:
     @property
     def finished(self) -> bool:
         """Whether all that is left is to close the session."""
-        return self._sum is None and (not self._asks() or self.stage is Stage.CLOSING)
+        return self._sum is None and (not self._has_request() or self.stage is Stage.CLOSING)
 
     @property
     def _audience(self) -> list[str]:
@@ -364,7 +364,7 @@ class ServerSession:
             return self.side.ask(request, self.plan.silos[0])
         silos, known = self.sampler.silos(round_), self._users(round_) if self.plan.silos_know_sample else None
         sample = b"".join(m.pack_bits(bits) for bits in (silos, known) if bits is not None)
-        return m.UpdateRequest(round_, m.pack(self._state.x), sample, self.side.weights(), self._present())
+        return m.UpdateRequest(round_, m.pack(self._state.x), sample, self.side.weights(), self._presence_bits())
 
     def _users(self, round_: int) -> Sample | None:
         """The sample that the server draws; None if all users take part, or the sample is private."""
@@ -375,7 +375,7 @@ class ServerSession:
             self.side.begin_round(round_, None if self.plan.silos_know_sample else self._users(round_))
             self._started_round = round_
 
-    def _present(self) -> bytes:
+    def _presence_bits(self) -> bytes:
         """One bit per silo where some are left out of the round."""
         here = np.array([name not in self._absent for name in self.plan.silos], dtype=np.bool_)
         return b"" if here.all() else m.pack_bits(here)
@@ -413,7 +413,7 @@ class ServerSession:
                 self.side.check(name, body)
             case m.Update(round_, vector, saturated):
                 self._check_answered_round(name, round_)
-                if body.present != self._present():
+                if body.present != self._presence_bits():
                     raise MessageRefused("answered for an attempt with other silos", location=f"silo {name}")
                 self.side.check_vector(name, vector)
                 if not 0 <= saturated <= self._max_saturated:

@@ -55,7 +55,7 @@ class Shuffler:
     def shuffle(self, round_: int, updates: Mapping[str, bytes], limit: int) -> dict[str, bytes]:
         """The server's messages of a round. Their names are slots in the order of the silos, and identify nobody."""
         vectors = np.stack([self._vector(round_, name, updates[name], limit) for name in self._silos])
-        anonymous = self._ordered(vectors, self._stream(round_, vectors))
+        anonymous = self._order(vectors, self._stream(round_, vectors))
         return {
             slot: m.encode(self._digest, slot, m.Update(round_, m.pack(vector), 0))
             for slot, vector in zip(self._silos, anonymous, strict=True)
@@ -78,7 +78,7 @@ class Shuffler:
             raise MessageRefused(f"sent no update of round {round_}", location=f"silo {name}")
         return m.unpack_residues(body.vector, self._dimension, f"silo {name}")
 
-    def _ordered(self, vectors: npt.NDArray[np.uint64], stream: SecretStream) -> npt.NDArray[np.uint64]:
+    def _order(self, vectors: npt.NDArray[np.uint64], stream: SecretStream) -> npt.NDArray[np.uint64]:
         """For every position the clients' values in the order of their delays."""
         ordered = np.empty_like(vectors)
         block = max(1, _BLOCK // len(vectors))

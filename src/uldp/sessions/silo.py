@@ -306,7 +306,7 @@ class SiloSession:
             raise MessageRefused("the sample does not fit method.sample_rate", location=self.name)
         if len(plan.round_requests) > 1 and self._prepared_round != round_:
             raise MessageRefused(f"round {round_} was not prepared", location=self.name, value=round_)
-        request = RoundRequest(round_, self._common_digest(body), body.weights, self._present(body))
+        request = RoundRequest(round_, self._common_digest(body), body.weights, self._read_presence(body))
         self.side.check_request(request)
         x = m.unpack_floats(body.model, plan.facts.dimension, self.name)
         silos, users = self._sample(body.sample)
@@ -360,7 +360,7 @@ class SiloSession:
             raise MessageRefused(
                 f"round {body.round} was answered already, and for another model or sample", location=self.name
             )
-        present, earlier = self._present(body), self._bits(before.present)
+        present, earlier = self._read_presence(body), self._bits(before.present)
         now = np.ones(len(self.plan.silos), dtype=np.bool_) if present is None else present
         if earlier is not None and (now & ~earlier).any():
             raise MessageRefused("a silo that was left out of a round does not come back within it", location=self.name)
@@ -390,7 +390,7 @@ class SiloSession:
         request = RoundRequest(body.round, self._common_digest(body), b"")
         return m.Metrics(body.round, m.pack(self.side.protect_metrics(to_residues(sums), request)))
 
-    def _present(self, body: m.UpdateRequest) -> Sample | None:
+    def _read_presence(self, body: m.UpdateRequest) -> Sample | None:
         """Which silos take part in the round; refused if this one is not among them, or they are too few."""
         present = self._bits(body.present)
         if present is None:
@@ -482,11 +482,11 @@ class SiloSession:
         """
         totals = None if self._user_totals is None else m.pack(self._user_totals)
         setup = [] if self._phase == Phase.CLOSED else list(self._setup)  # nothing comes after Close
-        parts = {} if store is None else self._kept_apart(setup, store)
+        parts = {} if store is None else self._store_large_requests(setup, store)
         last = (self._request, self._response, setup, self._prepared, self._prepared_round, self._released)
         return encode(_SiloState(self._all_digest, self._phase, self._round, totals, *last, parts=parts))
 
-    def _kept_apart(self, setup: list[bytes], store: PartStore) -> dict[int, str]:
+    def _store_large_requests(self, setup: list[bytes], store: PartStore) -> dict[int, str]:
         """Move large requests of ``setup`` to the store; each goes there once."""
         large = [index for index, request in enumerate(setup) if len(request) > PART_BYTES]
         for index in large:

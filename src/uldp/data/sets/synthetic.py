@@ -12,7 +12,7 @@ from uldp.data.federation import FloatArray, LabelArray, Records, Task
 from uldp.data.sets.base import SPLIT_OPTIONS, DatasetInfo, Options, Pool, PooledDataset, split
 from uldp.data.store import Located
 from uldp.elementary import Floats, log, tanh
-from uldp.errors import ConfigError, shown
+from uldp.errors import ConfigError, format_value
 from uldp.rng import Streams
 
 OPTIONS: Final = {"records": 5000, "features": 20, "classes": 2}
@@ -75,7 +75,9 @@ def _whole(options: Options, name: str) -> int:
     least = {"records": 10, "features": 1, "classes": 0}[name]
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (name, value) == ("classes", 1):
         what = "0 (a numeric label) or from 2 up" if name == "classes" else f"from {least} up"
-        raise ConfigError(f"a whole number {what}, not {shown(value)}", location=f"data.options.{name}", value=value)
+        raise ConfigError(
+            f"a whole number {what}, not {format_value(value)}", location=f"data.options.{name}", value=value
+        )
     return value
 
 

@@ -15,7 +15,7 @@ from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.passes import backward, forward, gather, loss_gradient
 from uldp.learners.kernels.pooling import fill_zero
 from uldp.learners.kernels.products import multiply
-from uldp.native.jit import inlined, kernel, stay_apart
+from uldp.native.jit import inline, kernel, stay_apart
 from uldp.native.simd import LANES, fma, load, splat, spread_like, store, total, widen
 
 #: Larger sums of squares are left out: float32 ends at 3e38. In float64, what is lost to underflow in one factor of a
@@ -34,7 +34,7 @@ def squares(ws, begin, n):
     return total(sums)
 
 
-@inlined
+@inline
 def squares_of_row(ws, begin, n):
     """The sum of n squares in float64."""
     sums = 0.0

@@ -17,11 +17,11 @@ from __future__ import annotations
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.pooling import fill_zero
 from uldp.learners.kernels.products import multiply, multiply_list, transpose
-from uldp.native.jit import inlined, kernel, stay_apart
-from uldp.native.simd import LANES, load, read, store_tail, whole, write
+from uldp.native.jit import inline, kernel, stay_apart
+from uldp.native.simd import LANES, load, padded_length, read, store_tail, write
 
 
-@inlined
+@inline
 def copy_row(ws, source, target, n):
     """Copy n numbers within the workspace."""
     for i in range(0, n, LANES):
@@ -108,7 +108,7 @@ def weights_backward(ws, iw, op, pool, r, g, dw, db, zero, one, values, fresh):
     stay_apart()
     x, line = op[at.BORDERED] + r * op[at.N_BORDERED], (op[at.WIDTH] + 2 * op[at.PW]) * op[at.CHANNELS]
     kh, run, channels = op[at.KH], op[at.KW] * op[at.CHANNELS], op[at.OUT_CHANNELS]
-    sh, step, padded = op[at.SH], op[at.SW] * op[at.CHANNELS], whole(run)
+    sh, step, padded = op[at.SH], op[at.SW] * op[at.CHANNELS], padded_length(run)
     pooled, pixels, places = op[at.POOLED], op[at.OUT_HEIGHT] * op[at.OUT_WIDTH], 0
     if pooled:
         g, pixels = pool[at.GY] + r * pool[at.ROW_Y], pool[at.OUT_HEIGHT] * pool[at.OUT_WIDTH]

@@ -8,14 +8,14 @@ import numpy as np
 
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.pooling import fill_zero
-from uldp.native.jit import inlined, kernel, stay_apart
+from uldp.native.jit import inline, kernel, stay_apart
 from uldp.native.simd import LANES, clear_lanes, load, spread_like, store, store_tail
 
 _UNKNOWN: Final = -1
 _NOT_A_NUMBER: Final = -2
 
 
-@inlined
+@inline
 def category(value, categories):
     """The row of a value: its whole part where there is such a row. No other number is ever taken for a place."""
     if value >= 0 and value < categories:

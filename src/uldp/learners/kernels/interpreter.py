@@ -14,7 +14,7 @@ from uldp.learners.kernels.passes import backward, forward, gather, loss_gradien
 from uldp.learners.kernels.randomness import order_records
 from uldp.learners.kernels.single import train_single
 from uldp.native.jit import entry, kernel, stay_apart
-from uldp.native.simd import LANES, load, store, whole
+from uldp.native.simd import LANES, load, padded_length, store
 
 
 @kernel
@@ -153,7 +153,7 @@ def run(what, ws, iw, uw, fw, program, reals, head, settings, options, start, pl
             forward(ws, program, reals, head, count, False, uw, 0)
             for r in range(count):
                 for j in range(head[at.N_OUTPUTS]):
-                    rows[begin + r, j] = ws[head[at.OUTPUTS] + r * whole(head[at.N_OUTPUTS]) + j]
+                    rows[begin + r, j] = ws[head[at.OUTPUTS] + r * padded_length(head[at.N_OUTPUTS]) + j]
     if what == at.CLIP:
         for k in range(parameters):
             if places[k] >= 0:

@@ -208,7 +208,7 @@ def _pool(layer: nn.MaxPool2d | nn.AvgPool2d, form: Form) -> Operation:
     else:
         plain, count_border = layer.divisor_override is None, layer.count_include_pad
     height, width = (
-        _pooled(size, kernel[i], stride[i], padding[i], layer.ceil_mode)
+        _pooled_size(size, kernel[i], stride[i], padding[i], layer.ceil_mode)
         for i, size in enumerate((form.height, form.width))
     )
     if not plain or min(height, width) < 1 or any(2 * padding[i] > kernel[i] for i in (0, 1)):
@@ -230,7 +230,7 @@ def _pool(layer: nn.MaxPool2d | nn.AvgPool2d, form: Form) -> Operation:
                      lists=outputs.pixels + kernel[0] * kernel[1] + LANES)  # fmt: skip
 
 
-def _pooled(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int:
+def _pooled_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int:
     """How many windows there are; with ceil_mode a last one may be cut off, but none begins behind the image."""
     room = size + 2 * padding - kernel
     if not ceil_mode:

@@ -43,7 +43,7 @@ class Lanes:
     def __truediv__(self, other: Lanes | float) -> Lanes:
         return self._new(self.builder.fdiv(self.value, self.number(other).value))
 
-    def under(self, number: float) -> Lanes:
+    def divide_into(self, number: float) -> Lanes:
         """number / self."""
         return self.number(number) / self
 
@@ -94,14 +94,16 @@ class Lanes:
     def from_bits(self, bits: Value) -> Lanes:
         return self._new(self.builder.bitcast(bits, llvm_vector(self.scalar)))
 
-    def whole(self, value: int) -> ir.Constant:
+    def integer_constant(self, value: int) -> ir.Constant:
         return ir.Constant(self.integers(), [value] * LANES)
 
 
 def _power_of_two(x: Lanes, exponent: Value) -> Lanes:
     """2^exponent for whole exponents within the range of normal numbers."""
     bias = 127 if x.single else 1023
-    return x.from_bits(x.builder.shl(x.builder.add(exponent, x.whole(bias)), x.whole(x.mantissa_bits)))
+    return x.from_bits(
+        x.builder.shl(x.builder.add(exponent, x.integer_constant(bias)), x.integer_constant(x.mantissa_bits))
+    )
 
 
 def _reduce(x: Lanes) -> tuple[Lanes, Value]:
@@ -120,9 +122,9 @@ def _exp_tail(r: Lanes) -> Lanes:
     return r.polynomial([1.0 / math.factorial(k) for k in range(terms, 1, -1)])
 
 
-def _scaled(x: Lanes, n: Value) -> Lanes:
+def _scale_by_power(x: Lanes, n: Value) -> Lanes:
     """x 2^n in two steps, so that 2^n itself need not be representable."""
-    half = x.builder.ashr(n, x.whole(1))
+    half = x.builder.ashr(n, x.integer_constant(1))
     return x * _power_of_two(x, half) * _power_of_two(x, x.builder.sub(n, half))
 
 
@@ -131,7 +133,7 @@ def exp_lanes(x: Lanes) -> Lanes:
     low, high = (-104.0, 89.0) if x.single else (-746.0, 710.0)
     clamped = x.where(">", high, high, x.where(">", low, x, low))
     r, n = _reduce(clamped)
-    return _scaled((r * r).fma(_exp_tail(r), r) + 1.0, n).or_nan_of(x)
+    return _scale_by_power((r * r).fma(_exp_tail(r), r) + 1.0, n).or_nan_of(x)
 
 
 def log_lanes(x: Lanes) -> Lanes:
@@ -141,8 +143,8 @@ def log_lanes(x: Lanes) -> Lanes:
     """
     b, start = x.builder, x.number(math.sqrt(0.5)).bits()
     shifted = b.sub(x.bits(), start)
-    exponent = b.ashr(shifted, x.whole(x.mantissa_bits))
-    m = x.from_bits(b.sub(x.bits(), b.shl(exponent, x.whole(x.mantissa_bits))))
+    exponent = b.ashr(shifted, x.integer_constant(x.mantissa_bits))
+    m = x.from_bits(b.sub(x.bits(), b.shl(exponent, x.integer_constant(x.mantissa_bits))))
     e = x._new(b.sitofp(exponent, llvm_vector(x.scalar)))
     s = (m - 1.0) / (m + 1.0)
     square = s * s
@@ -166,7 +168,7 @@ def tanh_lanes(x: Lanes) -> Lanes:
 
 def logistic_lanes(x: Lanes) -> Lanes:
     """1 / (1 + exp(-x)). Relative error below 3e-7 and 6e-16."""
-    return (exp_lanes(x * -1.0) + 1.0).under(1.0)
+    return (exp_lanes(x * -1.0) + 1.0).divide_into(1.0)
 
 
 # erfc(x) = t exp(-x^2) S(2 t - 1) with t = 2 / (2 + x), for x >= 0; S in Chebyshev polynomials (fitted with mpmath).
@@ -184,7 +186,7 @@ _ERFC: Final = (
 def normal_lanes(x: Lanes) -> Lanes:
     """P(N(0, 1) <= x) = erfc(-x / sqrt(2)) / 2. Absolute error below 3e-7 and 5e-16."""
     z = x.magnitude() * math.sqrt(0.5)
-    t = (z + 2.0).under(2.0)
+    t = (z + 2.0).divide_into(2.0)
     y = (t * 2.0 - 1.0) * 2.0
     later, latest = x.number(0.0), x.number(0.0)
     for coefficient in reversed(_ERFC[1 : 12 if x.single else 27]):  # Clenshaw's recurrence
@@ -194,12 +196,12 @@ def normal_lanes(x: Lanes) -> Lanes:
     return x.where(">", 0.0, x.number(1.0) - upper, upper).or_nan_of(x)
 
 
-def _exported(generate: Any) -> Any:
+def _export(generate: Any) -> Any:
     return _elementwise(1, lambda b, scalar, value: generate(Lanes(b, scalar, value)).value)
 
 
-exp = _exported(exp_lanes)
-log = _exported(log_lanes)
-tanh = _exported(tanh_lanes)
-logistic = _exported(logistic_lanes)
-normal = _exported(normal_lanes)
+exp = _export(exp_lanes)
+log = _export(log_lanes)
+tanh = _export(tanh_lanes)
+logistic = _export(logistic_lanes)
+normal = _export(normal_lanes)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from uldp.learners.kernels.products import row_totals
-from uldp.native.jit import inlined, kernel, stay_apart
+from uldp.native.jit import inline, kernel, stay_apart
 from uldp.native.simd import (
     LANES,
     clear_lanes,
-    first,
+    first_lane,
     fma,
     load,
     load_tail,
@@ -26,8 +26,8 @@ from uldp.native.simd import (
 )
 
 
-@inlined
-def scaled(ws, value, gamma, beta):
+@inline
+def scale_and_shift(ws, value, gamma, beta):
     """gamma value + beta."""
     if gamma >= 0:
         if beta >= 0:
@@ -74,13 +74,13 @@ def rows_forward(ws, x, y, hat, rates, gamma, beta, m, row, groups, size, epsilo
                 for i in range(0, size, LANES):
                     at = start + r * row + i
                     value = (load(ws, x + at) - mean) * rate
-                    result = scaled(ws, value, gamma + column + i if gamma >= 0 else -1,
+                    result = scale_and_shift(ws, value, gamma + column + i if gamma >= 0 else -1,
                                     beta + column + i if beta >= 0 else -1)  # fmt: skip
                     store_group(ws, hat + at, value, size - i, groups)
                     store_group(ws, y + at, result, size - i, groups)
 
 
-@inlined
+@inline
 def store_group(ws, at, value, count, groups):
     """Store the numbers of a group; behind the last group of a row is a gap."""
     if count >= LANES or groups == 1:
@@ -105,11 +105,11 @@ def rows_backward(ws, g, hat, rates, gamma, m, row, groups, size, room):
             for r in range(count):
                 sums, along, at = zero, zero, start + r * row
                 for i in range(0, full, LANES):
-                    h = scaled(ws, load(ws, g + at + i), gamma + column + i if gamma >= 0 else -1, -1)
+                    h = scale_and_shift(ws, load(ws, g + at + i), gamma + column + i if gamma >= 0 else -1, -1)
                     sums = sums + h
                     along = fma(h, load(ws, hat + at + i), along)
                 if full < size:
-                    h = scaled(ws, load(ws, g + at + full), gamma + column + full if gamma >= 0 else -1, -1)
+                    h = scale_and_shift(ws, load(ws, g + at + full), gamma + column + full if gamma >= 0 else -1, -1)
                     h = clear_lanes(h, size - full)
                     sums = sums + h
                     along = fma(h, load_tail(ws, hat + at + full, size - full), along)
@@ -125,7 +125,7 @@ def rows_backward(ws, g, hat, rates, gamma, m, row, groups, size, room):
                 )
                 for i in range(0, size, LANES):
                     at = start + r * row + i
-                    h = scaled(ws, load(ws, g + at), gamma + column + i if gamma >= 0 else -1, -1)
+                    h = scale_and_shift(ws, load(ws, g + at), gamma + column + i if gamma >= 0 else -1, -1)
                     store_group(ws, g + at, fma(slope, load(ws, hat + at), h + mean) * rate, size - i, groups)
 
 
@@ -167,7 +167,7 @@ def image_forward(ws, x, y, hat, rates, gamma, beta, channels, pixels, groups, e
     """One image (pixels, channels): groups of channels over all pixels. ``means`` is room for a row of channels."""
     stay_apart()
     zero, one, eps = spread_like(ws, 0.0), spread_like(ws, 1.0), spread_like(ws, epsilon)
-    share = first(one / spread_like(ws, pixels * (channels // groups)))
+    share = first_lane(one / spread_like(ws, pixels * (channels // groups)))
     for c in range(0, channels, LANES):
         sums = zero
         for p in range(pixels):
@@ -186,7 +186,7 @@ def image_forward(ws, x, y, hat, rates, gamma, beta, channels, pixels, groups, e
         store(ws, rates + c, rate)
         for p in range(pixels):
             value = (load(ws, x + p * channels + c) - mean) * rate
-            result = scaled(ws, value, gamma + c if gamma >= 0 else -1, beta + c if beta >= 0 else -1)
+            result = scale_and_shift(ws, value, gamma + c if gamma >= 0 else -1, beta + c if beta >= 0 else -1)
             store_tail(ws, hat + p * channels + c, value, channels - c)
             store_tail(ws, y + p * channels + c, result, channels - c)
 
@@ -196,11 +196,11 @@ def image_backward(ws, g, hat, rates, gamma, channels, pixels, groups, means, sl
     """As :func:`rows_backward`, for one image; ``means`` and ``slopes`` are room for a row of channels each."""
     stay_apart()
     zero = spread_like(ws, 0.0)
-    share = first(spread_like(ws, -1.0) / spread_like(ws, pixels * (channels // groups)))
+    share = first_lane(spread_like(ws, -1.0) / spread_like(ws, pixels * (channels // groups)))
     for c in range(0, channels, LANES):
         sums, along = zero, zero
         for p in range(pixels):
-            h = scaled(ws, load(ws, g + p * channels + c), gamma + c if gamma >= 0 else -1, -1)
+            h = scale_and_shift(ws, load(ws, g + p * channels + c), gamma + c if gamma >= 0 else -1, -1)
             sums = sums + h
             along = fma(h, load(ws, hat + p * channels + c), along)
         store(ws, means + c, sums)
@@ -211,5 +211,5 @@ def image_backward(ws, g, hat, rates, gamma, channels, pixels, groups, means, sl
         mean, slope, rate = load(ws, means + c), load(ws, slopes + c), load(ws, rates + c)
         for p in range(pixels):
             at = p * channels + c
-            h = scaled(ws, load(ws, g + at), gamma + c if gamma >= 0 else -1, -1)
+            h = scale_and_shift(ws, load(ws, g + at), gamma + c if gamma >= 0 else -1, -1)
             store_tail(ws, g + at, fma(slope, load(ws, hat + at), h + mean) * rate, channels - c)

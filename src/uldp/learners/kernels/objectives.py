@@ -8,8 +8,8 @@ import numpy as np
 
 from uldp.learners.kernels.maths import exp, log, logistic
 from uldp.learners.kernels.randomness import sort_stably
-from uldp.native.jit import inlined, kernel, stay_apart
-from uldp.native.simd import LANES, clear_lanes, first, load, splat, spread_like, store, total, whole
+from uldp.native.jit import inline, kernel, stay_apart
+from uldp.native.simd import LANES, clear_lanes, first_lane, load, padded_length, splat, spread_like, store, total
 
 CROSS_ENTROPY: Final = 0
 LOGISTIC: Final = 1
@@ -31,7 +31,7 @@ def cross_entropy(ws, z, labels, g, m, n, weight):
     stay_apart()
     weights, zero = spread_like(ws, weight), spread_like(ws, 0.0)
     for r in range(m):
-        row, target = z + r * whole(n), g + r * whole(n)
+        row, target = z + r * padded_length(n), g + r * padded_length(n)
         largest = ws[row]
         for c in range(1, n):
             largest = max(largest, ws[row + c])
@@ -45,7 +45,7 @@ def cross_entropy(ws, z, labels, g, m, n, weight):
             store(ws, target + c, load(ws, target + c) * share)
         label = ws[labels + r]
         if label >= 0 and label < n:
-            ws[target + int(label)] -= first(weights)
+            ws[target + int(label)] -= first_lane(weights)
         else:  # no class of the model: nothing that a kernel may take for a place
             for c in range(n):
                 ws[target + c] = np.nan
@@ -71,7 +71,7 @@ def squared(ws, z, labels, g, m, weight):
         store(ws, g + at, (load(ws, z + at) - splat(ws[labels + r])) * weights)
 
 
-@inlined
+@inline
 def _log_sum(a, b):
     """log(exp(a) + exp(b))."""
     if a == -np.inf:
@@ -79,7 +79,7 @@ def _log_sum(a, b):
     if b == -np.inf:
         return a
     largest = a if a > b else b
-    return largest + first(log(splat(1.0 + first(exp(splat(-abs(a - b)))))))
+    return largest + first_lane(log(splat(1.0 + first_lane(exp(splat(-abs(a - b)))))))
 
 
 @kernel
@@ -119,7 +119,7 @@ def cox(scores, labels, gradient, m, keys, order, other_keys, other_order):
             gradient[k] = gradient[k - 1]
     for k in range(m):
         score = scores[order[k]]
-        value = 0.0 if gradient[k] == -np.inf else first(exp(splat(score + gradient[k])))
+        value = 0.0 if gradient[k] == -np.inf else first_lane(exp(splat(score + gradient[k])))
         gradient[k] = (value - (1.0 if labels[order[k]] > 0 else 0.0)) / events
     for k in range(m):
         scores[order[k]] = gradient[k]

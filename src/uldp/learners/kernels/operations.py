@@ -7,7 +7,7 @@ from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.products import multiply, transpose
 from uldp.learners.kernels.randomness import dropout_factors
 from uldp.native.jit import kernel, stay_apart
-from uldp.native.simd import LANES, load, store, whole
+from uldp.native.simd import LANES, load, padded_length, store
 
 
 @kernel
@@ -20,7 +20,7 @@ def prepare(ws, program):
             transpose(ws, op[at.W], op[at.ROW], op[at.TURNED], op[at.ROW_X], op[at.NX], op[at.NY])
         elif op[at.KIND] == at.CONVOLUTION:
             run = op[at.KW] * op[at.CHANNELS]
-            padded = whole(run)
+            padded = padded_length(run)
             convolution.turn_weights(
                 ws, op[at.W], op[at.TURNED], op[at.ROW], op[at.KH], run, padded, op[at.OUT_CHANNELS]
             )
@@ -84,7 +84,7 @@ def convolve_backward(ws, iw, op, after, head, r, dw, db, fresh):
         op[at.CHANNELS],
         op[at.KH],
         run,
-        whole(run),
+        padded_length(run),
         op[at.HEIGHT] + 2 * op[at.PH],
         op[at.OUT_HEIGHT],
         op[at.OUT_WIDTH],
@@ -109,7 +109,7 @@ def normalise(ws, op, m, epsilon):
         norms.rows_forward(ws, op[at.X], op[at.Y], op[at.HAT], op[at.RATES], op[at.W], op[at.B], m, op[at.ROW_X],
                            op[at.GROUPS], size, epsilon, op[at.ROOM])  # fmt: skip
         return
-    padded = whole(op[at.CHANNELS])
+    padded = padded_length(op[at.CHANNELS])
     for r in range(m):
         begin = r * op[at.ROW_X]
         norms.image_forward(
@@ -136,7 +136,7 @@ def normalise_backward(ws, op, m):
         norms.rows_backward(ws, op[at.GY], op[at.HAT], op[at.RATES], op[at.W], m, op[at.ROW_X], op[at.GROUPS],
                             op[at.NX] // op[at.GROUPS], op[at.ROOM])  # fmt: skip
         return
-    padded = whole(op[at.CHANNELS])
+    padded = padded_length(op[at.CHANNELS])
     for r in range(m):
         begin = r * op[at.ROW_X]
         norms.image_backward(

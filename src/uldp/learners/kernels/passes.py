@@ -18,7 +18,7 @@ from uldp.learners.kernels.operations import (
 from uldp.learners.kernels.products import multiply
 from uldp.learners.kernels.shortcuts import connect, connect_backward
 from uldp.native.jit import kernel, stay_apart
-from uldp.native.simd import LANES, load, spread_like, store, whole, write
+from uldp.native.simd import LANES, load, padded_length, spread_like, store, write
 
 
 @kernel
@@ -134,8 +134,8 @@ def gather(ws, head, features, record, r):
     """The features of a record to place r of the tile, images as (height, width, channels)."""
     stay_apart()
     n, channels = head[at.N_FEATURES], head[at.FEATURE_CHANNELS]
-    x = head[at.FEATURES] + r * whole(n)
-    store(ws, x + whole(n) - LANES, spread_like(ws, 0.0))  # zeros in the gap
+    x = head[at.FEATURES] + r * padded_length(n)
+    store(ws, x + padded_length(n) - LANES, spread_like(ws, 0.0))  # zeros in the gap
     if channels == 1:
         for i in range(n):
             write(ws, x + i, features[record, i])

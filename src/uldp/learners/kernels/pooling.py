@@ -7,7 +7,7 @@ image are read. A mean divides by the pixels that are there, or with COUNT_BORDE
 from __future__ import annotations
 
 from uldp.learners.kernels import layout as at
-from uldp.native.jit import inlined, kernel, stay_apart
+from uldp.native.jit import inline, kernel, stay_apart
 from uldp.native.simd import LANES, load, spread_like, store, store_tail, where_equal, where_new_maximum
 
 
@@ -20,7 +20,7 @@ def fill_zero(ws, begin, n):
         store(ws, begin + i, zero)
 
 
-@inlined
+@inline
 def window(op, oy, ox):
     """Where an output pixel's window begins, and its part inside the image: rows y0..y1 - 1, columns x0..x1 - 1."""
     top, left = oy * op[at.SH] - op[at.PH], ox * op[at.SW] - op[at.PW]
@@ -29,7 +29,7 @@ def window(op, oy, ox):
     return top, left, y0, y1, x0, x1
 
 
-@inlined
+@inline
 def pixels_counted(op, oy, ox):
     """By how many pixels the mean of a window divides."""
     top, left, y0, y1, x0, x1 = window(op, oy, ox)

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from uldp.native.jit import CHECKED, LONG_REGISTERS, inlined, kernel, stay_apart
+from uldp.native.jit import CHECKED, LONG_REGISTERS, inline, kernel, stay_apart
 from uldp.native.simd import (
     LANES,
     VECTORS,
@@ -27,7 +27,7 @@ from uldp.native.simd import (
     load_vector,
     spread,
     store_vector,
-    turned,
+    transpose_vectors,
 )
 
 _WORD: Final = ir.IntType(64)
@@ -122,7 +122,7 @@ def _store_block(o: _Offsets, sums: list[list[Value]], c: Value, row_c: Value, t
     with b.if_else(b.icmp_signed("<", tail, ir.Constant(_WORD, LANES))) as (ragged, full):
         with ragged:
             for r, row in enumerate(sums):
-                *whole, last = [part for value in row for part in _eights(b, value)]
+                *whole, last = [part for value in row for part in _split_eights(b, value)]
                 for v, value in enumerate(whole):
                     store_vector(b, o.scalar, value, o.at(c, row_c, r, LANES * v))
                 target = o.at(c, row_c, r, LANES * len(whole))
@@ -135,7 +135,7 @@ def _store_block(o: _Offsets, sums: list[list[Value]], c: Value, row_c: Value, t
                     at += value.type.count
 
 
-def _eights(b: Builder, value: Value) -> list[Value]:
+def _split_eights(b: Builder, value: Value) -> list[Value]:
     """A vector as vectors of eight lanes."""
     nothing, index = ir.Constant(value.type, ir.Undefined), ir.VectorType(ir.IntType(32), LANES)
     return [
@@ -301,17 +301,17 @@ class _Product:
         whole = b.sub(whole, b.zext(split, _WORD))
         with b.if_then(b.icmp_signed(">", whole, zero)):
             self._call_blocks(b, workspace, p, tallest, whole, n)
-        below = self._below(b, p, b.mul(whole, ir.Constant(_WORD, tallest)))
+        below = self._skip_rows(b, p, b.mul(whole, ir.Constant(_WORD, tallest)))
         with b.if_then(split):
             self._call_blocks(b, workspace, below, middle, one, n)
-        below = self._below(b, below, b.select(split, ir.Constant(_WORD, middle), zero))
+        below = self._skip_rows(b, below, b.select(split, ir.Constant(_WORD, middle), zero))
         left = b.add(left, b.select(split, ir.Constant(_WORD, tallest - middle), zero))
         for rows in self.blocks:
             if rows < tallest:
                 with b.if_then(b.icmp_signed("==", left, ir.Constant(_WORD, rows))):
                     self._call_blocks(b, workspace, below, rows, one, n)
 
-    def _below(self, b: Builder, p: Names, rows: Value) -> Names:
+    def _skip_rows(self, b: Builder, p: Names, rows: Value) -> Names:
         """The names of a product without its first rows."""
         return {**p, **{name: b.add(p[name], b.mul(rows, p[stride])) for name, stride in self.moves.items()}}
 
@@ -409,11 +409,11 @@ def multiply_list(ws, iw, places, values, count, b, row_b, z, row_z, c, row_c, m
 
 @intrinsic
 def _transpose_block(context, ws, source, row, target, target_row):
-    """The 8 x 8 block at ``source``, turned, to ``target``."""
+    """The 8 x 8 block at ``source``, transposed, to ``target``."""
 
     def lower(context: Any, b: Builder, sig: Any, args: Any) -> Value:
         o = _Offsets(b, context.make_array(ws)(context, b, args[0]).data, ws.dtype)
-        for r, value in enumerate(turned(b, [o.vector(args[1], args[2], r) for r in range(LANES)])):
+        for r, value in enumerate(transpose_vectors(b, [o.vector(args[1], args[2], r) for r in range(LANES)])):
             store_vector(b, ws.dtype, value, o.at(args[3], args[4], r))
         return context.get_dummy_value()
 
@@ -424,7 +424,7 @@ def _transpose_block(context, ws, source, row, target, target_row):
 def _row_totals(context, ws, source):
     def lower(context: Any, b: Builder, sig: Any, args: Any) -> Value:
         o = _Offsets(b, context.make_array(ws)(context, b, args[0]).data, ws.dtype)
-        found = turned(b, [o.vector(args[1], ir.Constant(_WORD, LANES), r) for r in range(LANES)])
+        found = transpose_vectors(b, [o.vector(args[1], ir.Constant(_WORD, LANES), r) for r in range(LANES)])
         while len(found) > 1:
             half = len(found) // 2
             found = [b.fadd(low, high) for low, high in zip(found[:half], found[half:], strict=True)]
@@ -433,7 +433,7 @@ def _row_totals(context, ws, source):
     return VECTORS[ws.dtype](ws, types.intp), lower
 
 
-@inlined
+@inline
 def row_totals(ws, source):
     """The sums of eight vectors that lie one after the other: what ``total`` gives for each, bit for bit."""
     check(ws, source, source + LANES * LANES)

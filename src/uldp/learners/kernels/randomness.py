@@ -13,8 +13,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from uldp.native.jit import inlined, kernel, stay_apart
-from uldp.native.simd import LANES, Builder, Value, check, constant, first, spread, spread_like, store_vector
+from uldp.native.jit import inline, kernel, stay_apart
+from uldp.native.simd import LANES, Builder, Value, check, constant, first_lane, spread, spread_like, store_vector
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _STEP: Final = np.uint64(0xD1B54A32D192ED03)
@@ -25,7 +25,7 @@ _HASH_1: Final = np.uint32(0x21F0AAAD)
 _HASH_2: Final = np.uint32(0xD35A2D97)
 
 
-@inlined
+@inline
 def mix(word):
     """splitmix64's finaliser."""
     z = np.uint64(word)
@@ -36,7 +36,7 @@ def mix(word):
     return z ^ (z >> np.uint64(31))
 
 
-@inlined
+@inline
 def counter(number):
     """A well spread word for a coordinate."""
     return (np.uint64(number) + np.uint64(1)) * _GOLDEN
@@ -73,7 +73,7 @@ def order_records(key, epoch, n, keys, order, other_keys, other_order):
     sort_stably(keys, order, n, other_keys, other_order)
 
 
-@inlined
+@inline
 def unit_bits(row, lane):
     """32 bits for two neighbouring units: 16 each, the first unit's are the lower ones."""
     low, high = np.uint32(row), np.uint32(row >> np.uint64(32))
@@ -141,7 +141,7 @@ def dropout_factors(ws, mask, key, step, layer, position, channels, pixels, whol
             check(ws, mask + unit, mask + min(unit + 2 * LANES, (pixels + LANES - 1) // LANES * LANES))
             _sixteen_factors(ws, mask + unit, pixels - unit, row, unit // 2, threshold, factor)
         return
-    zero, kept = first(spread_like(ws, 0.0)), first(spread_like(ws, factor))
+    zero, kept = first_lane(spread_like(ws, 0.0)), first_lane(spread_like(ws, factor))
     for p in range(pixels):
         for c in range(channels):
             unit = c if whole_channels else c * pixels + p

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from uldp.learners.kernels import layout as at
 from uldp.native.jit import kernel, stay_apart
-from uldp.native.simd import LANES, load, store, whole
+from uldp.native.simd import LANES, load, padded_length, store
 
 
 @kernel
@@ -56,7 +56,7 @@ def swap(ws, x, y, m, rows, columns):
     """y[r, j, i] = x[r, i, j] for m records."""
     stay_apart()
     for r in range(m):
-        start = r * whole(rows * columns)
+        start = r * padded_length(rows * columns)
         for i in range(rows):
             for j in range(columns):
                 ws[y + start + j * rows + i] = ws[x + start + i * columns + j]

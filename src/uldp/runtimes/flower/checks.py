@@ -27,7 +27,7 @@ from uldp.runs.files import private_folder
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.internals import VERSION, check_installed
 from uldp.runtimes.flower.processes import Address, connection_problem
-from uldp.runtimes.policy import LedgerGuard, OwnLedger, Policy, spent, views_of_a_round
+from uldp.runtimes.policy import LedgerGuard, OwnLedger, Policy, describe_spending, views_of_a_round
 from uldp.runtimes.silo_state import experiments_in, ledger_name
 
 SOON: Final = timedelta(days=14)
@@ -89,11 +89,11 @@ def examine(
     return found
 
 
-def _judged(what: str, ok: bool, fine: str, problem: str) -> Finding:
+def _finding(what: str, ok: bool, fine: str, problem: str) -> Finding:
     return Finding(what, ok, fine if ok else problem)
 
 
-def _tried(what: str, look: Callable[[], str]) -> Finding:
+def _try_check(what: str, look: Callable[[], str]) -> Finding:
     """What ``look`` says; an error of ours is a problem, with its own remedy."""
     try:
         return Finding(what, True, look())
@@ -142,10 +142,10 @@ def machine_findings() -> Iterator[Finding]:
         return f"version {VERSION}"
 
     yield Finding("versions", True, ", ".join(f"{name} {number}" for name, number in versions().items()))
-    yield _tried("Flower", flower)
+    yield _try_check("Flower", flower)
     free = shutil.disk_usage(".").free
     found = f"{free / 2**30:.1f} GB are free here"
-    yield _judged("disk", free >= MIN_FREE_BYTES, found, f"{found}; free some space")
+    yield _finding("disk", free >= MIN_FREE_BYTES, found, f"{found}; free some space")
 
 
 def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
@@ -153,7 +153,7 @@ def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
         check_deployable(experiment, rehearsal=rehearsal)
         return f"{experiment.method_name}, {experiment.aggregation.name}"
 
-    yield _tried("experiment", deployable)
+    yield _try_check("experiment", deployable)
     try:
         plan = prepare_server(experiment, rehearsal=True).plan
     except UldpError as error:
@@ -170,7 +170,7 @@ def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
             continue
         odd = sorted(set(plan.silos) ^ set(given))
         problem = f"one key for each silo and no other; see {''.join(map(repr, odd[:1]))}. `uldp keys silo` makes them"
-        yield _judged(section, not odd, f"{len(given)} public keys", problem)
+        yield _finding(section, not odd, f"{len(given)} public keys", problem)
 
 
 def missing_test(experiment: Experiment) -> str:
@@ -217,17 +217,17 @@ def certificate_findings(folder: Path, host: str) -> list[Finding]:
         *(_validity("authority", root) for root in roots),
         *(_validity("between", link) for link in chain),
         _validity("certificate", own),
-        _judged("its authority", _signed(own, chain, roots), "signed by ca.crt", "not by ca.crt"),
-        _judged("its key", fits, "fits", "server.key does not belong to server.pem"),
-        _judged("its names", named, listed, f"{needed} is not among {listed or 'none'}; make a new one"),
+        _finding("its authority", _is_signed(own, chain, roots), "signed by ca.crt", "not by ca.crt"),
+        _finding("its key", fits, "fits", "server.key does not belong to server.pem"),
+        _finding("its names", named, listed, f"{needed} is not among {listed or 'none'}; make a new one"),
         _private(folder / credentials.SERVER_KEY),
     ]
 
 
-def _signed(own: x509.Certificate, chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]) -> bool:
+def _is_signed(own: x509.Certificate, chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]) -> bool:
     """Whether one of ``roots`` signed it, or somebody in ``chain`` whom one of them signed."""
 
-    def issued(by: x509.Certificate) -> bool:
+    def is_issuer(by: x509.Certificate) -> bool:
         try:
             own.verify_directly_issued_by(by)
         except (ValueError, TypeError, InvalidSignature):
@@ -235,7 +235,7 @@ def _signed(own: x509.Certificate, chain: Sequence[x509.Certificate], roots: Seq
         return True
 
     further = [link for link in chain if link != own]
-    return any(map(issued, roots)) or any(issued(link) and _signed(link, further, roots) for link in further)
+    return any(map(is_issuer, roots)) or any(is_issuer(link) and _is_signed(link, further, roots) for link in further)
 
 
 def _names(certificate: x509.Certificate) -> list[str]:
@@ -256,7 +256,7 @@ def _validity(what: str, certificate: x509.Certificate) -> Finding:
 def _private(file: Path) -> Finding:
     mode = stat.S_IMODE(file.stat().st_mode)
     said = f"mode {mode:o}"
-    return _judged(file.name, not mode & 0o077, said, f"{said}; others may read it: chmod 600 {file}")
+    return _finding(file.name, not mode & 0o077, said, f"{said}; others may read it: chmod 600 {file}")
 
 
 def _silo(experiment: Experiment, silo: SiloOptions) -> Iterator[Finding]:
@@ -269,10 +269,10 @@ def _silo(experiment: Experiment, silo: SiloOptions) -> Iterator[Finding]:
         silo.owners_policy().check(experiment, known.plan, known.no_guarantee)
         return str(silo.owners_policy()).removeprefix("policy: ")
 
-    yield _tried(f"data of {silo.name}", data)
-    yield _tried("policy", policy)
+    yield _try_check(f"data of {silo.name}", data)
+    yield _try_check("policy", policy)
     if silo.state is not None and silo.state.exists():
-        yield _tried("state", lambda: _state(experiment, silo, silo.state or Path()))
+        yield _try_check("state", lambda: _state(experiment, silo, silo.state or Path()))
     if silo.keys is None:
         return
     yield from _keys(experiment, silo.name, silo.keys)
@@ -294,11 +294,11 @@ def _state(experiment: Experiment, silo: SiloOptions, folder: Path) -> str:
     mine = begun.get(known.plan.digest)
     if mine is not None and (mine.over or mine.round):
         stands = "and is over" if mine.over else f"round {mine.round} was the last"
-        return f"{spent(ledger)}; this experiment was begun, {stands}"
+        return f"{describe_spending(ledger)}; this experiment was begun, {stands}"
     shown = views_of_a_round(known.plan, known.no_guarantee)
     turns = known.plan.release.participation
     LedgerGuard(ledger, known.plan.digest, "", shown, turns).check(None, known.plan.rounds)
-    return spent(ledger)
+    return describe_spending(ledger)
 
 
 def _keys(experiment: Experiment, silo: str, folder: Path) -> Iterator[Finding]:
@@ -313,7 +313,7 @@ def _keys(experiment: Experiment, silo: str, folder: Path) -> Iterator[Finding]:
     ):
         problem = "is another key than the one here; compare the files"
         if silo in given:  # else it was said above, if that is a problem
-            yield _judged(f"{section}.{silo}", given[silo] == own, "is this key", problem)
+            yield _finding(f"{section}.{silo}", given[silo] == own, "is this key", problem)
     for name in (credentials.IDENTITY, credentials.NODE_KEY):
         yield _private(folder / name)
 
@@ -344,4 +344,4 @@ def _clock(superlink: Address, ca: Path) -> Finding:
         return Finding("server", True, "responds over TLS; it does not send its time")
     skew = abs(time.time() - parsedate_to_datetime(said).timestamp())
     found = f"responds over TLS, clocks differ by {skew:.0f} s"
-    return _judged("server", skew <= MAX_SKEW, found, f"{found}; set them")
+    return _finding("server", skew <= MAX_SKEW, found, f"{found}; set them")

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from uldp.runs.files import reported
+from uldp.runs.files import report_disk_errors
 
 STOP_SECONDS: Final = 8.0
 _PR_SET_PDEATHSIG: Final = 1
@@ -37,7 +37,7 @@ class Child:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path) -> None:
         self.log = log
-        with reported(log):
+        with report_disk_errors(log):
             handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         starter = [sys.executable, "-P", "-m", "uldp.runtimes.flower.child", str(os.getpid())]
         with os.fdopen(handle, "ab") as out:
@@ -59,13 +59,13 @@ class Child:
 
     def stop(self) -> None:
         """Ask it to end, then make it; what it started goes too, also what left the process group."""
-        everybody = {pid: _started(pid) for pid in (self.pid, *descendants(self.pid))}
+        everybody = {pid: _start_time(pid) for pid in (self.pid, *descendants(self.pid))}
         if self.ended is None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_SECONDS)
         # Numbers are used again: who began at another time is somebody else.
-        left = [pid for pid, started in everybody.items() if _started(pid) == started]
+        left = [pid for pid, started in everybody.items() if _start_time(pid) == started]
         left += [pid for pid in group(self.pid) if pid not in left]
         for number in (signal.SIGTERM, signal.SIGKILL):
             for pid in filter(alive, left):
@@ -73,9 +73,9 @@ class Child:
                     os.kill(pid, number)
             wait_until(lambda: not any(map(alive, left)), STOP_SECONDS / 2, 0.05)
 
-    def last_words(self, lines: int = 3) -> str:
+    def log_tail(self, lines: int = 3) -> str:
         """The end of its log that says something."""
-        with reported(self.log):
+        with report_disk_errors(self.log):
             text = self.log.read_text(errors="replace")
         said = [line.strip() for line in text.splitlines() if "ERROR" in line or "Error" in line or "error" in line]
         return " / ".join(said[-lines:]) or "its log says nothing"
@@ -119,7 +119,7 @@ def alive(pid: int) -> bool:
     return bool(fields) and fields[_STATE] != "Z"
 
 
-def _started(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """When a process was started; empty if there is none."""
     return next(iter(_stat(pid)[_STARTED:]), "")
 

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from uldp.crypto.keys import SigningKey
-from uldp.errors import ConfigError, RunError, require, shown
+from uldp.errors import ConfigError, RunError, format_value, require
 from uldp.rng import Secrets
-from uldp.runs.files import private_folder, replace_file, reported, stored_key
+from uldp.runs.files import private_folder, replace_file, report_disk_errors, stored_key
 
 IDENTITY: Final = "identity.key"
 NODE_KEY: Final = "node.key"
@@ -68,7 +68,7 @@ def make_silo_keys(silo: str, folder: Path) -> PublicKeys:
     if not silo or not silo.isprintable() or len(silo) > MAX_NAME:
         raise ConfigError("a silo's name, as in the experiment", location="NAME", value=silo)
     files = [folder / name for name in (IDENTITY, NODE_KEY, NODE_PUBLIC)]
-    with reported(folder):
+    with report_disk_errors(folder):
         left = [file for file in files if file.exists()]
     if len(left) == len(files):
         _refuse_existing(folder, (IDENTITY, NODE_KEY))
@@ -98,13 +98,13 @@ def public_keys(silo: str, folder: Path) -> PublicKeys:
 def identity_of(folder: Path) -> SigningKey:
     """The key by which the other silos know this one."""
     file = folder / IDENTITY
-    secret = _own(file)
+    secret = _read_private_key(file)
     if len(secret) != 32:
         raise RunError("is not a key of 32 bytes; make keys with `uldp keys silo`", location=str(file))
     return SigningKey(Secrets.from_key(secret))
 
 
-def _own(file: Path) -> bytes:
+def _read_private_key(file: Path) -> bytes:
     """A private key; one that others may read is refused, as ssh does."""
     try:
         secret, mode = file.read_bytes(), stat.S_IMODE(file.stat().st_mode)
@@ -131,7 +131,7 @@ def tie_to_state(keys: Path, state: Path) -> None:
 def check_tie(keys: Path, state: Path) -> bool:
     """Whether these keys belong to this folder; False if they belong to none yet, refused if to another."""
     file, other = keys / STATE_ID, state / STATE_ID
-    with reported(file):
+    with report_disk_errors(file):
         known = file.read_text().partition("\n")[0] if file.exists() else ""
         own = other.read_bytes().hex() if other.exists() else ""
     if known and known != own:
@@ -142,7 +142,7 @@ def check_tie(keys: Path, state: Path) -> bool:
 
 
 def _node_key(file: Path) -> ec.EllipticCurvePrivateKey:
-    secret = _own(file)
+    secret = _read_private_key(file)
     try:
         key = serialization.load_ssh_private_key(secret, password=None)
     except (ValueError, TypeError) as error:
@@ -225,13 +225,13 @@ def _general_name(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not host or len(host) > MAX_NAME or not host.isascii() or any(sign in host for sign in " :/"):
-        raise ConfigError(f"a host name or an IP address, not {shown(host)}", location="--host", value=host)
+        raise ConfigError(f"a host name or an IP address, not {format_value(host)}", location="--host", value=host)
     return x509.DNSName(host)
 
 
 def _refuse_existing(folder: Path, names: Sequence[str]) -> None:
     for name in names:
-        with reported(folder):
+        with report_disk_errors(folder):
             there = (folder / name).exists()
         if there:
             why = "is there already and is never overwritten; choose another folder (`uldp keys show` prints the public"

@@ -19,7 +19,7 @@ from uldp.errors import ConfigError, RunError, UldpError, first_line
 from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.config import Experiment
 from uldp.runs.directory import TRANSPORT, RunDirectory
-from uldp.runs.files import locked
+from uldp.runs.files import lock
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.internals import NOT_ADMITTED, check_installed
 from uldp.runtimes.flower.processes import Address, Home, NodeSide, Security, SuperLink, SuperNode, connection_problem
@@ -96,7 +96,7 @@ class _Supervisor(ABC):
         self._ended = threading.Event()
 
     @contextmanager
-    def attached(self) -> Iterator[Self]:
+    def attach(self) -> Iterator[Self]:
         """Begin, and look after it until the block ends."""
         self._begin()
         thread = threading.Thread(target=self._supervise, name=type(self).__name__, daemon=True)
@@ -181,7 +181,7 @@ def serve(
     """Run the server's part of an experiment, begun or resumed, and leave the run directory of a simulation."""
     check_rehearsal(prepared.experiment, where.address, "--address")
 
-    def trouble(failed: Mapping[str, FailedResponse]) -> None:
+    def report_failures(failed: Mapping[str, FailedResponse]) -> None:
         for silo, why in failed.items():
             if not why.late:  # those are the supervisor's
                 say(f"silo {silo}: {why.reason.removeprefix(f'silo {silo}: ')}")
@@ -194,20 +194,22 @@ def serve(
     with ExitStack() as until:
         transport = FlowerTransport(limit=prepared.plan.message_limit, on_exchange=note)
         until.callback(transport.close)
-        serving = ServedRun(prepared, directory, transport, patience=patience, on_round=on_round, on_trouble=trouble)
+        serving = ServedRun(
+            prepared, directory, transport, patience=patience, on_round=on_round, on_trouble=report_failures
+        )
         checkpoint = directory.state.load_checkpoint() if directory.finished else None
         if directory.finished and (checkpoint is None or server_closed(checkpoint.server)):
-            return serving.go()  # for show: the result is written, and all silos were asked to close
+            return serving.run()  # for show: the result is written, and all silos were asked to close
         check_installed()
         keys = node_keys(prepared, where.security)
-        until.enter_context(directory.locked())  # before anything is started that another process has started too
+        until.enter_context(directory.lock())  # before anything is started that another process has started too
         home = Home(directory.private / TRANSPORT)
         superlink = SuperLink(home, where.address, where.security, transport.address, running=where.running)
         until.callback(superlink.end)
         until.callback(transport.close)  # the run hears of the end before Flower does
-        until.enter_context(ServerSupervisor(superlink, transport, keys, say).attached())
+        until.enter_context(ServerSupervisor(superlink, transport, keys, say).attach())
         transport.wait_for_run(START_SECONDS)
-        return serving.go()
+        return serving.run()
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ def join(prepared: PreparedExperiment, joining: ServerConnection, say: Say) -> N
     with ExitStack() as until:
         if keys is not None:
             taken = "another process uses these keys; stop it first"
-            until.enter_context(locked(keys / "lock", taken, str(keys)))
+            until.enter_context(lock(keys / "lock", taken, str(keys)))
         # Paths of sockets must be short, and folders of state need not be.
         folder = until.enter_context(TemporaryFolder("silo"))
         address = f"unix:{folder.path / 'silo'}"
@@ -247,7 +249,7 @@ def join(prepared: PreparedExperiment, joining: ServerConnection, say: Say) -> N
         silo = until.enter_context(process)
         if keys is not None:  # last: a start that failed has released nothing
             credentials.tie_to_state(keys, joining.state)
-        node = until.enter_context(Node(joining, silo, address, say).attached())
+        node = until.enter_context(Node(joining, silo, address, say).attach())
         try:
             silo.serve()
         finally:
@@ -277,7 +279,7 @@ class ConnectionWatch:
     """Why the server could not be reached when that was tried last, at ``tried``."""
     tried: float = 0.0
 
-    def look(self) -> None:
+    def probe(self) -> None:
         """Try to connect, every now and then."""
         if time.monotonic() - self.tried < REACH_SECONDS:
             return
@@ -303,10 +305,10 @@ class Node(_Supervisor):
         self._watch = ConnectionWatch(joining.superlink, joining.ca, say)
         self.trouble: RunError | None = None
 
-    def _why(self, node: SuperNode) -> str:
+    def _failure_reason(self, node: SuperNode) -> str:
         if self._watch.problem:
             return f"the server cannot be reached: {self._watch.problem}"
-        said = node.last_words()
+        said = node.log_tail()
         if NOT_ADMITTED in said:
             return (
                 "the server does not let it in, as for a minute after a restart, or before it has registered the "
@@ -332,10 +334,10 @@ class Node(_Supervisor):
             while not self._ended.is_set():
                 try:
                     node = SuperNode(self._home, self._side)
-                    well = max(well, self._outlive(node))
+                    well = max(well, self._wait_for_end(node))
                     if self._ended.is_set() or self._silo.closed:
                         return
-                    why = self._why(node)
+                    why = self._failure_reason(node)
                     node.stop()
                 except (UldpError, OSError) as error:  # the disk is full, or a program is gone
                     why = str(error)
@@ -351,11 +353,11 @@ class Node(_Supervisor):
             if node is not None:
                 node.stop()
 
-    def _outlive(self, node: SuperNode) -> float:
+    def _wait_for_end(self, node: SuperNode) -> float:
         """Wait until a node has ended, or is not needed any more; when it was last well."""
         started, well, delivered = time.monotonic(), 0.0, node.delivered
         while not node.ended and not self._ended.wait(0.5):
-            self._watch.look()
+            self._watch.probe()
             if self._silo.closed:
                 # Let the node bring the last response to the server: it is the first delivery after the others.
                 end = time.monotonic() + CLOSE_SECONDS

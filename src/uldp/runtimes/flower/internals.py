@@ -294,12 +294,12 @@ def note_deliveries(file: Path) -> None:
     loop = importlib.import_module("flwr.supernode.start_client_internal")
     push = loop.push_object_contents_from_iterable  # the last step of sending a response
 
-    def noted(*arguments: Any, **options: Any) -> None:
+    def push_and_note(*arguments: Any, **options: Any) -> None:
         push(*arguments, **options)
         with suppress(OSError), file.open("ab") as out:  # a disk that is full: the response is there all the same
             out.write(b".")
 
-    _replace(loop.__name__, {"push_object_contents_from_iterable": noted})
+    _replace(loop.__name__, {"push_object_contents_from_iterable": push_and_note})
 
 
 # --- The Runtime API of a SuperNode -----------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ def limit_pulled_messages() -> None:
         limit, lock = _pull_limit, threading.Lock()
         room = limit + SMALL_BYTES
 
-        def counted(object_id: str) -> bytes:
+        def pull_and_count(object_id: str) -> bytes:
             nonlocal room
             content = pull_object_fn(object_id)
             with lock:
@@ -432,7 +432,7 @@ def limit_pulled_messages() -> None:
                     raise ValueError(f"a message of more than {limit} bytes")
             return content
 
-        return pull_objects(object_ids, counted, **options)  # type: ignore[no-any-return]
+        return pull_objects(object_ids, pull_and_count, **options)  # type: ignore[no-any-return]
 
     def bounded_inflate(object_id: str, object_contents: dict[str, bytes], **options: Any) -> Any:
         check_objects(object_contents, _pull_limit)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from uldp.errors import ConfigError, RunError, require
-from uldp.runs.files import private_folder, replace_file, reported
+from uldp.runs.files import private_folder, replace_file, report_disk_errors
 from uldp.runtimes.flower import credentials, internals
 from uldp.runtimes.flower.child import Child, wait_until
 from uldp.runtimes.flower.internals import check_installed as check_installed
@@ -48,7 +48,7 @@ class Address:
     port: int
 
     @classmethod
-    def parsed(cls, text: str, location: str) -> Address:
+    def parse(cls, text: str, location: str) -> Address:
         """From ``HOST:PORT``.
 
         >>> Address.parsed("127.0.0.1:8000", "--address").port
@@ -114,7 +114,7 @@ class Home:
         for side in ("client_app", "server_app"):
             text = f"from uldp.runtimes.flower.{side} import make_app\n\napp = make_app()\n"
             files[f"uldp_transport/{side}.py"] = text
-        with reported(app):
+        with report_disk_errors(app):
             (app / "uldp_transport").mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             replace_file(app / name, text.encode(), mode=0o644)
@@ -177,7 +177,7 @@ class Security:
     def check(self) -> None:
         for name in (credentials.CA, credentials.SERVER, credentials.SERVER_KEY):
             file = self.folder / name
-            with reported(file):
+            with report_disk_errors(file):
                 there = file.is_file()
             if not there:
                 raise ConfigError("is missing; `uldp keys certificates` makes one for trials", location=str(file))
@@ -200,14 +200,14 @@ def _certificate(security: Security) -> list[str]:
     return [word for pair in pairs for word in pair]
 
 
-def _trust(ca: Path | None) -> list[str]:
+def _trust_options(ca: Path | None) -> list[str]:
     """The authority of the certificates that a program accepts."""
     return ["--insecure"] if ca is None else ["--root-certificates", str(ca.resolve())]
 
 
 def superexec_command(home: Home, address: Address, ca: Path | None) -> list[str]:
     """What starts the app of a run, or of every message, in a new process."""
-    return [_program("flower-superexec"), *internals.runtime_options(address, home.secret()), *_trust(ca)]
+    return [_program("flower-superexec"), *internals.runtime_options(address, home.secret()), *_trust_options(ca)]
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class NodeSide:
 def supernode_command(home: Home, side: NodeSide, port: int) -> list[str]:
     """A silo's SuperNode. Its own port is on loopback, over TLS, and for who knows the secret."""
     words = " ".join(f"{name}={json.dumps(value)}" for name, value in side.config.items())
-    command = [sys.executable, "-P", "-m", SUPERNODE, "--superlink", str(side.superlink), *_trust(side.ca)]
+    command = [sys.executable, "-P", "-m", SUPERNODE, "--superlink", str(side.superlink), *_trust_options(side.ca)]
     command += ["--node-config", words, "--host", "127.0.0.1", "--port", str(port)]
     command += [*internals.secret_options(home.secret()), *_certificate(Security(home.file(RUNTIME)))]
     return command if side.key is None else [*command, "--auth-supernode-private-key", str(side.key.resolve())]
@@ -275,7 +275,7 @@ class SuperNode(_Programs):
         super().__init__(home)
         self.port = free_port()
         self._delivered = home.file(DELIVERED)
-        with reported(self._delivered):
+        with report_disk_errors(self._delivered):
             self._delivered.unlink(missing_ok=True)
         shutil.rmtree(home.file(RUNTIME), ignore_errors=True)
         credentials.make_certificates(home.file(RUNTIME), ["127.0.0.1"], credentials.MAX_DAYS)
@@ -295,9 +295,9 @@ class SuperNode(_Programs):
         except OSError:  # none yet
             return 0
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """What the one that has ended said last."""
-        return next((child.last_words(1) for child in self._children if child.ended is not None), "")
+        return next((child.log_tail(1) for child in self._children if child.ended is not None), "")
 
 
 def free_port() -> int:
@@ -382,13 +382,13 @@ class SuperLink(_Programs, AbstractContextManager["SuperLink"]):
                 self._wait(child)
 
     def _wait(self, child: Child) -> None:
-        def decided() -> bool:
+        def is_decided() -> bool:
             return child.ended is not None or not connection_problem(self._address, None)
 
-        if not wait_until(decided, START_SECONDS, 0.2):
+        if not wait_until(is_decided, START_SECONDS, 0.2):
             raise RunError(f"the SuperLink does not respond after {START_SECONDS:g} s", location=str(child.log))
         if child.ended is not None:
-            raise RunError(f"the SuperLink ended at once: {child.last_words()}", location=str(child.log))
+            raise RunError(f"the SuperLink ended at once: {child.log_tail()}", location=str(child.log))
 
     @property
     def running(self) -> bool:

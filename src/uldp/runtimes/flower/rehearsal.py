@@ -24,7 +24,7 @@ from uldp.experiment.config import Experiment
 from uldp.experiment.parties import prepare_server
 from uldp.privacy.sentences import finite_or_none
 from uldp.runs.directory import RunDirectory
-from uldp.runs.files import private_folder, read_lines, replace_file, reported
+from uldp.runs.files import private_folder, read_lines, replace_file, report_disk_errors
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.child import Child
 from uldp.runtimes.flower.internals import check_installed
@@ -51,7 +51,7 @@ class Part:
         """The part of the time in which Flower transported, and no silo computed; NaN where that is unknown."""
         return 1 - self.silo_seconds / self.seconds if self.seconds else math.nan
 
-    def per(self, rounds: int) -> dict[str, Any]:
+    def per_round(self, rounds: int) -> dict[str, Any]:
         return {
             "exchanges": self.exchanges / rounds,
             "seconds": round(self.seconds / rounds, 3),
@@ -90,20 +90,20 @@ class RehearsalResult:
             "run": self.run,
             "rounds": rounds,
             "metrics": dict(self.simulated.metrics),
-            "setup": self.setup.per(1),
-            "round": self.rounds.per(max(rounds, 1)),
+            "setup": self.setup.per_round(1),
+            "round": self.rounds.per_round(max(rounds, 1)),
             "simulated_round_seconds": round(self.simulated_round, 4),
             "seconds": round(self.seconds, 1),
             "simulated_seconds": round(self.simulated.seconds, 3),
         }
 
 
-def measured(run: Path, silos: Sequence[Path]) -> tuple[Part, Part]:
+def measure_exchanges(run: Path, silos: Sequence[Path]) -> tuple[Part, Part]:
     """The setup and the rounds of a federation in which nothing was asked twice, from its logs."""
     lines = list(read_lines(run / "private" / "traffic.jsonl"))
     logs = []
     for log in (silo / "flower" / "executor.log" for silo in silos):
-        with reported(log):
+        with report_disk_errors(log):
             seconds = re.findall(r"bytes asked, .* after ([0-9.]+) s$", log.read_text(), re.M)
         logs.append(list(map(float, seconds)))
     # Where a request was sent twice, or a message was lost, lines do not belong together.
@@ -141,13 +141,13 @@ def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 18
     parties: dict[str, Child] = {}
     try:
         for name, command in commands_of(file, silos, folder).items():
-            parties[name] = started(name, command, folder)
+            parties[name] = start_party(name, command, folder)
         _wait(parties, say, timeout)
     finally:
         for party in reversed(parties.values()):
             party.stop()
     seconds = time.monotonic() - began
-    parts = measured(directory.path, states)
+    parts = measure_exchanges(directory.path, states)
     return RehearsalResult(simulated, directory.load_model(), str(directory.path), *parts, seconds)
 
 
@@ -191,7 +191,7 @@ def commands_of(file: Path, silos: tuple[str, ...], folder: Path) -> dict[str, l
     return commands
 
 
-def started(name: str, command: list[str], folder: Path) -> Child:
+def start_party(name: str, command: list[str], folder: Path) -> Child:
     """A party's process, with its log in ``folder``."""
     log = folder / f"{name.replace('/', '-')}.log"
     return Child([sys.executable, "-P", "-m", "uldp", *command], os.environ, log, folder)
@@ -203,7 +203,7 @@ def _wait(parties: Mapping[str, Child], say: Say, timeout: float) -> None:
     while server.ended is None:
         for name, party in parties.items():
             if party.ended not in (None, 0):
-                raise RunError(f"{name} ended with code {party.ended}: {party.last_words()}", location=str(party.log))
+                raise RunError(f"{name} ended with code {party.ended}: {party.log_tail()}", location=str(party.log))
         if time.monotonic() > end:
             raise RunError(f"no end after {timeout:g} s", location=str(server.log))
         lines = [line for line in server.log.read_text(errors="replace").splitlines() if line.startswith("round ")]
@@ -212,4 +212,4 @@ def _wait(parties: Mapping[str, Child], say: Say, timeout: float) -> None:
         shown = len(lines)
         time.sleep(0.5)
     if server.ended != 0:
-        raise RunError(f"the server ended with code {server.ended}: {server.last_words()}", location=str(server.log))
+        raise RunError(f"the server ended with code {server.ended}: {server.log_tail()}", location=str(server.log))

@@ -136,17 +136,17 @@ class Relay:
         asked for counts.
         """
         for identifier, node in list(self.asked.items()):
-            for words, _ in self.pulled(identifier, MAX_NAME_BYTES):
+            for words, _ in self.pull(identifier, MAX_NAME_BYTES):
                 del self.asked[identifier]
                 if words["kind"] != "failed":  # then it is asked again
                     self.names[node] = words.get("silo", "")
         for identifier, request in list(self.sent.items()):
-            for words, body in self.pulled(identifier, request.limit):
+            for words, body in self.pull(identifier, request.limit):
                 del self.sent[identifier]
                 kind = words["kind"] if words["kind"] in ("reply", "refused") else "failed"
                 self._report(request, kind, body)
 
-    def pulled(self, identifier: str, limit: int) -> list[tuple[dict[str, str], bytes]]:
+    def pull(self, identifier: str, limit: int) -> list[tuple[dict[str, str], bytes]]:
         """The response to one message, as its words and body; nothing if there is none yet."""
         try:
             with internals.pull_limit(limit):

@@ -91,7 +91,7 @@ def check_simulation(experiment: Experiment) -> None:
         raise ConfigError(why, location="run.secrets", value=experiment.run.secrets)
 
 
-def _alone() -> dict[str, str]:
+def _private_cluster_options() -> dict[str, str]:
     """Lets nobody else use our Ray, which runs what it is sent; a cluster that is there already has its own ways."""
     if "RAY_ADDRESS" in os.environ:
         return {}
@@ -123,7 +123,7 @@ class SilosOnRay(Silos, AbstractContextManager["SilosOnRay"]):
         self._transport = FlowerTransport(resend=math.inf)
         self._until.callback(self._transport.close)
 
-    def _started(self) -> Child:
+    def _start_engine(self) -> Child:
         if self.engine is not None:
             return self.engine
         folder = self._until.enter_context(TemporaryFolder("sim")).path
@@ -133,7 +133,9 @@ class SilosOnRay(Silos, AbstractContextManager["SilosOnRay"]):
         file.write_text(json.dumps(vars(settings)))
         # A model of one's own may lie in the current folder; workers find modules where the engine does.
         path = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))
-        environment = Home(folder).environment({"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", **_alone()})
+        environment = Home(folder).environment(
+            {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", **_private_cluster_options()}
+        )
         engine = Child([sys.executable, "-m", ENGINE, str(file)], environment, self._log, Path.cwd())
         self._until.callback(engine.stop)
         # Callbacks run the other way round: the engine hears that this is all, and gets a while to end its workers.
@@ -147,7 +149,7 @@ class SilosOnRay(Silos, AbstractContextManager["SilosOnRay"]):
         tries = dict.fromkeys(asked, MAX_ATTEMPTS)
         began = time.monotonic()
         while asked:
-            engine = self._started()
+            engine = self._start_engine()
             found = self._transport.exchange(asked, POLL_SECONDS)
             for name, body in found.items():
                 if isinstance(body, bytes):
@@ -162,7 +164,7 @@ class SilosOnRay(Silos, AbstractContextManager["SilosOnRay"]):
                         why = f"{body.reason}; nothing is lost, the run can be resumed"
                         raise RunError(why, location=f"silo {name}")
             if asked and engine.ended is not None:
-                raise RunError(f"Flower's engine has ended: {engine.last_words()}", location=str(self._log))
+                raise RunError(f"Flower's engine has ended: {engine.log_tail()}", location=str(self._log))
             if asked and not self._transport.connected and time.monotonic() - began > START_SECONDS:
                 raise RunError(f"Flower's engine is not there after {START_SECONDS:g} s", location=str(self._log))
 

@@ -31,7 +31,7 @@ SESSIONS: dict[tuple[str, str], tuple[bytes, SiloSession]] = {}
 
 
 @lru_cache(maxsize=1)
-def _prepared(tree: str, base: str) -> tuple[PreparedExperiment, Plan, Secrets]:
+def _prepare(tree: str, base: str) -> tuple[PreparedExperiment, Plan, Secrets]:
     experiment = Experiment.from_tree(json.loads(tree), base)
     prepared, secrets = prepare(experiment), Secrets.simulated_from_seed(experiment.run.seed)
     return prepared, simulated_plan(prepared, secrets), secrets
@@ -39,7 +39,7 @@ def _prepared(tree: str, base: str) -> tuple[PreparedExperiment, Plan, Secrets]:
 
 def response_of(tree: str, base: str, index: int, request: SiloRequest) -> SiloResponse:
     """A silo's response, from the state that came with the request."""
-    prepared, plan, secrets = _prepared(tree, base)
+    prepared, plan, secrets = _prepare(tree, base)
     name = plan.silos[index]
     state, session = SESSIONS.pop((plan.digest, name), (b"", None))
     if session is None or state != request.state or not state:
@@ -57,7 +57,7 @@ def response_of(tree: str, base: str, index: int, request: SiloRequest) -> SiloR
 def respond(content: Any, tree: str, base: str, index: int) -> Any:
     """The record to send back for a record that came. All is simulated here, so errors may say what they are."""
     words, body = from_record(content)
-    silo = _prepared(tree, base)[1].silos[index]
+    silo = _prepare(tree, base)[1].silos[index]
     if words["kind"] == "who":
         return to_record("name", silo=silo)
     try:

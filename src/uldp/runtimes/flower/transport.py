@@ -60,7 +60,7 @@ class _Request:
     body: bytes
     since: float
 
-    def due(self, resend: float) -> float:
+    def due_time(self, resend: float) -> float:
         """When it is sent again: after ``resend`` seconds, then after twice as long, and so on."""
         return self.since + resend * ((1 << len(self.numbers)) - 1)
 
@@ -201,7 +201,7 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
                 if self._trouble is not None:
                     raise self._trouble
                 for silo in missing & self._pending.keys():
-                    if time.monotonic() >= self._pending[silo].due(self._resend_seconds):
+                    if time.monotonic() >= self._pending[silo].due_time(self._resend_seconds):
                         self._send(silo)
                 self._changed.wait(min(left, 1.0))
             no_run = "cannot be reached: no run of Flower is there"
