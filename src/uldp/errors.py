@@ -51,7 +51,7 @@ def describe_unexpected(error: BaseException) -> str:
     """An error that nobody foresaw: its class, and the last line of ours on the way to it. Never its text, for that may
     quote somebody's data.
 
-    >>> located(ValueError("of patient 17"))
+    >>> describe_unexpected(ValueError("of patient 17"))
     'ValueError'
     """
     package = Path(__file__).parent
@@ -101,10 +101,10 @@ def format_value(value: object) -> str:
 
     Of anything else the type and the shape: a data frame in the wrong place must not print somebody's records.
 
-    >>> shown("ward"), shown([1, 2.5]), shown(list("abcdef")), shown([[1, 2], {"a": 1}])
+    >>> format_value("ward"), format_value([1, 2.5]), format_value(list("abcdef")), format_value([[1, 2], {"a": 1}])
     ("'ward'", '[1, 2.5]', "['a', 'b', 'c', 'd', ... 6 in all]", '[a list of 2, a dict of 1]')
     >>> import numpy as np
-    >>> shown(np.zeros((3, 4))), shown(10**5000)
+    >>> format_value(np.zeros((3, 4))), format_value(10**5000)
     ('a ndarray of shape (3, 4)', 'a whole number of 5001 digits')
     """
     if isinstance(value, list | tuple):

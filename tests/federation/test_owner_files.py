@@ -226,7 +226,7 @@ class Joined:
         credentials.make_silo_keys("silo-1", self.keys)
         node = SimpleNamespace(end=lambda: None, trouble=None)
         monkeypatch.setattr(federation, "check_installed", lambda: None)
-        monkeypatch.setattr(federation, "Node", lambda *_: SimpleNamespace(attached=lambda: nullcontext(node)))
+        monkeypatch.setattr(federation, "Node", lambda *_: SimpleNamespace(attach=lambda: nullcontext(node)))
         monkeypatch.setattr(SiloProcess, "serve", lambda silo: None)
 
     def join(self, state, policy=None):

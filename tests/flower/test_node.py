@@ -44,7 +44,7 @@ def starts(monkeypatch):
 
 
 def child(*, ended, words="it ended"):
-    return SimpleNamespace(ended=ended, last_words=lambda: words, stop=lambda: None, delivered=0)
+    return SimpleNamespace(ended=ended, log_tail=lambda: words, stop=lambda: None, delivered=0)
 
 
 def test_a_silo_ends_when_its_response_to_close_was_delivered_and_not_before(node, starts, monkeypatch):

@@ -92,7 +92,7 @@ def test_a_cut_tail_costs_rather_than_saves(monkeypatch):
     event = group(12, 0.1, 1.0)
     honest = pld.distribution_epsilon(frozenset({(event, 3)}), 1e-3)
     original = Mixture.truncate
-    monkeypatch.setattr(Mixture, "cut", lambda self, _: original(self, math.log(0.02)))
+    monkeypatch.setattr(Mixture, "truncate", lambda self, _: original(self, math.log(0.02)))
     rough = pld.distribution_epsilon(frozenset({(event, 3)}), 1e-3)
     assert honest * 1.05 < rough < math.inf
 

@@ -325,7 +325,7 @@ def test_ours_with_several_coordinates_in_a_ciphertext_is_a_coin_too():
 
 def test_ours_with_residues_from_a_table_is_a_coin_too(monkeypatch):
     """Long runs take their n-th residues from a table (``crypto.randomisers``). 40 trials notice 0.87 and more."""
-    monkeypatch.setattr(randomisers, "pays", lambda count, bits: True)
+    monkeypatch.setattr(randomisers, "is_worthwhile", lambda count, bits: True)
     trials = [our_trial(trial, key_bits=128) for trial in range(FEWER)]
     assert like_a_coin(wins(trials, root_attack, None), FEWER)
 
@@ -348,7 +348,7 @@ def test_without_the_dithers_the_residue_tells_again(monkeypatch, slots):
 
 @pytest.mark.parametrize("slots", [1, 2])
 def test_without_fresh_residues_the_root_of_the_product_tells_again(monkeypatch, slots):
-    monkeypatch.setattr(PaillierSilo, "_randomised", unprotected)
+    monkeypatch.setattr(PaillierSilo, "_randomise", unprotected)
     trials = [our_trial(trial, slots=slots) for trial in range(FEWER)]
     assert_wins(wins(trials, root_attack, None), FEWER)
     for silo in (0, 1):  # single ciphertexts are still hidden, by the masks from Z*_(n^2)
@@ -356,11 +356,11 @@ def test_without_fresh_residues_the_root_of_the_product_tells_again(monkeypatch,
 
 
 def test_without_masks_and_residues_the_roots_of_single_silos_tell_again(monkeypatch):
-    monkeypatch.setattr(PaillierSilo, "_masked", unprotected)
+    monkeypatch.setattr(PaillierSilo, "_mask", unprotected)
     trials = [our_trial(trial) for trial in range(FEWER)]
     for silo in (0, 1):  # each silo's own residue is there
         assert like_a_coin(wins(trials, root_attack, silo), FEWER)
-    monkeypatch.setattr(PaillierSilo, "_randomised", unprotected)
+    monkeypatch.setattr(PaillierSilo, "_randomise", unprotected)
     trials = [our_trial(trial) for trial in range(FEWER)]
     for silo in (0, 1):
         assert_wins(wins(trials, root_attack, silo), FEWER)
@@ -378,7 +378,7 @@ def test_one_silo_that_dithers_and_re_randomises_is_enough(monkeypatch, honest):
         return (randomised if self._index == honest else unprotected)(self, *given)
 
     monkeypatch.setattr(PaillierSilo, "_with_noise", some_dither)
-    monkeypatch.setattr(PaillierSilo, "_randomised", some_residues)
+    monkeypatch.setattr(PaillierSilo, "_randomise", some_residues)
     trials = [our_trial(trial) for trial in range(FEWER)]
     assert like_a_coin(wins(trials, residue_attack), FEWER)
     assert like_a_coin(wins(trials, root_attack, None), FEWER)

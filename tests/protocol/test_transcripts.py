@@ -413,7 +413,7 @@ def unmasked(self, seed):
 
 def test_forgotten_masks_of_counts_are_found(monkeypatch):
     """The quotient of two silos' shares is the quotient of their counts."""
-    monkeypatch.setattr(PaillierSilo, "_blinded", unmasked)
+    monkeypatch.setattr(PaillierSilo, "_blind_shares", unmasked)
     assert "share of silo 1 over the next: size" in differences(server_setup, *leaky())
 
 
@@ -424,7 +424,7 @@ def test_one_silo_that_forgets_its_masks_of_counts_is_found(monkeypatch):
     def some(self, seed):
         return unmasked(self, seed) if self._index == 1 else masked(self, seed)
 
-    monkeypatch.setattr(PaillierSilo, "_blinded", some)
+    monkeypatch.setattr(PaillierSilo, "_blind_shares", some)
     assert "share of silo 1: size" in differences(server_setup, *leaky(worlds=("elsewhere", "present")))
 
 
@@ -452,13 +452,13 @@ def unprotected(self, ciphertexts, *_):
 
 ROUND_LEAKS = {
     "no dithers": ({"_with_noise": undithered}, "product, coordinate 0: residue: size"),
-    "no residues": ({"_randomised": unprotected}, "product, coordinate 0: root over guess: size"),
+    "no residues": ({"_randomise": unprotected}, "product, coordinate 0: root over guess: size"),
     "no masks, no dithers": (
-        {"_masked": unprotected, "_with_noise": undithered},
+        {"_mask": unprotected, "_with_noise": undithered},
         "silo 1, coordinate 0: residue: size",
     ),
     "no masks, no residues": (
-        {"_masked": unprotected, "_randomised": unprotected},
+        {"_mask": unprotected, "_randomise": unprotected},
         "silo 1, coordinate 0: root over guess: size",
     ),
 }

@@ -34,7 +34,7 @@ _TRIAL_LIMIT: Final = 1 << 16
 def signed_residue(x: int, n: int) -> mpz:
     """The representative of x modulo n that is nearest to zero.
 
-    >>> int(signed(13, 15)), int(signed(7, 15))
+    >>> int(signed_residue(13, 15)), int(signed_residue(7, 15))
     (-2, 7)
     """
     residue = mpz(x) % n

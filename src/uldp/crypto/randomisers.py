@@ -96,7 +96,7 @@ def bases_needed(bits: int) -> int:
 def is_worthwhile(count: int, bits: int) -> bool:
     """Whether a table and ``count`` outputs from it cost fewer multiplications than ``count`` direct ones.
 
-    >>> pays(300, 3072), pays(400, 3072)
+    >>> is_worthwhile(300, 3072), is_worthwhile(400, 3072)
     (False, True)
     """
     table = bases_needed(bits) * (direct_cost(bits) + _WINDOWS * _ENTRIES * _ENTRY_COST)

@@ -232,7 +232,7 @@ def normal(event: NoisedSum) -> NoisedSum:
 def flatten(composition: Composition) -> dict[Single, int]:
     """``composition`` without repetitions, in normal form, equal events merged.
 
-    >>> flattened({Repeated(3, Group(1, Gaussian(2.0))): 2, Gaussian(2.0): 1})
+    >>> flatten({Repeated(3, Group(1, Gaussian(2.0))): 2, Gaussian(2.0): 1})
     {Gaussian(noise_multiplier=2.0): 7}
     """
     counts: Counter[Single] = Counter()

@@ -12,7 +12,7 @@ from uldp.privacy.events import Composition, Event, LocalReports, flatten
 def compose_reports(epsilon: float, count: int, delta: float) -> float:
     """The epsilon of ``count`` reports of ``epsilon`` each: their sum, or less where delta allows.
 
-    >>> composed(5.0, 10, 1e-5), round(composed(0.1, 1000, 1e-5), 2)
+    >>> compose_reports(5.0, 10, 1e-5), round(compose_reports(0.1, 1000, 1e-5), 2)
     (50.0, 17.79)
     """
     total = count * epsilon

@@ -138,7 +138,7 @@ class Mixture:
         """The upper weights that sum to less than ``exp(log_tail)`` moved to the longest j; the lower ones to the rest.
 
         >>> from uldp.privacy.events import Gaussian, Group, PoissonSampled
-        >>> mixture_of(Group(100, PoissonSampled(0.01, Gaussian(1.0)))).cut(-20.0).lengths[-2:]
+        >>> mixture_of(Group(100, PoissonSampled(0.01, Gaussian(1.0)))).truncate(-20.0).lengths[-2:]
         array([ 11., 100.])
         """
         below = np.logaddexp.accumulate(self.log_weights)

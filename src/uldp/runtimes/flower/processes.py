@@ -51,7 +51,7 @@ class Address:
     def parse(cls, text: str, location: str) -> Address:
         """From ``HOST:PORT``.
 
-        >>> Address.parsed("127.0.0.1:8000", "--address").port
+        >>> Address.parse("127.0.0.1:8000", "--address").port
         8000
         """
         host, colon, port = text.rpartition(":")
