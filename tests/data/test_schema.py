@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from uldp.caveats import Severity
-from uldp.data.schema import Schema, clipped_values
+from uldp.data.schema import Schema, notes_on
 from uldp.errors import ConfigError, DataError
 
 TOML = """
@@ -136,8 +136,8 @@ def test_every_column_with_values_outside_is_named():
 
 
 def test_a_missing_column_is_named_with_those_that_are_there():
-    with pytest.raises(DataError, match=r"a\.csv: no columns 'age', 'dose'; the table has: pid, ward"):
-        schema().features(table().drop(columns=["age", "dose"]), "a.csv")
+    with pytest.raises(DataError, match=r"a\.csv: no columns 'age', 'ward'; the table has: pid, dose"):
+        schema().features(table().drop(columns=["age", "ward"]), "a.csv")
     with pytest.raises(DataError, match=r"a\.csv: no column 'out'"):
         schema().labels(table().drop(columns="out"), "a.csv")
 
@@ -171,7 +171,7 @@ def test_clip_counts_what_it_changes():
     features = clip.features(frame, "a.csv")
     assert features[:, 0].tolist() == [-1, 1]
     assert features[0, 2:5].tolist() == [0, 0, 0]
-    assert clipped_values(clip, frame, "a.csv") == (
+    assert notes_on(clip, frame, "a.csv") == (
         "a.csv: clipped 2 outside the agreed range [0, 100] in column 'age' (first: row 1)",
         "a.csv: clipped 1 not among the agreed categories in column 'ward' (first: row 1)",
     )
@@ -202,10 +202,10 @@ def categories(*listed, **changes):
             "data.schema.columns.age: unknown key 'rnage'. Known keys: kind, range, missing",
         ),
         (categories(1, 2, missin=1), "data.schema.columns.ward: unknown key 'missin'"),
-        ({"outside": "drop"}, "data.schema.outside: one of error, clip, not 'drop'"),
+        ({"outside": "drop"}, "data.schema.outside: one of error, clip, missing, not 'drop'"),
         ({"standardise": "all"}, "data.schema.standardise: one of none, silo, not 'all'"),
         ({"source": "me"}, "data.schema.source: one of public, data, not 'me'"),
-        (column(kind="date"), 'data.schema.columns.age: kind = "number" or kind = "category" is needed'),
+        (column(kind="text"), 'columns.age: kind = "number", "category", "ordinal" or "date" is needed'),
         (column(range=[]), "data.schema.columns.age.range: still empty; write the lowest and highest value"),
         (column(range=[1, 0]), "data.schema.columns.age.range: the lowest value comes first"),
         (column(range=[0, float("nan")]), "data.schema.columns.age.range: two finite numbers"),

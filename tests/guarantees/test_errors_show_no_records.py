@@ -21,6 +21,7 @@ from uldp.cli.app import app
 TEXT, NUMBER = "zebra-4711", 47.110815
 MARKS = (TEXT, "47.11", "4711.0815", "47110815")
 SCHEMA = Schema.classes("ill", [0, 1]).numeric("age", 0, 110).category("sex", ["f", "m"])
+DATED = SCHEMA.numeric("seen", 1, 12, kind="date", part="month")
 DRAW = np.random.default_rng(0)
 GOOD = pd.DataFrame({"pid": [f"p{n}" for n in range(30)], "age": DRAW.uniform(20, 90, 30).round(1)})
 GOOD = GOOD.assign(sex=DRAW.choice(["f", "m"], 30), ill=(GOOD["age"] > 55).astype(int))
@@ -109,6 +110,8 @@ LIBRARY = {
     "a number": lambda: train({"one": GOOD.assign(age=TEXT)}),
     "out of range": lambda: train({"one": GOOD.assign(age=4711.0815)}),
     "a label": lambda: train({"one": GOOD.assign(ill=TEXT)}),
+    "a date": lambda: train({"one": OK.assign(seen=TEXT)}, schema=DATED),
+    "an ordinal": lambda: train({"one": OK}, schema=SCHEMA.category("sex", ["m", "w"], kind="ordinal")),
     "a numeric label": lambda: train({"one": GOOD.assign(ill=NUMBER)}),
     "missing cells": lambda: train({"one": OK.assign(sex=None)}),
     "ids off the roster": lambda: train({"one": IDS}),
@@ -192,6 +195,11 @@ def test_no_run_that_succeeds_says_more(capsys, caplog, tmp_path):
         frame = MARKED.assign(age=4711.0815)
         train({"one": frame, "two": frame}, schema=clip, directory=tmp_path / "run", progress=True)
         train({"one": IDS.assign(pid=[f" {TEXT}" if n % 2 else TEXT.upper() + str(n) for n in range(30)])}, users=99)
+        coded = {"fold_case": True, "aliases": {"f": ["w"]}, "missing_codes": ["x"], "missing": "m"}
+        replaced = clip.category("sex", ["f", "m"], outside="missing", **coded).numeric(
+            "seen", 1, 2, kind="date", part="year"
+        )
+        train({"one": frame.assign(seen="4711-08-15")}, schema=replaced.agreed(), test=OK.assign(seen="4711-08-15"))
         estimator().fit(100 * X, Y)
         train({"one": OK.assign(name=TEXT)}, schema=None, test=OK.assign(name=TEXT))
         train(model=Raises())  # a row of training that cannot be computed counts as zero, silently

@@ -20,6 +20,7 @@ def predict(
     run_directory: Run,
     table: Annotated[Path, typer.Argument(help="A CSV or Parquet file with the columns of the schema.")],
     out: Annotated[Path | None, typer.Option(help="Write to this CSV file instead of stdout.")] = None,
+    silo: Annotated[str, typer.Option(help="Whose units the table's numbers are in (default: the agreed ones).")] = "",
     as_json: opt.Json = False,
 ) -> None:
     """Apply a trained model to a table: one prediction per row."""
@@ -29,7 +30,10 @@ def predict(
     directory = RunDirectory.open(run_directory)
     if out is not None:
         _check_target(out)
-    predicted = TrainedModel.of(directory, experiment_of).predict(table)
+    model = TrainedModel.of(directory, experiment_of)
+    predicted = model.predict(table, silo)
+    for note in model.notes(table, silo):
+        warn(note)
     if out is not None:
         try:
             predicted.to_csv(out, index=False)

@@ -1,56 +1,35 @@
-"""The columns of a schema: each turns cells into numbers by public constants, and reports what is wrong.
-
-Trees are read by hand: msgspec.convert would name neither the value nor what the parties have to agree on.
-"""
+"""The feature columns of a schema: each turns cells into numbers by public constants, and reports what is wrong."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from uldp.data import values
-from uldp.data.federation import LabelArray, Task
-from uldp.data.values import MISSING, UNKNOWN, Value
-from uldp.errors import ConfigError, check_keys, format_value, require
-from uldp.limits import MAX_FEATURES
+from uldp.data.cells import NO_RULES, CellRules, Limits, read_listed
+from uldp.data.column_keys import (
+    Tree,
+    check_spellings,
+    read_kind,
+    read_list,
+    read_listed_value,
+    read_missing_number,
+    read_range,
+    read_rules,
+    read_values,
+)
+from uldp.data.dates import check_formats, read_date
+from uldp.data.findings import UNREADABLE, CellProblem, Mask, Matrix
+from uldp.data.values import Value
+from uldp.errors import ConfigError, check_keys, require
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Matrix = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
-Tree = Mapping[str, Any]
-
-UNREADABLE: Final = "unreadable"
-ABSENT: Final = "missing"
-OUTSIDE: Final = "outside"
-
-
-@dataclass(frozen=True)
-class CellProblem:
-    """What is wrong with some cells of one column: how many, and in which row the first of them is.
-
-    The text names no value: it may end in a log, and who holds the table can look.
-    """
-
-    kind: str
-    column: str
-    count: int
-    text: str
-
-
-def find(kind: str, column: pd.Series, wrong: Mask, expected: str) -> list[CellProblem]:
-    """One finding for the cells marked in ``wrong``, none if there are none."""
-    count = int(wrong.sum())
-    if not count:
-        return []
-    text = f"{count} {expected} in column {column.name!r} (first: row {int(np.argmax(wrong)) + 1})"
-    return [CellProblem(kind, str(column.name), count, text)]
+_LIST_RULES: Final = ("missing_codes", "outside", "other", "aliases", "fold_case")
 
 
 @dataclass(frozen=True)
@@ -61,18 +40,19 @@ class NumberColumn:
     low: float
     high: float
     missing: float | None = None
+    rules: CellRules = NO_RULES
 
     def feature_names(self) -> tuple[str, ...]:
         return (self.name,)
 
-    def encode(self, column: pd.Series) -> tuple[Matrix, list[CellProblem]]:
-        """(rows, 1), clipped to the range, and what was wrong."""
-        numbers, findings = _read_numbers(column, self.low, self.high, impute=self.missing)
-        return _scale(numbers, self.low, self.high)[:, None], findings
+    def encode(self, column: pd.Series, outside: str = "error", silo: str = "") -> tuple[Matrix, list[CellProblem]]:
+        """(rows, 1), clipped to the range, and what was wrong; in the units of ``silo``."""
+        limits = Limits(self.low, self.high, self.missing)
+        numbers, findings = limits.apply(column, *self.rules.numbers(column, silo), outside)
+        return numbers[:, None], findings
 
     def to_dict(self) -> dict[str, Any]:
-        tree: dict[str, Any] = {"kind": "number", "range": [self.low, self.high]}
-        return tree if self.missing is None else tree | {"missing": self.missing}
+        return _with_missing({"kind": "number", "range": [self.low, self.high]}, self.missing, self.rules)
 
 
 @dataclass(frozen=True)
@@ -82,157 +62,167 @@ class CategoryColumn:
     name: str
     categories: tuple[Value, ...]
     missing: Value | None = None
+    rules: CellRules = NO_RULES
 
     def feature_names(self) -> tuple[str, ...]:
         return tuple(f"{self.name}={category}" for category in self.categories)
 
-    def encode(self, column: pd.Series) -> tuple[Matrix, list[CellProblem]]:
+    def encode(self, column: pd.Series, outside: str = "error", silo: str = "") -> tuple[Matrix, list[CellProblem]]:
         """(rows, categories), all zero for a value that is not on the list, and what was wrong."""
-        index = _index(self.categories)
-        codes = values.codes(column, index)
-        findings = find(OUTSIDE, column, codes == UNKNOWN, "not among the agreed categories")
-        if self.missing is None:
-            findings += find(ABSENT, column, codes == MISSING, "missing")
-        else:
-            codes[codes == MISSING] = index[values.canonical(self.missing)]
+        codes, findings = read_listed(column, self.categories, self.rules, self.missing, outside)
         return (codes[:, None] == np.arange(len(self.categories))).astype(np.float64), findings
 
     def to_dict(self) -> dict[str, Any]:
-        tree: dict[str, Any] = {"kind": "category", "categories": list(self.categories)}
-        return tree if self.missing is None else tree | {"missing": self.missing}
+        return _with_missing({"kind": "category", "categories": list(self.categories)}, self.missing, self.rules)
 
 
 @dataclass(frozen=True)
-class ClassLabel:
-    """A label out of an agreed list of classes; it becomes its position on the list."""
+class OrdinalColumn:
+    """One of an agreed list in its order, as one number: the first is -1, the last 1, equal steps between them."""
 
     name: str
-    classes: tuple[Value, ...]
+    categories: tuple[Value, ...]
+    missing: Value | None = None
+    rules: CellRules = NO_RULES
 
-    @property
-    def task(self) -> Task:
-        return Task(classes=len(self.classes))
+    def feature_names(self) -> tuple[str, ...]:
+        return (self.name,)
 
-    def encode(self, column: pd.Series) -> tuple[LabelArray, list[CellProblem]]:
-        codes = values.codes(column, _index(self.classes))
-        # Unlike a feature, a class has no neutral stand-in: an unknown one is unreadable, never clipped.
-        findings = find(UNREADABLE, column, codes == UNKNOWN, "not among the agreed classes")
-        return codes, findings + find(ABSENT, column, codes == MISSING, "missing")
+    def encode(self, column: pd.Series, outside: str = "error", silo: str = "") -> tuple[Matrix, list[CellProblem]]:
+        """(rows, 1), and what was wrong. An unknown level is not clipped: none is the nearest."""
+        outside = "error" if outside == "clip" else outside
+        codes, findings = read_listed(column, self.categories, self.rules, self.missing, outside)
+        return (2.0 * np.maximum(codes, 0) / (len(self.categories) - 1) - 1)[:, None], findings
 
     def to_dict(self) -> dict[str, Any]:
-        return {"column": self.name, "kind": "class", "classes": list(self.classes)}
+        return _with_missing({"kind": "ordinal", "categories": list(self.categories)}, self.missing, self.rules)
 
 
 @dataclass(frozen=True)
-class NumberLabel:
-    """A numeric label, scaled to [-1, 1] by an agreed range; the task remembers the original units."""
+class DateColumn:
+    """A date as one number (days since a public date, the year, the month or the day of the week), then as a number.
+
+    Args:
+        name: The column.
+        part: "days", "year", "month" or "weekday" (Monday is 1).
+        low: The lowest number of the agreed range.
+        high: The highest.
+        since: The public date from which days are counted.
+        formats: How dates are written, as in ``datetime.strptime``; ISO 8601 if there are none.
+        missing: The number that is imputed for a missing date.
+        rules: Which cells are missing, and what happens to a date outside the range.
+    """
 
     name: str
+    part: str
     low: float
     high: float
+    since: date | None = None
+    formats: tuple[str, ...] = ()
+    missing: float | None = None
+    rules: CellRules = NO_RULES
 
-    @property
-    def task(self) -> Task:
-        return Task(0, label_scale=(self.high - self.low) / 2, label_offset=(self.high + self.low) / 2)
+    def feature_names(self) -> tuple[str, ...]:
+        return (f"{self.name}:{self.part}",)
 
-    def encode(self, column: pd.Series) -> tuple[LabelArray, list[CellProblem]]:
-        numbers, findings = _read_numbers(column, self.low, self.high, impute=None)
-        return _scale(numbers, self.low, self.high).astype(np.float32), findings
+    def encode(self, column: pd.Series, outside: str = "error", silo: str = "") -> tuple[Matrix, list[CellProblem]]:
+        """(rows, 1), clipped to the range, and what was wrong."""
+        limits = Limits(self.low, self.high, self.missing)
+        numbers, findings = limits.apply(column, *self._numbers(column), outside)
+        unreadable = "not a date"
+        named = [
+            CellProblem(one.kind, one.column, one.wrong, unreadable) if one.kind == UNREADABLE else one
+            for one in findings
+        ]
+        return numbers[:, None], named
+
+    def _numbers(self, column: pd.Series) -> tuple[Matrix, Mask]:
+        codes = {values.canonical(code) for code in self.rules.missing_codes}
+        different, rows = values.distinct(column)
+        numbers = np.array([self._number(cell, codes) for cell in different], dtype=np.float64)[rows]
+        return numbers, np.isinf(numbers)
+
+    def _number(self, cell: object, codes: set[str]) -> float:
+        """NaN for a missing cell, infinity for one that is no date."""
+        if values.is_missing(cell) or values.canonical(cell) in codes:
+            return np.nan
+        day = read_date(cell, self.formats)
+        if day is None:
+            return np.inf
+        if self.since is not None:
+            return float((day - self.since).days)
+        return float({"year": day.year, "month": day.month, "weekday": day.isoweekday()}[self.part])
 
     def to_dict(self) -> dict[str, Any]:
-        return {"column": self.name, "kind": "number", "range": [self.low, self.high]}
+        tree: dict[str, Any] = {"kind": "date", "part": self.part}
+        tree |= {} if self.since is None else {"since": self.since.isoformat()}
+        tree |= {} if self.part in _WHOLE_RANGES else {"range": [self.low, self.high]}
+        tree |= {"formats": list(self.formats)} if self.formats else {}
+        return _with_missing(tree, self.missing, self.rules)
 
 
-Column = NumberColumn | CategoryColumn
-Label = ClassLabel | NumberLabel
+Column = NumberColumn | CategoryColumn | OrdinalColumn | DateColumn
+
+_WHOLE_RANGES: Final = {"month": (1.0, 12.0), "weekday": (1.0, 7.0)}
 
 
 def column_from_dict(name: str, tree: Any, location: str) -> Column:
     """The column that ``[data.schema.columns.NAME]`` describes."""
-    kind, place = _kind(tree, ("number", "category"), location), f"{location}.missing"
+    kind = read_kind(tree, ("number", "category", "ordinal", "date"), location)
     if kind == "number":
-        check_keys(tree, ("kind", "range", "missing"), location)
-        missing, (low, high) = tree.get("missing"), _range(tree, location)
-        within = missing is None or (_is_number(missing) and low <= missing <= high)
-        require(within, place, missing, f"a number within the range [{low:g}, {high:g}]")
-        return NumberColumn(name, low, high, None if missing is None else float(missing))
-    check_keys(tree, ("kind", "categories", "missing"), location)
-    missing, categories = tree.get("missing"), _value_list(tree, "categories", location)
-    if missing is not None and values.canonical(missing) not in _index(categories):
-        reason = f"{format_value(missing)} is not among the categories; name one of them or add it"
-        raise ConfigError(reason, location=place, value=missing)
-    return CategoryColumn(name, categories, missing)
+        return _number_column(name, tree, location)
+    if kind == "date":
+        return _date_column(name, tree, location)
+    check_keys(tree, ("kind", "categories", "missing", *_LIST_RULES), location)
+    rules = read_rules(tree, _LIST_RULES, location)
+    categories = read_list(tree, "categories", location, rules)
+    check_spellings(rules, categories, location)
+    read_listed_value(tree, "other", categories, rules, location)
+    missing = read_listed_value(tree, "missing", categories, rules, location)
+    if kind == "category":
+        return CategoryColumn(name, categories, missing, rules)
+    if len(categories) < 2:
+        reason = "at least two categories are needed, from the lowest to the highest"
+        raise ConfigError(reason, location=f"{location}.categories", value=list(categories))
+    return OrdinalColumn(name, categories, missing, rules)
 
 
-def label_from_dict(name: str, tree: Any, location: str) -> Label:
-    """The label that ``[data.schema.label]`` describes."""
-    if _kind(tree, ("class", "number"), location) == "number":
-        check_keys(tree, ("column", "kind", "range"), location)
-        return NumberLabel(name, *_range(tree, location))
-    check_keys(tree, ("column", "kind", "classes"), location)
-    classes = _value_list(tree, "classes", location)
-    if len(classes) < 2:
-        raise ConfigError("at least two classes are needed", location=f"{location}.classes", value=list(classes))
-    return ClassLabel(name, classes)
+def _number_column(name: str, tree: Tree, location: str) -> NumberColumn:
+    keys = ("missing_codes", "outside", "factor")
+    check_keys(tree, ("kind", "range", "missing", *keys), location)
+    low, high = read_range(tree, location)
+    missing = read_missing_number(tree, low, high, location)
+    return NumberColumn(name, low, high, missing, read_rules(tree, keys, location))
 
 
-def _read_numbers(column: pd.Series, low: float, high: float, impute: float | None) -> tuple[Matrix, list[CellProblem]]:
-    numbers, unreadable = values.numbers(column)
-    missing = np.isnan(numbers)
-    outside = ~missing & ~unreadable & ((numbers < low) | (numbers > high))
-    findings = find(UNREADABLE, column, unreadable, "not a finite number")
-    findings += find(OUTSIDE, column, outside, f"outside the agreed range [{low:g}, {high:g}]")
-    if impute is None:
-        return numbers, findings + find(ABSENT, column, missing, "missing")
-    return np.where(missing, impute, numbers), findings
+def _date_column(name: str, tree: Tree, location: str) -> DateColumn:
+    keys = ("missing_codes", "outside")
+    check_keys(tree, ("kind", "part", "since", "range", "formats", "missing", *keys), location)
+    part, parts = tree.get("part", "days"), ("days", "year", "month", "weekday")
+    require(part in parts, f"{location}.part", part, f"one of {', '.join(parts)}")
+    whole = list(_WHOLE_RANGES.get(part, ()))
+    for key, fits in (("since", part == "days"), ("range", not whole or tree.get("range") == whole)):
+        if key in tree and not fits:
+            raise ConfigError(f"does not go with part = {part!r}; remove it", location=f"{location}.{key}")
+    formats = tree.get("formats", [])
+    texts = all(isinstance(one, str) for one in read_values(formats, f"{location}.formats"))
+    require(texts, f"{location}.formats", formats, "a list of formats such as '%d.%m.%Y'")
+    check_formats(formats, f"{location}.formats")
+    low, high = whole or read_range(tree, location)
+    since = _since(tree.get("since", ""), f"{location}.since") if part == "days" else None
+    missing = read_missing_number(tree, low, high, location)
+    return DateColumn(name, part, low, high, since, tuple(formats), missing, read_rules(tree, keys, location))
 
 
-def _scale(numbers: Matrix, low: float, high: float) -> Matrix:
-    return 2 * (np.clip(numbers, low, high) - low) / (high - low) - 1
+def _since(value: Any, location: str) -> date:
+    if value == "":
+        reason = 'still empty; write the day from which days are counted, e.g. since = "2015-01-01"'
+        raise ConfigError(reason, location=location, value=value)
+    day = read_date(value, ()) if isinstance(value, str | date) else None
+    require(day is not None, location, value, 'a day such as "2015-01-01"')
+    assert day is not None
+    return day
 
 
-def _index(listed: tuple[Value, ...]) -> dict[str, int]:
-    return {values.canonical(value): position for position, value in enumerate(listed)}
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond any float
-        return False
-
-
-def _kind(tree: Any, known: tuple[str, str], location: str) -> str:
-    kind = tree.get("kind") if isinstance(tree, Mapping) else None
-    require(kind in known, location, kind, f'kind = "{known[0]}" or kind = "{known[1]}" is needed')
-    return str(kind)
-
-
-def _range(tree: Tree, location: str) -> tuple[float, float]:
-    location = f"{location}.range"
-    limits = tree.get("range", [])
-    if limits in ([], ()):
-        reason = "still empty; write the lowest and highest value the parties agree on, e.g. range = [0, 100]"
-        raise ConfigError(reason, location=location, value=limits)
-    two_numbers = isinstance(limits, list | tuple) and len(limits) == 2 and all(map(_is_number, limits))
-    require(two_numbers, location, limits, "two finite numbers [lowest, highest]")
-    low, high = float(limits[0]), float(limits[1])
-    require(low < high and math.isfinite(high - low), location, limits, "the lowest value comes first")
-    return low, high
-
-
-def _value_list(tree: Tree, key: str, location: str) -> tuple[Value, ...]:
-    location = f"{location}.{key}"
-    listed = tree.get(key, [])
-    if listed in ([], ()):
-        reason = f'still empty; list the {key} that the parties agree on, e.g. {key} = ["no", "yes"]'
-        raise ConfigError(reason, location=location, value=listed)
-    plain = isinstance(listed, list | tuple) and all(isinstance(value, Value) for value in listed)
-    require(plain, location, listed, "a list of texts, numbers or true/false")
-    if len(listed) > MAX_FEATURES:
-        raise ConfigError(f"at most {MAX_FEATURES:,} {key}, not {len(listed):,}", location=location, value=len(listed))
-    if len(_index(tuple(listed))) < len(listed):
-        raise ConfigError(f"two entries mean the same in {format_value(listed)}", location=location, value=listed)
-    return tuple(listed)
+def _with_missing(tree: dict[str, Any], missing: Value | None, rules: CellRules) -> dict[str, Any]:
+    return tree | ({} if missing is None else {"missing": missing}) | rules.to_dict()

@@ -5,7 +5,7 @@ and the sensitivity bound would be gone. So the parties agree on a schema, write
 and every cell becomes a number by that schema alone::
 
     [data.schema]
-    outside = "error"        # a value outside its range or categories: "error", or "clip" (and count)
+    outside = "error"        # a value outside its range or categories: "error", "clip" (and count), or "missing"
     standardise = "none"     # "silo" scales by the silo's own statistics: user-level DP does not hold then
     source = "public"        # "data" as long as the constants are only a proposal drawn from the data
     [data.schema.label]
@@ -15,9 +15,11 @@ and every cell becomes a number by that schema alone::
     kind = "number"
     range = [0, 120]
     missing = 50
+    missing_codes = [9999]
     [data.schema.columns.sex]
     kind = "category"
     categories = ["f", "m"]
+    aliases = { f = ["female", "w"] }
 
 Columns of a table that the schema does not name are ignored.
 """
@@ -32,34 +34,24 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from uldp.caveats import Caveat, Severity
-from uldp.data.columns import (
-    ABSENT,
-    OUTSIDE,
-    UNREADABLE,
-    CategoryColumn,
-    CellProblem,
-    Column,
-    Label,
-    Matrix,
-    NumberColumn,
-    Tree,
-    column_from_dict,
-    label_from_dict,
-)
-from uldp.data.federation import FloatArray, LabelArray
+from uldp.data.cells import OUTSIDE_RULES
+from uldp.data.column_keys import Tree
+from uldp.data.columns import CategoryColumn, Column, column_from_dict
+from uldp.data.federation import FloatArray, LabelArray, Records
 from uldp.data.files import column_names
+from uldp.data.findings import LEFT_OUT, NOTES, CellProblem, Mask, judge, kept_rows
+from uldp.data.labels import Label, label_from_dict
+from uldp.data.statistics import Statistics
 from uldp.data.values import Value
-from uldp.elementary import mean
-from uldp.errors import ConfigError, DataError, check_keys, require, warn_caller
+from uldp.errors import ConfigError, DataError, check_keys, did_you_mean, require, warn_caller
 from uldp.limits import MAX_FEATURES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-RULES: Final = {"outside": ("error", "clip"), "standardise": ("none", "silo"), "source": ("public", "data")}
+RULES: Final = {"outside": OUTSIDE_RULES, "standardise": ("none", "silo"), "source": ("public", "data")}
 """Keys of a schema and what they may be; the first is the default."""
 
 STANDARDISE_CAVEAT: Final = (
@@ -74,41 +66,6 @@ SOURCE_CAVEAT: Final = Caveat(
 )
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """Mean and deviation of each numeric feature: opt-in standardisation, with which user-level DP does not hold."""
-
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-
-    @classmethod
-    def of(cls, features: npt.NDArray[np.floating[Any]], positions: Sequence[int]) -> Statistics:
-        """Of the features at ``positions``; no rows change nothing, a constant feature is only centred."""
-        if not len(features):
-            return cls((0.0,) * len(positions), (1.0,) * len(positions))
-        columns = [features[:, position].astype(np.float64) for position in positions]
-        means = [mean(column) for column in columns]
-        offsets = [column - middle for column, middle in zip(columns, means, strict=True)]
-        return cls(tuple(means), tuple(math.sqrt(mean(offset * offset)) or 1.0 for offset in offsets))
-
-    def apply(self, features: npt.NDArray[np.floating[Any]], positions: Sequence[int]) -> Matrix:
-        """The features with those at ``positions`` standardised."""
-        changed = features.astype(np.float64)
-        changed[:, list(positions)] = (changed[:, list(positions)] - self.mean) / self.deviation
-        return changed
-
-    @classmethod
-    def from_dict(cls, tree: Any, location: str) -> Statistics:
-        try:
-            mean, deviation = (tuple(float(value) for value in tree[key]) for key in ("mean", "deviation"))
-        except (KeyError, TypeError, ValueError):
-            raise ConfigError("two lists of numbers, mean and deviation", location=location, value=tree) from None
-        return cls(mean, deviation)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"mean": list(self.mean), "deviation": list(self.deviation)}
-
-
 class SchemaFromData(UserWarning):
     """A schema was read from the data, so its values are not public yet."""
 
@@ -120,7 +77,8 @@ class Schema:
     Args:
         columns: The feature columns; :meth:`numeric` and :meth:`category` add them.
         label: What is predicted; :meth:`classes` and :meth:`numbers` begin a schema with it.
-        outside: What happens to a value outside its range or categories: ``"error"``, or ``"clip"`` (and count).
+        outside: What happens to a value outside its range or categories: ``"error"``; ``"clip"`` (and count); or
+            ``"missing"``: it counts as missing, as does a cell that cannot be read.
         standardise: ``"silo"`` scales by the silo's own statistics: user-level DP does not hold then.
         source: ``"data"`` as long as some values are only a proposal drawn from the data.
         statistics: Set by a loader that standardises.
@@ -146,6 +104,7 @@ class Schema:
     def __post_init__(self) -> None:
         if self.source == "data" and not self.drafted:  # a file does not say which of its values were confirmed
             object.__setattr__(self, "drafted", self.column_names())
+        _check_replacements(self)
         if self.statistics is None:
             return
         if self.standardise != "silo":  # else statistics could slip in without the caveat
@@ -165,17 +124,28 @@ class Schema:
         tree = {"kind": "number", "range": [low, high]}
         return cls((), label_from_dict(label, tree, f"schema.{label}"), outside)
 
-    def numeric(self, name: str, low: float, high: float, missing: float | None = None) -> Schema:
-        """This schema with a column of numbers from ``low`` to ``high``; ``missing`` is used for missing values."""
-        return self._with({"kind": "number", "range": [low, high]}, name, missing)
+    def numeric(self, name: str, low: float, high: float, missing: float | None = None, **rules: Any) -> Schema:
+        """This schema with a column of numbers from ``low`` to ``high``; ``missing`` is used for missing values.
 
-    def category(self, name: str, categories: Sequence[Value], missing: Value | None = None) -> Schema:
-        """This schema with a column of ``categories``; ``missing``, one of them, is used for missing values."""
-        return self._with({"kind": "category", "categories": _as_list(categories)}, name, missing)
+        ``rules`` are the other keys of an experiment file, such as ``missing_codes=[9999]``.
+
+        Example:
+            >>> schema = Schema.classes("ill", [0, 1]).numeric("visit", 0, 3000, kind="date", since="2020-01-01")
+            >>> schema.feature_names()
+            ('visit:days',)
+        """
+        return self._with({"kind": "number", "range": [low, high], **rules}, name, missing)
+
+    def category(self, name: str, categories: Sequence[Value], missing: Value | None = None, **rules: Any) -> Schema:
+        """This schema with a column of ``categories``; ``missing``, one of them, is used for missing values.
+
+        ``rules`` are the other keys of an experiment file, such as ``kind="ordinal"`` or ``fold_case=True``.
+        """
+        return self._with({"kind": "category", "categories": _as_list(categories), **rules}, name, missing)
 
     def _with(self, tree: Tree, name: str, missing: Value | None) -> Schema:
         location = f"schema.{name}"
-        if name == self.label.name:
+        if name in self.label.columns:
             raise ConfigError(f"{name!r} is the label and cannot be a feature", location=location, value=name)
         column = column_from_dict(name, tree if missing is None else {**tree, "missing": missing}, location)
         columns = {one.name: one for one in self.columns} | {name: column}
@@ -254,12 +224,11 @@ class Schema:
         rows: list[tuple[str, ...]] = [("column", "kind", "values", "missing", "source")]
         for column in (*self.columns, self.label):
             tree = column.to_dict()
-            low_high = "range" in tree
-            values = tree.get("range") or tree.get("categories") or tree["classes"]
-            shown_values = f"{values[0]:g} to {values[1]:g}" if low_high else ", ".join(map(str, values))
+            listed = tree.get("categories") or tree.get("classes")
+            shown = f"{column.low:g} to {column.high:g}" if listed is None else ", ".join(map(str, listed))  # type: ignore[union-attr]
             kind = f"label, {tree['kind']}" if column is self.label else tree["kind"]
             source = "read from the data" if column.name in self.drafted else "public"
-            rows.append((column.name, kind, shown_values, str(tree.get("missing", "")), source))
+            rows.append((column.name, kind, shown, str(tree.get("missing", "")), source))
         return rows
 
     @classmethod
@@ -273,7 +242,7 @@ class Schema:
         """
         check_keys(tree, ("label", "columns", *RULES, "statistics"), location)
         target = _label(tree, label, location)
-        columns = _columns(tree, target.name, user, location)
+        columns = _columns(tree, target, user, location)
         statistics = tree.get("statistics")
         return cls(
             columns,
@@ -305,51 +274,85 @@ class Schema:
 
     def column_names(self) -> frozenset[str]:
         """The columns of a table that matter, the label's among them."""
-        return frozenset({self.label.name, *(column.name for column in self.columns)})
+        return frozenset({*self.label.columns, *(column.name for column in self.columns)})
 
     def feature_names(self) -> tuple[str, ...]:
         return tuple(name for column in self.columns for name in column.feature_names())
 
-    def features(self, frame: pd.DataFrame, location: str) -> FloatArray:
-        """(rows, features), each row from that row's cells alone; ``location`` names the table in errors."""
+    def features(self, frame: pd.DataFrame, location: str, silo: str = "") -> FloatArray:
+        """(rows, features), each row from that row's cells alone; ``location`` names the table in errors.
+
+        ``silo`` says whose units numbers are in; without it they are in the agreed ones.
+        """
+        matrix, findings = self._features(frame, location, silo)
+        judge(findings, location)
+        return matrix
+
+    def labels(self, frame: pd.DataFrame, location: str, silo: str = "") -> LabelArray:
+        """Class positions, or numbers scaled to [-1, 1]; of records without a label only if they are not left out."""
+        labels, findings = self._labels(frame, location, silo)
+        judge(findings, location)
+        return labels[kept_rows(findings, len(frame))]
+
+    def _features(self, frame: pd.DataFrame, location: str, silo: str) -> tuple[FloatArray, list[CellProblem]]:
         if not self.columns:
             raise ConfigError("has no feature column; add some with .numeric or .category", location="schema")
-        _need_columns(frame, [column.name for column in self.columns], location)
-        encoded = [column.encode(frame[column.name]) for column in self.columns]
-        self._judge([finding for _, findings in encoded for finding in findings], location)
+        _need_columns(frame, _needed(self, frame), location)
+        encoded = [column.encode(_cells(frame, column), self._rule(column), silo) for column in self.columns]
         matrix = np.concatenate([part for part, _ in encoded], axis=1)
         if self.statistics is not None:
             matrix = self.statistics.apply(matrix, number_positions(self.columns))
-        return matrix.astype(np.float32)
+        return matrix.astype(np.float32), [finding for _, findings in encoded for finding in findings]
 
-    def labels(self, frame: pd.DataFrame, location: str) -> LabelArray:
-        """Class positions, or numbers scaled to [-1, 1]."""
-        _need_columns(frame, [self.label.name], location)
-        labels, findings = self.label.encode(frame[self.label.name])
-        self._judge(findings, location)
-        return labels
+    def _labels(self, frame: pd.DataFrame, location: str, silo: str) -> tuple[LabelArray, list[CellProblem]]:
+        _need_columns(frame, list(self.label.columns), location)
+        return self.label.encode(frame, self._rule(self.label), silo)
 
-    def _judge(self, findings: list[CellProblem], location: str) -> None:
-        """Raise for the gravest kind of finding, naming every column that has it."""
-        remedies = {
-            UNREADABLE: "correct these cells, or change the column's kind or list in the schema",
-            ABSENT: "set missing = <an agreed constant> for the column in the schema or leave the rows out",
-            OUTSIDE: 'correct these cells, widen the schema, or set its outside = "clip"',
-        }
-        if self.outside == "clip":
-            del remedies[OUTSIDE]
-        for kind, remedy in remedies.items():
-            found = [finding for finding in findings if finding.kind == kind]
-            if found:
-                if kind == ABSENT and found[0].column == self.label.name:
-                    remedy = "every row needs its label, so leave these rows out"
-                texts = ", ".join(finding.text for finding in found)
-                raise DataError(f"{texts}; {remedy}", location=location, value=sum(f.count for f in found))
+    def _rule(self, column: Column | Label) -> str:
+        return column.rules.outside or self.outside
+
+
+@dataclass(frozen=True)
+class EncodedTable:
+    """A table as numbers: the records that have a label, which rows they are, and notes for who holds the table."""
+
+    records: Records
+    rows: Mask
+    notes: tuple[str, ...]
+
+
+def encode_table(schema: Schema, frame: pd.DataFrame, location: str, silo: str = "") -> EncodedTable:
+    """The records of a table under a schema.
+
+    Raises:
+        DataError: A cell is refused; the message says how many, in which columns and in which row the first is.
+    """
+    labels, about_labels = schema._labels(frame, location, silo)
+    rows = kept_rows(about_labels, len(frame))
+    features, findings = schema._features(frame, location, silo)
+    judge([*findings, *about_labels], location, rows)
+    notes = [
+        f"{location}: no column {column.name!r}; all of it is taken as missing"
+        for column in schema.columns
+        if column.name not in frame.columns
+    ]
+    found = [finding.among(rows) for finding in findings if finding.kind in NOTES]
+    found += [finding for finding in about_labels if finding.kind in (*NOTES, LEFT_OUT)]
+    notes += [f"{location}: {finding.kind} {finding.text}" for finding in found if finding.count]
+    return EncodedTable(Records(features[rows], labels[rows]), rows, tuple(notes))
+
+
+def notes_on(schema: Schema, frame: pd.DataFrame, location: str, silo: str = "") -> tuple[str, ...]:
+    """What the schema changed in the features of a table without labels."""
+    _, findings = schema._features(frame, location, silo)
+    absent = [column.name for column in schema.columns if column.name not in frame.columns]
+    notes = [f"{location}: no column {name!r}; all of it is taken as missing" for name in absent]
+    return (*notes, *(f"{location}: {one.kind} {one.text}" for one in findings if one.kind in NOTES))
 
 
 def category_columns(schema: Schema) -> int:
     """How many columns are categories."""
-    return sum(not isinstance(column, NumberColumn) for column in schema.columns)
+    return sum(isinstance(column, CategoryColumn) for column in schema.columns)
 
 
 def feature_norm(schema: Schema) -> float:
@@ -357,19 +360,11 @@ def feature_norm(schema: Schema) -> float:
     return math.sqrt(len(schema.columns)) if schema.standardise == "none" else math.inf
 
 
-def clipped_values(schema: Schema, frame: pd.DataFrame, location: str) -> tuple[str, ...]:
-    """What ``outside = "clip"`` changed in a table that :meth:`Schema.features` and :meth:`Schema.labels` accept."""
-    if schema.outside != "clip":
-        return ()
-    there = [column for column in (*schema.columns, schema.label) if column.name in frame.columns]
-    findings = [finding for column in there for finding in column.encode(frame[column.name])[1]]
-    return tuple(f"{location}: clipped {finding.text}" for finding in findings if finding.kind == OUTSIDE)
-
-
 def number_positions(columns: Sequence[Column]) -> tuple[int, ...]:
     """Where the numeric columns lie among the features; these are what is standardised."""
     starts = accumulate((len(column.feature_names()) for column in columns), initial=0)
-    return tuple(start for column, start in zip(columns, starts, strict=False) if isinstance(column, NumberColumn))
+    categories = (isinstance(column, CategoryColumn) for column in columns)
+    return tuple(start for category, start in zip(categories, starts, strict=False) if not category)
 
 
 def _as_list(values: Sequence[Value]) -> Any:
@@ -395,12 +390,12 @@ def _label(tree: Tree, name: str | None, location: str) -> Label:
     return label_from_dict(str(name if own is None else own), tree["label"], f"{location}.label")
 
 
-def _columns(tree: Tree, label: str, user: str | None, location: str) -> tuple[Column, ...]:
+def _columns(tree: Tree, label: Label, user: str | None, location: str) -> tuple[Column, ...]:
     columns = tree.get("columns")
     if not isinstance(columns, Mapping) or not columns:
         reason = "at least one feature column is needed; `uldp new` drafts them from a table"
         raise ConfigError(reason, location=f"{location}.columns", value=columns)
-    for name, what in ((label, "the label"), (user, "the user id")):
+    for name, what in (*((column, "the label") for column in label.columns), (user, "the user id")):
         if name in columns:
             reason = f"{name!r} is {what} and cannot be a feature; remove it"
             raise ConfigError(reason, location=f"{location}.columns", value=name)
@@ -416,10 +411,51 @@ def _choice(tree: Tree, key: str, location: str) -> str:
     return str(value)
 
 
+def _check_replacements(schema: Schema) -> None:
+    """Where a value counts as missing, something must be agreed on for a missing value."""
+    for column in schema.columns:
+        if (
+            column.missing is None
+            and column.rules.other is None
+            and (column.rules.outside or schema.outside) == "missing"
+        ):
+            reason = 'outside = "missing" needs a constant for missing values; add missing = ... to the column'
+            raise ConfigError(reason, location=f"data.schema.columns.{column.name}.missing")
+
+
+def check_silos(schema: Schema, silos: Iterable[str]) -> None:
+    """Refuse a factor for a silo that does not exist: its numbers would stay in another unit."""
+    names = list(silos)
+    for column in (*schema.columns, schema.label):
+        for silo, _ in column.rules.factor:
+            if silo not in names:
+                reason = f"there is no silo {silo!r}. The silos: {', '.join(names)}{did_you_mean(silo, names)}"
+                raise ConfigError(reason, location=f"data.schema.columns.{column.name}.factor", value=silo)
+
+
+def _needed(schema: Schema, frame: pd.DataFrame) -> list[str]:
+    """The columns that must be in the table: those without a constant for missing values, or one of all."""
+    if not any(column.name in frame.columns for column in schema.columns):
+        return [column.name for column in schema.columns]
+    return [column.name for column in schema.columns if column.missing is None]
+
+
+def _cells(frame: pd.DataFrame, column: Column) -> pd.Series:
+    """The column's cells; all of them missing where the table does not have it."""
+    if column.name in frame.columns:
+        return frame[column.name]
+    import pandas as pd
+
+    return pd.Series([None] * len(frame), index=frame.index, dtype="object", name=column.name)
+
+
 def _need_columns(frame: pd.DataFrame, names: list[str], location: str) -> None:
     absent = [repr(name) for name in names if name not in frame.columns]
     if absent:
         there = ", ".join(column_names(frame))
         plural = "s" if len(absent) > 1 else ""
         missing = ", ".join(absent)
-        raise DataError(f"no column{plural} {missing}; the table has: {there}", location=location, value=missing)
+        reason = (
+            f"no column{plural} {missing}; the table has: {there} (a column may be absent if it has a missing value)"
+        )
+        raise DataError(reason, location=location, value=missing)

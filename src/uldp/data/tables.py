@@ -20,7 +20,8 @@ from uldp.data.federation import Federation, FloatArray, People, Records, SiloDa
 from uldp.data.files import Table, read_table, table_name, table_stem
 from uldp.data.ids import normalised_ids
 from uldp.data.roster import HashedIds, UserIndex, check_room, select_test_rows
-from uldp.data.schema import Schema, Statistics, clipped_values, number_positions
+from uldp.data.schema import EncodedTable, Schema, check_silos, encode_table, number_positions
+from uldp.data.statistics import Statistics
 from uldp.errors import ConfigError, DataError, require
 from uldp.rng import Streams
 
@@ -45,6 +46,10 @@ class LoadedSilo:
     notes: tuple[str, ...]
     table: bytes
 
+    def encoded_holdout(self, schema: Schema) -> EncodedTable:
+        """The rows of the people that are held out for testing."""
+        return encode_table(schema, self.held_out, self.location, self.data.name)
+
 
 def load_tables(
     files: Files,
@@ -63,8 +68,9 @@ def load_tables(
     fraction = checked_fraction(test_fraction)
     schema = replace(schema, statistics=None)  # those of this data are taken below, if any
     # Read the test file first: a wrong path shows before minutes are spent on the silos.
-    test_parts = [] if test is None else [_test_frame(test, schema)]
+    test_part = None if test is None else _test_frame(test, schema)
     named = silo_files(files)
+    check_silos(schema, named)
     silos = [
         load_silo(silo, path, schema, index, streams, user=user, test_fraction=fraction) for silo, path in named.items()
     ]
@@ -78,13 +84,16 @@ def load_tables(
         schema = replace(schema, statistics=pooled)
         silos = [replace(silo, data=_standardise(silo.data, where)) for silo in silos]
     notes = [note for silo in silos for note in silo.notes]
-    notes += [note for part in test_parts for note in clipped_values(schema, *part)]
+    tests = (
+        [silo.encoded_holdout(schema) for silo in silos] if test_part is None else [encode_table(schema, *test_part)]
+    )
+    notes += [] if test_part is None else tests[0].notes
     return Federation(
         name,
         tuple(silo.data for silo in silos),
         index.users,
         schema.label.task,
-        _test_records(schema, test_parts or [(silo.held_out, silo.location) for silo in silos], test_fraction == 0),
+        _test_records(tests, test_fraction == 0),
         caveats=schema.caveats,
         no_guarantee=schema.no_guarantee,
         hashed_ids=isinstance(index, HashedIds),
@@ -118,15 +127,16 @@ def load_silo(
         raise ConfigError(reason, location="data.schema", value=user)
     ids = normalised_ids(frame, user, location)
     users = index.indices(ids.rows, location)
-    features, labels = schema.features(frame, location), schema.labels(frame, location)
+    encoded = encode_table(schema, frame, location, name)
+    records, rows = encoded.records, encoded.rows
     test = select_test_rows(ids.rows, test_fraction, streams)
     return LoadedSilo(
-        SiloData(name, features, labels, users).take(~test),
+        SiloData(name, records.features, records.labels, users[rows]).take(~test[rows]),
         spellings=ids.spellings,
         held_out=frame[test],
         location=location,
-        notes=clipped_values(schema, frame, location),
-        table=table_digest(schema.feature_names(), features),
+        notes=encoded.notes,
+        table=table_digest(schema.feature_names(), records.features),
     )
 
 
@@ -144,7 +154,7 @@ def table_digest(names: Sequence[str], features: FloatArray) -> bytes:
 
 def load_test(path: Path | str, schema: Schema) -> Records:
     """The records of a test file: all of the data that a server of a real federation may hold."""
-    return _test_records(schema, [_test_frame(path, schema)])
+    return _test_records([encode_table(schema, *_test_frame(path, schema))])
 
 
 def silo_files(files: Files) -> dict[str, Table]:
@@ -237,9 +247,9 @@ def _standardise(silo: SiloData, where: Sequence[int]) -> SiloData:
     return replace(silo, features=own.apply(silo.features, where).astype(np.float32))
 
 
-def _test_records(schema: Schema, parts: Sequence[tuple[pd.DataFrame, str]], none: bool = False) -> Records:
+def _test_records(parts: Sequence[EncodedTable], none: bool = False) -> Records:
     """The encoded test records; none at all only where that was asked for."""
-    records = Records.joined([Records(schema.features(*part), schema.labels(*part)) for part in parts])
+    records = Records.joined([part.records for part in parts])
     if not len(records) and not none:
         reason = "no user fell into the test set; raise data.test_fraction or give a test file"
         raise DataError(reason, location="data.test_fraction")

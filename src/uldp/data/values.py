@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Final
@@ -122,19 +122,19 @@ def _plain_numbers(column: pd.Series) -> npt.NDArray[np.float64] | None:
     return values if np.isfinite(values).all() else None
 
 
-def codes(column: pd.Series, index: Mapping[str, int]) -> IntArray:
-    """The position of each cell's value in ``index`` (by canonical spelling), or MISSING, or UNKNOWN.
+def codes(column: pd.Series, index: Mapping[str, int], spell: Callable[[object], str] = canonical) -> IntArray:
+    """The position of each cell's value in ``index`` (by the spelling that ``spell`` gives), or MISSING, or UNKNOWN.
 
     A listed value is never missing: a category may be called "none".
     """
     different, rows = distinct(column)
-    return np.array([_code(cell, index) for cell in different], dtype=np.int64)[rows]
+    return np.array([_code(cell, index, spell) for cell in different], dtype=np.int64)[rows]
 
 
-def _code(cell: object, index: Mapping[str, int]) -> int:
+def _code(cell: object, index: Mapping[str, int], spell: Callable[[object], str]) -> int:
     if cell is None:
         return MISSING
-    return index.get(canonical(cell), MISSING if is_missing(cell) else UNKNOWN)
+    return index.get(spell(cell), MISSING if is_missing(cell) else UNKNOWN)
 
 
 def _canonical_text(value: str) -> str:

@@ -22,8 +22,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from uldp.caveats import Caveat, Severity
-from uldp.data.columns import ClassLabel, Label, NumberColumn, NumberLabel
+from uldp.data.columns import NumberColumn
 from uldp.data.federation import Federation, People
+from uldp.data.labels import ClassLabel, Label, NumberLabel
 from uldp.data.memory import ARRAYS
 from uldp.data.schema import Schema
 from uldp.errors import ConfigError, DataError, format_value
@@ -263,7 +264,7 @@ class UldpClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         elif label is None:
             label, caveats = _class_label(np.unique(labels), "y"), [CLASSES_FROM_DATA]
             warn("no classes were given: those in y count as public")
-        unknown = label.encode(pd.Series(labels))[0] < 0
+        unknown = label.codes(pd.Series(labels)) < 0
         if unknown.any():
             where = "the schema" if self.schema is not None else "classes"
             reason = f"{int(unknown.sum())} labels are not among {where} (first: row {int(np.argmax(unknown))})"

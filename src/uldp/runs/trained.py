@@ -15,12 +15,13 @@ import numpy.typing as npt
 import pandas as pd
 from torch import nn
 
-from uldp.data.columns import ClassLabel
 from uldp.data.federation import FloatArray, Task
 from uldp.data.files import Table, read_table, table_name
+from uldp.data.labels import ClassLabel
 from uldp.data.memory import feature_array
-from uldp.data.schema import Schema
-from uldp.errors import DataError, RunError
+from uldp.data.schema import Schema, notes_on
+from uldp.data.tables import silo_files
+from uldp.errors import ConfigError, DataError, RunError, did_you_mean
 from uldp.experiment.build import build_learner
 from uldp.experiment.config import Experiment
 from uldp.experiment.loading import load_federation
@@ -52,8 +53,11 @@ class FittedModel:
         module.load_state_dict(self.learner.state_dict(self.x))
         return module.eval()
 
-    def scores(self, data: Table | FloatArray) -> npt.NDArray[np.float64]:
-        """The model's predictions: probabilities of classes, or numbers in the units of training."""
+    def scores(self, data: Table | FloatArray, silo: str = "") -> npt.NDArray[np.float64]:
+        """The model's predictions: probabilities of classes, or numbers in the units of training.
+
+        ``silo`` says whose units the numbers of a table are in; without it they are in the agreed ones.
+        """
         if isinstance(data, np.ndarray):
             if self.schema is not None and data.shape[1:] != (len(self.schema.feature_names()),):
                 raise DataError(
@@ -65,14 +69,14 @@ class FittedModel:
             raise DataError("trained without a table schema: give an array of features", location="data")
         else:
             location = table_name(data, "data")
-            features = self.schema.features(read_table(data, "table", self.schema.column_names()), location)
+            features = self.schema.features(read_table(data, "table", self.schema.column_names()), location, silo)
         with warnings.catch_warnings():  # nobody trains here
             warnings.simplefilter("ignore", SlowTrainingWarning)
             return self.learner.predict(self.x, features)
 
-    def predict(self, data: Table | FloatArray) -> npt.NDArray[Any]:
+    def predict(self, data: Table | FloatArray, silo: str = "") -> npt.NDArray[Any]:
         """One prediction per row: the likeliest class, or a number in the label's own units."""
-        scores = self.scores(data)
+        scores = self.scores(data, silo)
         if self.task.kind == "classification":
             likeliest = scores.argmax(axis=1)
             listed = self.schema.label.classes if self.schema and isinstance(self.schema.label, ClassLabel) else None
@@ -137,21 +141,34 @@ class TrainedModel:
         except (KeyError, TypeError, ValueError) as error:
             raise RunError("is damaged; restore it", location=str(self.directory.path / "task.json")) from error
 
-    def predict(self, table: Path) -> pd.DataFrame:
-        """One prediction for each row of a CSV or Parquet file; with classes, their probabilities too."""
-        schema = self.schema
-        if schema is None:
+    def predict(self, table: Path, silo: str = "") -> pd.DataFrame:
+        """One prediction for each row of a CSV or Parquet file; with classes, their probabilities too.
+
+        ``silo`` says whose units its numbers are in; without it they are in the agreed ones.
+        """
+        schema = self._own_schema()
+        if silo:
+            _check_silo(self.load(self.directory), silo)
+        fitted = self.fitted_model()
+        if not isinstance(schema.label, ClassLabel):
+            return pd.DataFrame({"prediction": fitted.predict(table, silo)})
+        classes, scores = schema.label.classes, fitted.scores(table, silo)
+        likeliest = [classes[i] for i in scores.argmax(axis=1)]
+        probabilities = {f"probability_{name}": scores[:, i] for i, name in enumerate(classes)}
+        return pd.DataFrame({"prediction": likeliest, **probabilities})
+
+    def notes(self, table: Path, silo: str = "") -> tuple[str, ...]:
+        """What the schema's rules changed in a table: cells that were clipped, columns that are not there."""
+        schema = self._own_schema()
+        return notes_on(schema, read_table(table, "table", schema.column_names()), table_name(table, "table"), silo)
+
+    def _own_schema(self) -> Schema:
+        if self.schema is None:
             raise RunError(
                 "was trained on a data set without a table schema, so a table cannot become its features",
                 location=str(self.directory.path),
             )
-        fitted = self.fitted_model()
-        if not isinstance(schema.label, ClassLabel):
-            return pd.DataFrame({"prediction": fitted.predict(table)})
-        classes, scores = schema.label.classes, fitted.scores(table)
-        likeliest = [classes[i] for i in scores.argmax(axis=1)]
-        probabilities = {f"probability_{name}": scores[:, i] for i, name in enumerate(classes)}
-        return pd.DataFrame({"prediction": likeliest, **probabilities})
+        return self.schema
 
     def export(self) -> dict[str, Any]:
         """What ``torch.save`` writes for use without uldp: state, schema, and the privacy statement."""
@@ -177,3 +194,12 @@ class TrainedModel:
                 location=str(self.directory.path / "statement.json"),
             )
         return statement
+
+
+def _check_silo(experiment: Experiment, silo: str) -> None:
+    """Refuse a silo that took no part: its units are not known."""
+    files = experiment.data.silos
+    names = list(silo_files(files)) if isinstance(files, tuple) else []
+    if silo not in names:
+        reason = f"this run has no silo {silo!r}. Its silos: {', '.join(names)}{did_you_mean(silo, names)}"
+        raise ConfigError(reason, location="--silo", value=silo)

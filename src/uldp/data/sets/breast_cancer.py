@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from uldp.data.columns import ClassLabel, NumberColumn
+from uldp.data.columns import NumberColumn
 from uldp.data.federation import Records
+from uldp.data.labels import ClassLabel
 from uldp.data.schema import Schema
 from uldp.data.sets.base import SPLIT_OPTIONS, DatasetInfo, Options, Pool, PooledDataset, split
 from uldp.data.sets.files import load_numbers
