@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from uldp.learners.kernels.products import multiply, multiply_list, transpose
+from uldp.learners.kernels.products import MAX_TERMS, descend, multiply, multiply_list, transpose
 from uldp.native.jit import entry
 
 SPARE = 16
@@ -14,6 +14,11 @@ SPARE = 16
 @entry
 def call_multiply(ws, a, row_a, k_a, parts, part_a, k, b, row_b, z, row_z, c, row_c, m, n):
     multiply(ws, a, row_a, k_a, parts, part_a, k, b, row_b, z, row_z, c, row_c, m, n)
+
+
+@entry
+def call_descend(ws, a, row_a, k_a, k, b, row_b, rate, c, row_c, m, n):
+    descend(ws, a, row_a, k_a, k, b, row_b, rate, c, row_c, m, n)
 
 
 @entry
@@ -86,6 +91,30 @@ def test_nan_and_infinity_reach_their_row_and_no_other():
     bad = product(a, b, z)
     assert np.isnan(bad[4]).all()
     np.testing.assert_array_equal(np.delete(bad, 4, 0), np.delete(good, 4, 0))
+
+
+@pytest.mark.parametrize("n", [1, 5, 8, 13, 16, 17, 30, 33, 40])
+@pytest.mark.parametrize("k", range(1, MAX_TERMS + 1))
+def test_a_descent_adds_a_multiple_of_the_product_and_leaves_what_is_around(k, n):
+    row, rate = -(-n // 8) * 8, np.float32(-0.3)
+    for m in range(1, 20):
+        a, b, c = matrices(m, n, k, seed=m)
+        ws = np.full(m * k + (k + m) * row + 3 * SPARE, np.nan, dtype=np.float32)
+        at_b = m * k + SPARE
+        at_c = at_b + k * row + SPARE
+        ws[: m * k], ws[at_c - 1] = a.T.ravel(), rate  # A lies transposed, as a layer's input does
+        for start, matrix in ((at_b, b), (at_c, c)):
+            for r, values in enumerate(matrix):
+                ws[start + r * row : start + r * row + n] = values
+        before = ws.copy()
+        call_descend(ws, 0, 1, m, k, at_b, row, at_c - 1, at_c, row, m, n)
+        found = ws[at_c : at_c + m * row].reshape(m, row)
+        gradient = product(a, b, np.zeros_like(c))
+        exact = rate.astype(np.float64) * gradient + c  # a product of two float32 is exact there
+        np.testing.assert_allclose(found[:, :n], exact.astype(np.float32), rtol=2e-7, atol=0)
+        np.testing.assert_array_equal(found[:, n:], before[at_c : at_c + m * row].reshape(m, row)[:, n:])
+        np.testing.assert_array_equal(ws[:at_c], before[:at_c])
+        assert np.isnan(ws[at_c + m * row :]).all()
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 11])

@@ -101,7 +101,7 @@ def add_clipped(ws, iw, uw, fw, program, reals, head, features, labels, records,
     forward(ws, program, reals, head, count, True, uw, step)
     loss_gradient(ws, head, count, 1.0)
     fill_zero(ws, head[at.RECORD_GRADIENTS], count * head[at.EXPLICIT])
-    backward(ws, iw, program, reals, head, count, True, True)
+    backward(ws, iw, program, reals, head, count, True, True, False)
     factors = head[at.PARAMETERS]
     for r in range(count):
         factor = clip_factor(ws, program, head, r, clip)

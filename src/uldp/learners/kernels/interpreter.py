@@ -11,6 +11,7 @@ from uldp.learners.kernels import objectives, optimisers, pooling
 from uldp.learners.kernels.clipping import add_clipped
 from uldp.learners.kernels.operations import prepare
 from uldp.learners.kernels.passes import backward, forward, gather, loss_gradient
+from uldp.learners.kernels.products import MAX_TERMS
 from uldp.learners.kernels.randomness import order_records
 from uldp.learners.kernels.single import train_single
 from uldp.native.jit import entry, kernel, stay_apart
@@ -19,10 +20,11 @@ from uldp.native.simd import LANES, load, padded_length, store
 
 @kernel
 def differentiate(ws, iw, uw, fw, program, reals, head, features, labels, records, batch, m, key, step,
-                  loaded):  # fmt: skip
+                  loaded, stepping):  # fmt: skip
     """The gradient of the mean loss over a batch: records[batch[0..m-1]] of one user, a tile at a time.
 
-    ``loaded`` says that the batch is one tile, and lies there already.
+    ``loaded`` says that the batch is one tile, and lies there already; ``stepping`` that linear layers take their step
+    instead of writing their gradient down.
     """
     stay_apart()
     tile, most = head[at.TILE], fw.size // 3  # room for so many records of a user
@@ -48,7 +50,7 @@ def differentiate(ws, iw, uw, fw, program, reals, head, features, labels, record
                 ws[head[at.G_OUTPUTS] + r * LANES] = fw[most + begin + r]
         else:
             loss_gradient(ws, head, count, 1.0 / m)
-        backward(ws, iw, program, reals, head, count, begin == 0, False)
+        backward(ws, iw, program, reals, head, count, begin == 0, False, stepping)
 
 
 @kernel
@@ -87,6 +89,8 @@ def train(ws, iw, uw, fw, program, reals, head, settings, options, features, lab
         train_single(ws, uw, iw, head, program[0], settings, options, count, keys, most)
         return
     order, words = iw[head[at.INTEGERS] :], uw[2 * head[at.TILE] :]
+    few, ws[head[at.RATE]] = min(head[at.TILE], MAX_TERMS), -settings[0]
+    plain = optimiser == optimisers.SGD and settings[1] == 0.0
     for k in range(count):
         order[k] = k
     if optimiser != optimisers.SGD:
@@ -100,10 +104,10 @@ def train(ws, iw, uw, fw, program, reals, head, settings, options, features, lab
             prepare(ws, program)
             differentiate(
                 ws, iw, uw, fw, program, reals, head, features, labels, records, order[begin:], m, keys[0], step,
-                loaded,
+                loaded, plain and m <= few,
             )  # fmt: skip
             power1, power2 = power1 * optimisers.BETA1, power2 * optimisers.BETA2
-            optimisers.advance(ws, head, optimiser, settings, power1, power2)
+            optimisers.advance(ws, head, optimiser, settings, power1, power2, plain and m <= few)
             step += 1
 
 
@@ -132,7 +136,7 @@ def run(what, ws, iw, uw, fw, program, reals, head, settings, options, start, pl
                     order[k] = k
                 prepare(ws, program)
                 differentiate(ws, iw, uw, fw, program, reals, head, features, labels, mine, order, count, keys[i, 0], 0,
-                              False)  # fmt: skip
+                              False, False)  # fmt: skip
                 for k in range(parameters):
                     if places[k] >= 0:
                         rows[i, places[k]] = ws[head[at.GRADIENTS] + k]

@@ -112,8 +112,9 @@ INTEGERS: Final = 21
 CLIPPED_B: Final = 22  # float64 room of clipped sums: the sums, factors, inputs and, from here on, scaled gradients
 CLIPPED: Final = 23  # numbers of it
 SINGLE: Final = 24  # whether all is one linear layer with one output, and a loss that adds over records
+RATE: Final = 25  # minus the learning rate, where a step takes the place of a gradient
 
-HEADER: Final = 25
+HEADER: Final = 26
 
 # --- what to do -----------------------------------------------------------------------------------------------
 TRAIN: Final = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uldp.learners.kernels import convolution, norms, pooling
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels.products import multiply, transpose
+from uldp.learners.kernels.products import descend, multiply, transpose
 from uldp.learners.kernels.randomness import dropout_factors
 from uldp.native.jit import kernel, stay_apart
 from uldp.native.simd import LANES, load, padded_length, store
@@ -211,3 +211,13 @@ def linear_gradient(ws, op, head, m, dw, db, fresh):
     if db >= 0:
         multiply(ws, head[at.ONE], 0, 0, 1, 0, m, op[at.GY], op[at.ROW_Y], head[at.ZERO] if fresh else db, 0, db, 0,
                  1, op[at.NY])  # fmt: skip
+
+
+@kernel
+def linear_step(ws, op, head, m):
+    """W <- W + rate X^T G and likewise the bias, for the few records of a batch: no gradient is written down."""
+    stay_apart()
+    descend(ws, op[at.X], 1, op[at.ROW_X], m, op[at.GY], op[at.ROW_Y], head[at.RATE], op[at.W], op[at.ROW],
+            op[at.NX], op[at.NY])  # fmt: skip
+    if op[at.B] >= 0:
+        descend(ws, head[at.ONE], 0, 0, m, op[at.GY], op[at.ROW_Y], head[at.RATE], op[at.B], 0, 1, op[at.NY])

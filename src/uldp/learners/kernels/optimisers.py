@@ -64,13 +64,13 @@ def adam(ws, p, g, mean, square, n, lr, decay, shrink, power1, power2):
 
 
 @kernel
-def advance(ws, head, optimiser, settings, power1, power2):
-    """One step of the optimiser; settings are lr, weight decay and momentum."""
+def advance(ws, head, optimiser, settings, power1, power2, stepping):
+    """One step of the optimiser; settings are lr, weight decay and momentum. ``stepping``: linear layers had theirs."""
     stay_apart()
     g, first, second, n = head[at.GRADIENTS], head[at.MEANS], head[at.SQUARES], head[at.PARAMETERS]
     lr, decay = settings[0], settings[1]
     if optimiser == SGD:
-        sgd(ws, 0, g, n, lr, decay)
+        sgd(ws, 0, g, head[at.EXPLICIT] if stepping else n, lr, decay)
     elif optimiser == MOMENTUM:
         momentum_sgd(ws, 0, g, first, n, lr, decay, settings[2])
     elif optimiser == ADAM:

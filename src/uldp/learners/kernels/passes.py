@@ -10,6 +10,7 @@ from uldp.learners.kernels.operations import (
     convolve_backward,
     drop,
     linear_gradient,
+    linear_step,
     normalise,
     normalise_backward,
     pool,
@@ -53,11 +54,12 @@ def forward(ws, program, reals, head, m, training, keys, step):
 
 
 @kernel
-def backward(ws, iw, program, reals, head, m, fresh, explicit):
+def backward(ws, iw, program, reals, head, m, fresh, explicit, stepping):
     """Gradients of the parameters, from the gradient of the outputs.
 
     They are summed over the tile's records and added to what is there unless ``fresh``. With ``explicit``, each
-    record's own are formed instead; of linear layers none are: their norms follow from inputs and gradients.
+    record's own are formed instead; of linear layers none are: their norms follow from inputs and gradients. With
+    ``stepping``, linear layers take their step at once; what comes below them reads the transposed weights.
     """
     stay_apart()
     for number in range(program.shape[0] - 1, head[at.FIRST_TRAINED] - 1, -1):
@@ -65,7 +67,9 @@ def backward(ws, iw, program, reals, head, m, fresh, explicit):
         after = program[min(number + 1, program.shape[0] - 1)]
         dw, db = head[at.GRADIENTS] + op[at.W], head[at.GRADIENTS] + op[at.B] if op[at.B] >= 0 else -1
         if kind == at.LINEAR:
-            if not explicit:
+            if stepping:
+                linear_step(ws, op, head, m)
+            elif not explicit:
                 linear_gradient(ws, op, head, m, dw, db, fresh)
             if op[at.GX] >= 0:
                 multiply(ws, op[at.GY], op[at.ROW_Y], 1, 1, 0, op[at.NY], op[at.TURNED], op[at.ROW_X], head[at.ZERO],

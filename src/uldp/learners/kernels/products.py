@@ -48,6 +48,7 @@ _SHORT: Final = (
     if LONG_REGISTERS
     else {1: _PANELS, 2: _PANELS, 3: _PANELS, 4: (2, 1), 5: (2, 1), 6: (2, 1)}
 )
+MAX_TERMS: Final = max(_SHORT)
 _SPARSE: Final = (
     dict.fromkeys((5, 4, 3, 2, 1), _PANELS)
     if LONG_REGISTERS
@@ -239,15 +240,21 @@ def _panels(b: Builder, n: Value, widths: tuple[int, ...], panel: Callable[[int,
 
 
 def _short_block(b: Builder, o: _Offsets, p: Names, terms: int, vectors: int) -> None:
-    """p["m"] rows of sums of few terms: sums[v] = z + sum over k of a[k] b[k, v], with all of b in registers."""
+    """p["m"] rows of sums of few terms: sums[v] = z + sum over k of a[k] b[k, v], with all of b in registers.
+
+    With a ``rate`` the sums begin at zero, and c becomes c + rate sums.
+    """
     kept = [o.panel(p["b"], p["row_b"], k, vectors) for k in range(terms)]
+    rate = o.broadcast(p["rate"], p["rate"], 0) if "rate" in p else None
 
     def row(carried: list[Value]) -> list[Value]:
         a, z, c = carried
-        sums = o.panel(z, z, 0, vectors)
+        sums = o.panel(z, z, 0, vectors) if rate is None else [ir.Constant(y.type, None) for y in kept[0]]
         for k in range(terms):
             x = o.broadcast(a, p["k_a"], k)
             sums = [_fma(b, x, y, value) for y, value in zip(kept[k], sums, strict=True)]
+        if rate is not None:
+            sums = [_fma(b, rate, y, value) for y, value in zip(sums, o.panel(c, c, 0, vectors), strict=True)]
         _store_block(o, [sums], c, c, p["tail"])
         return [b.add(a, p["row_a"]), b.add(z, p["row_z"]), b.add(c, p["row_c"])]
 
@@ -311,15 +318,32 @@ class _Product:
                 with b.if_then(b.icmp_signed("==", left, ir.Constant(_WORD, rows))):
                     self._call_blocks(b, workspace, below, rows, one, n)
 
+    def descend(self, builder: Builder, workspace: Value, args: Any) -> None:
+        """c + rate (A B) for products of few terms; ``z`` is where the rate stands."""
+
+        def sweep(b: Builder, given: Any) -> None:
+            inside, *values, m, n = given
+            p = dict(zip(self.names, values, strict=True))
+            for terms in _SHORT:
+                with b.if_then(b.icmp_signed("==", p["k"], ir.Constant(_WORD, terms))):
+                    self._call_short(b, inside, p, terms, m, n, "descend")
+
+        function = _define(builder, f"{self.name}_descend_{self.scalar}", [*self.kinds, _WORD, _WORD], sweep)
+        builder.call(function, [workspace, *args])
+
     def _skip_rows(self, b: Builder, p: Names, rows: Value) -> Names:
         """The names of a product without its first rows."""
         return {**p, **{name: b.add(p[name], b.mul(rows, p[stride])) for name, stride in self.moves.items()}}
 
-    def _call_short(self, b: Builder, workspace: Value, p: Names, terms: int, m: Value, n: Value) -> None:
+    def _call_short(
+        self, b: Builder, workspace: Value, p: Names, terms: int, m: Value, n: Value, what: str = "short"
+    ) -> None:
         def write(inner: Builder, o: _Offsets, q: Names, vectors: int) -> None:
-            _short_block(inner, o, {**q, "m": q["repeat"]}, terms, vectors)
+            rate = {"rate": q["z"]} if what == "descend" else {}
+            _short_block(inner, o, {**q, **rate, "m": q["repeat"]}, terms, vectors)
 
-        self._call_panels(b, workspace, p, f"short_{terms}", _SHORT[terms], write, m, n)
+        columns = ("b", "c") if what == "descend" else ("b", "z", "c")
+        self._call_panels(b, workspace, p, f"{what}_{terms}", _SHORT[terms], write, m, n, columns)
 
     def _call_blocks(self, b: Builder, workspace: Value, p: Names, rows: int, repeat: Value, n: Value) -> None:
         def write(inner: Builder, o: _Offsets, q: Names, vectors: int) -> None:
@@ -329,9 +353,12 @@ class _Product:
 
     def _call_panels(
         self, b: Builder, workspace: Value, p: Names, name: str, widths: tuple[int, ...], write: Any, repeat: Value,
-        n: Value,
+        n: Value, columns: tuple[str, ...] = ("b", "z", "c"),
     ) -> None:  # fmt: skip
-        """Cover n columns by panels; each is a call of the function that ``write`` writes for its width."""
+        """Cover n columns by panels; each is a call of the function that ``write`` writes for its width.
+
+        ``columns`` names what moves from panel to panel.
+        """
 
         def panel(vectors: int, column: Value, tail: Value) -> None:
             def body(inner: Builder, given: Any) -> None:
@@ -339,7 +366,7 @@ class _Product:
                 write(inner, _Offsets(inner, given[0], self.scalar), named, vectors)
 
             function = _define(b, f"{self.name}_{name}_{vectors}_{self.scalar}", [*self.kinds, _WORD, _WORD], body)
-            moved = {**p, **{name: b.add(p[name], column) for name in ("b", "z", "c")}}
+            moved = {**p, **{name: b.add(p[name], column) for name in columns}}
             b.call(function, [workspace, *(moved[name] for name in self.names), tail, repeat])
 
         _panels(b, n, widths, panel)
@@ -353,6 +380,19 @@ def _dense(context, ws, a, row_a, k_a, parts, part_a, k, b, row_b, z, row_z, c, 
         return context.get_dummy_value()
 
     return types.void(ws, *[types.intp] * 14), lower
+
+
+@intrinsic
+def _descend(context, ws, a, row_a, k_a, k, b, row_b, rate, c, row_c, m, n):
+    def lower(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
+        data = context.make_array(ws)(context, builder, args[0]).data
+        a, row_a, k_a, k, b, row_b, rate, c, row_c, m, n = args[1:]
+        zero, one = ir.Constant(_WORD, 0), ir.Constant(_WORD, 1)
+        product = _Product(ws.dtype, dense=True)
+        product.descend(builder, data, [a, row_a, k_a, one, zero, k, b, row_b, rate, zero, c, row_c, m, n])
+        return context.get_dummy_value()
+
+    return types.void(ws, *[types.intp] * 11), lower
 
 
 @intrinsic
@@ -385,6 +425,21 @@ def multiply(ws, a, row_a, k_a, parts, part_a, k, b, row_b, z, row_z, c, row_c, 
         check(ws, a, a + (m - 1) * row_a + (parts - 1) * part_a + (k - 1) * k_a + 1)
         check(ws, b, b + (parts * k - 1) * row_b + ceiling)
     _dense(ws, a, row_a, k_a, parts, part_a, k, b, row_b, z, row_z, c, row_c, m, n)
+
+
+@kernel
+def descend(ws, a, row_a, k_a, k, b, row_b, rate, c, row_c, m, n):
+    """C <- C + ws[rate] (A B) for m rows, n columns and sums of at most ``MAX_TERMS`` terms.
+
+    The same bits as a product that starts at zeros and is added afterwards, without a place for it.
+    """
+    stay_apart()
+    ceiling = (n + LANES - 1) // LANES * LANES
+    check(ws, c, c + (m - 1) * row_c + ceiling)
+    check(ws, a, a + (m - 1) * row_a + (k - 1) * k_a + 1)
+    check(ws, b, b + (k - 1) * row_b + ceiling)
+    check(ws, rate, rate + 1)
+    _descend(ws, a, row_a, k_a, k, b, row_b, rate, c, row_c, m, n)
 
 
 @kernel

@@ -103,7 +103,11 @@ def validate(program: Program) -> None:
     block = int(head[at.PARAMETERS])
     parts = [(int(head[column]), block) for column in (at.GRADIENTS, at.MEANS, at.SQUARES)]
     parts += [(0, block), (int(head[at.ZERO]), int(head[at.ZEROS])), (int(head[at.LABELS]), tile)]
-    parts += [(int(head[at.RECORD_GRADIENTS]), tile * int(head[at.EXPLICIT])), (int(head[at.ONE]), 1)]
+    parts += [
+        (int(head[at.RECORD_GRADIENTS]), tile * int(head[at.EXPLICIT])),
+        (int(head[at.ONE]), 1),
+        (int(head[at.RATE]), 1),
+    ]
     parts += [
         (int(head[at.FEATURES]), tile * ceiling(int(head[at.N_FEATURES]))),
         (int(head[at.VALUES]), int(head[at.INTEGERS])),
