@@ -10,7 +10,7 @@ import time
 from collections import Counter
 
 from uldp.audits.audit import audit_of, size_of
-from uldp.library.arguments import Request
+from uldp.library.arguments import CallArguments
 from uldp.library.auditing import public_shape
 
 SETTINGS = {
@@ -29,7 +29,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.setting or SETTINGS:
         what = {"method": name.partition(",")[0], **SETTINGS[name]}
-        prepared = public_shape(Request.of("synthetic", what))
+        prepared = public_shape(CallArguments.of("synthetic", what))
         size = size_of(prepared, arguments.canaries)
         verdicts: Counter[str] = Counter()
         reached, began = [], time.process_time()

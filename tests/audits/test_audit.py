@@ -13,7 +13,7 @@ import uldp
 from uldp.aggregation.masked import MaskedSilo
 from uldp.audits.audit import audit_of, size_of
 from uldp.cli.app import app
-from uldp.library.arguments import Request
+from uldp.library.arguments import CallArguments
 from uldp.library.auditing import public_shape
 
 runner = CliRunner()
@@ -23,7 +23,7 @@ CANARIES = 1024
 def audited(method="uldp-avg", canaries=CANARIES, seed=0, adversary=None, **what):
     """A small audit; ``what`` as for uldp.audit."""
     what = {"epsilon": 4.0, "rounds": 4, **what}
-    prepared = public_shape(Request.of("synthetic", {"method": method, **what}))
+    prepared = public_shape(CallArguments.of("synthetic", {"method": method, **what}))
     return audit_of(prepared, size_of(prepared, canaries), adversary=adversary, seed=seed)
 
 
@@ -73,7 +73,7 @@ def test_a_bound_by_canaries_reaches_most_of_the_claimed_epsilon():
 def test_local_mechanisms_are_audited_by_the_weight(mechanism):
     what = {"method": "ldp-fedavg", "aggregation": "plain", "rounds": 4}
     what["options"] = {"method.mechanism": mechanism, "method.epsilon_weight": 2.0}
-    prepared = public_shape(Request.of("synthetic", what))
+    prepared = public_shape(CallArguments.of("synthetic", what))
     made = audit_of(prepared, size_of(prepared, CANARIES))
     assert not made.refuted
     assert 0.6 * 2 < made.found[0].epsilon < 2.1

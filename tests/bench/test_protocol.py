@@ -22,7 +22,7 @@ from uldp.bench.protocol import (
     SHAPES,
     TRANSFERS,
     Bench,
-    Phase,
+    ProtocolPhase,
     Run,
     Shape,
     run_cases,
@@ -115,19 +115,21 @@ def test_the_table_of_randomisers_is_measured_apart_and_made_before_the_round(mo
     Bench()  # forgets the table of other tests, which have the same key
     run, second = (Run(replace(TINY, rounds=1000)) for _ in range(2))
     first = run.setup()
-    assert run.uses_table and first[Phase.TABLE] > 0.45 and 0 < first["histogram"] < 0.45
-    assert second.setup()[Phase.TABLE] < 0.45  # it is there
+    assert run.uses_table and first[ProtocolPhase.TABLE] > 0.45 and 0 < first["histogram"] < 0.45
+    assert second.setup()[ProtocolPhase.TABLE] < 0.45  # it is there
     run.round(1)
     assert len(builds) == 1
     without = Run(replace(TINY, rounds=1))
-    assert without.setup()[Phase.TABLE] == 0 and not without.uses_table
+    assert without.setup()[ProtocolPhase.TABLE] == 0 and not without.uses_table
 
 
 def test_every_case_counts_the_table_for_each_silo():
     bench = Bench(quick=True)
-    first, second = (_setup_phases(bench.round_case(Shape(5, users, rounds=1000)))[Phase.TABLE] for users in (2, 3))
+    first, second = (
+        _setup_phases(bench.round_case(Shape(5, users, rounds=1000)))[ProtocolPhase.TABLE] for users in (2, 3)
+    )
     assert bench.table > 0 and first == second == 3 * bench.table
-    assert _setup_phases(bench.round_case(Shape(5, 2, rounds=1)))[Phase.TABLE] == 0
+    assert _setup_phases(bench.round_case(Shape(5, 2, rounds=1)))[ProtocolPhase.TABLE] == 0
 
 
 def _setup_phases(case):
@@ -171,7 +173,10 @@ def test_a_transfer_is_measured_without_its_encryptions():
     run = Run(replace(Shape(5, 4, choices=3), rounds=1).with_small_key())
     run.setup()
     times = run.transfer(1)
-    assert times.keys() == {Phase.AT_SERVER, Phase.AT_SILO, Phase.CHECKS, Phase.ENCRYPTION} and min(times.values()) > 0
+    assert (
+        times.keys() == {ProtocolPhase.AT_SERVER, ProtocolPhase.AT_SILO, ProtocolPhase.CHECKS, ProtocolPhase.ENCRYPTION}
+        and min(times.values()) > 0
+    )
     case = Bench(quick=True).transfer(Shape(5, 4, rounds=1, choices=3))
     assert case.keys() >= CONTRACT and case["name"] == "oblivious transfer, P=3 U=4" and case["unit"] == "ms per user"
     assert case["ratio"] == pytest.approx(case["baseline"] / case["ours"])

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from uldp.bench import srr as bench
-from uldp.bench.srr import BYTES, LOOP, ROWS, WEIGHTS, Size, case_names, run_cases, run_loop, run_rows
+from uldp.bench.srr import BYTES, LOOP, ROWS, WEIGHTS, SrrSize, case_names, run_cases, run_loop, run_rows
 from uldp.cli.app import app
 from uldp.errors import ConfigError
 from uldp.mechanisms.staircase import StaircaseResponse
 
-TINY = Size(weights=2000, loop=100, rows=20, repeats=1)
+TINY = SrrSize(weights=2000, loop=100, rows=20, repeats=1)
 
 
 @pytest.mark.parametrize("loop", [run_loop, run_rows])
@@ -55,7 +55,7 @@ def test_the_command_prints_json_or_a_table(monkeypatch):
 
 
 def test_the_full_size_is_that_of_the_paper():
-    assert Size().weights == WEIGHTS == 5_611_878
+    assert SrrSize().weights == WEIGHTS == 5_611_878
 
 
 def test_unknown_cases_are_refused():

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from uldp.cli.app import app
 from uldp.errors import ConfigError
-from uldp.experiment.config import Experiment, in_todays_words, is_published_variant
+from uldp.experiment.config import Experiment, in_current_terms, is_published_variant
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian, NonPrivate
 from uldp.runtimes.policy import Policy
@@ -164,7 +164,7 @@ def test_an_old_run_of_a_published_variant_counts_as_unbounded(method, foreign):
 
 def test_an_old_run_of_central_sub_dp_is_read_whatever_its_batch_size_was():
     tree = {**SMALL, "method": {"name": "central-sub-dp", "mode": "sound", "batch_size": 32, "rounds": 2}}
-    assert Experiment.from_tree(in_todays_words(tree)).method.rounds == 2
+    assert Experiment.from_tree(in_current_terms(tree)).method.rounds == 2
 
 
 def test_a_silo_s_state_of_another_version_still_says_which_round_was_answered():

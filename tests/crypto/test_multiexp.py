@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from uldp.crypto import multiexp
 from uldp.crypto.integers import uniform_units
-from uldp.crypto.multiexp import Plan, Split, products
+from uldp.crypto.multiexp import ExponentPlan, Split, products
 from uldp.errors import ConfigError
 from uldp.rng import Secrets
 
@@ -66,7 +66,9 @@ def test_workers_and_blocks_do_not_matter(shape, workers, monkeypatch):
 @pytest.mark.parametrize("pieces", [1, 2, 3, 7, 25])
 @pytest.mark.parametrize("groups", [1, 2, 5])
 def test_every_plan_gives_the_same(pieces, groups, monkeypatch):
-    monkeypatch.setattr(Plan, "cheapest", classmethod(lambda cls, b, c, w, e: cls(b, c, w, pieces, groups * pieces)))
+    monkeypatch.setattr(
+        ExponentPlan, "cheapest", classmethod(lambda cls, b, c, w, e: cls(b, c, w, pieces, groups * pieces))
+    )
     bases, exponents = draw_bases(5), draw_exponents(5, 9, 25)
     assert products(bases, exponents, 25, N2, 1) == naive(bases, exponents, N2)
 
@@ -128,7 +130,7 @@ def test_split_numbers_multiply_like_whole_ones():
 @pytest.mark.parametrize("bases, columns", [(1, 1), (20, 16), (40, 107), (100, 1000), (3000, 10), (5, 10**6)])
 def test_plans_keep_the_table_small(bases, columns):
     for entries in (1, 100, 50_000):
-        plan = Plan.cheapest(bases, columns, 25, entries)
+        plan = ExponentPlan.cheapest(bases, columns, 25, entries)
         assert sum(plan.sizes) == bases * plan.pieces
         assert plan.entries == 1 + sum(2**size - 1 for size in plan.sizes)
         assert plan.entries <= max(entries, bases + 1)

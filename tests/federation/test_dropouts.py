@@ -50,7 +50,7 @@ def words(reply, silo):
 
 
 def noised_sum(silo):
-    return saved_state(silo)["released"]["noised"]
+    return saved_state(silo)["released"]["noised_sum"]
 
 
 def finish_round(server):

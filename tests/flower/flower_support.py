@@ -140,7 +140,7 @@ class Parties:
         """End a party politely, and if need be otherwise; its exit code."""
         party = self.running.pop(name)
         party.stop()
-        return party.ended
+        return party.exit_code
 
     def kill(self, name):
         """End a party as a power cut does; what it started goes with it."""
@@ -165,10 +165,10 @@ class Parties:
     def until_said(self, name, text, seconds=LONG):
         self.until(lambda: text in self.said(name), seconds)
 
-    def ended(self, name="server", seconds=LONG):
+    def exit_code(self, name="server", seconds=LONG):
         """Wait for a party's end; its exit code."""
-        self.until(lambda: self.running[name].ended is not None, seconds)
-        return self.running[name].ended
+        self.until(lambda: self.running[name].exit_code is not None, seconds)
+        return self.running[name].exit_code
 
     def last_line(self, name="server"):
         return self.said(name).strip().splitlines()[-1]
@@ -178,7 +178,7 @@ class Parties:
         the run stops and is resumed with more patience."""
         for _ in range(4):
             self.resume("--on-missing", "exclude", "--patience", str(seconds))
-            if self.ended() == 0:
+            if self.exit_code() == 0:
                 return
             assert f"{silo}: " in self.last_line() and "are left, and a round needs" in self.last_line()
             self.stop("server")

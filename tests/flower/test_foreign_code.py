@@ -38,7 +38,7 @@ app = ClientApp()
 
 
 def foreign_app(folder, marker):
-    home = p.Home(folder / "writer")
+    home = p.FlowerFolder(folder / "writer")
     app = home.write_app()
     (app / "uldp_transport" / "server_app.py").write_text(SERVER.format(marker=marker))
     (app / "uldp_transport" / "client_app.py").write_text(CLIENT.format(marker=marker))
@@ -66,7 +66,7 @@ def test_code_that_came_with_a_run_is_not_run(tmp_path, superlink, monkeypatch):
     address, security = p.Address("127.0.0.1", p.free_port()), p.Security(tmp_path / "c")
     listening = frames.listen(f"unix:{tmp_path}/silo")
     listening.settimeout(0.1)
-    server = p.SuperLink(p.Home(tmp_path / "f"), address, security, f"unix:{tmp_path}/hub")
+    server = p.SuperLink(p.FlowerFolder(tmp_path / "f"), address, security, f"unix:{tmp_path}/hub")
     node = None
     try:
         with monkeypatch.context() as patch:
@@ -79,7 +79,7 @@ def test_code_that_came_with_a_run_is_not_run(tmp_path, superlink, monkeypatch):
         assert server.register({"a": public.node}) == known
         words = {"silo": "a", "socket": f"unix:{tmp_path}/silo"}
         side = p.NodeSide(address, security.ca, tmp_path / "k" / "node.key", words)
-        node = p.SuperNode(p.Home(tmp_path / "n"), side)
+        node = p.SuperNode(p.FlowerFolder(tmp_path / "n"), side)
         server.home.run("run", str(foreign_app(tmp_path, marker)), p.CONNECTION)
         done = Path(f"{marker}-replies") if superlink == "theirs" else tmp_path / "f" / "flwr-serverapp.log"
         end = time.monotonic() + 120

@@ -58,7 +58,7 @@ def both(monkeypatch, content, grid=None):
         relaying(transport, grid, monkeypatch)
         for request in (b"first", b"second"):
             found = transport.exchange({"bad": request, "good": request}, 10)
-            assert found["good"] == request and transport.connected
+            assert found["good"] == request and transport.is_connected
     return found["bad"]
 
 

@@ -69,7 +69,7 @@ def test_a_command_says_it_before_anything_starts(flower, tmp_path, without_a_na
 
 @pytest.mark.parametrize("program", ["supernode", "executor", "client_app", "server_app"])
 def test_a_program_says_it_and_ends(flower, tmp_path, without_a_name, program):
-    options = p.superexec_of_node(p.Home(tmp_path / "home"), 9)[1:] if program == "executor" else []
+    options = p.superexec_of_node(p.FlowerFolder(tmp_path / "home"), 9)[1:] if program == "executor" else []
     command = [sys.executable, "-P", "-m", f"uldp.runtimes.flower.{program}", *options]
     env = {**os.environ, "FLWR_HOME": str(tmp_path)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -119,7 +119,7 @@ def test_all_that_is_imported_or_replaced_is_checked():
 
 
 def test_flower_knows_all_options_that_it_is_given(flower, tmp_path):
-    home, address, security = p.Home(tmp_path / "home"), p.Address("127.0.0.1", 8000), p.Security(tmp_path)
+    home, address, security = p.FlowerFolder(tmp_path / "home"), p.Address("127.0.0.1", 8000), p.Security(tmp_path)
     node = p.NodeSide(address, security.ca, tmp_path / "node.key", {"silo": "a"})
     commands = {
         "flwr.superlink.cli.flower_superlink:_parse_args_run_superlink": p.superlink_command(home, address, security),

@@ -43,27 +43,27 @@ def starts(monkeypatch):
     return lambda start: monkeypatch.setattr(federation, "SuperNode", lambda home, side: start())
 
 
-def child(*, ended, words="it ended"):
-    return SimpleNamespace(ended=ended, log_tail=lambda: words, stop=lambda: None, delivered=0)
+def child(*, has_ended, words="it ended"):
+    return SimpleNamespace(has_ended=has_ended, log_tail=lambda: words, stop=lambda: None, delivery_count=0)
 
 
 def test_a_silo_ends_when_its_response_to_close_was_delivered_and_not_before(node, starts, monkeypatch):
     monkeypatch.setattr(federation, "CLOSE_SECONDS", 60.0)
-    flower = child(ended=False)
+    flower = child(has_ended=False)
     starts(lambda: flower)
     with node.attach():
-        flower.delivered = 3  # answers of the rounds
+        flower.delivery_count = 3  # answers of the rounds
         assert not node.silo.stopped.wait(1.5)
         node.silo.closed = True
         assert not node.silo.stopped.wait(1.5)  # its response to Close is under way
-        flower.delivered = 4
+        flower.delivery_count = 4
         assert node.silo.stopped.wait(5)
     assert node.trouble is None
 
 
 def test_a_response_to_close_that_cannot_be_delivered_holds_up_nobody_for_long(node, starts, monkeypatch):
     monkeypatch.setattr(federation, "CLOSE_SECONDS", 0.3)
-    starts(lambda: child(ended=False))
+    starts(lambda: child(has_ended=False))
     node.silo.closed = True
     with node.attach():
         assert node.silo.stopped.wait(10)
@@ -90,7 +90,7 @@ def test_a_node_notes_the_answers_that_the_server_has_taken(tmp_path, monkeypatc
 
 def test_a_node_that_cannot_be_started_again_ends_the_silo_with_a_sentence(node, starts, monkeypatch):
     monkeypatch.setattr(federation, "ADMISSION_SECONDS", 0.1)
-    first = [child(ended=True)]
+    first = [child(has_ended=True)]
 
     def start():
         if first:
@@ -120,7 +120,7 @@ def test_trouble_that_passes_is_passed_over(node, starts):
         begun.append(1)
         if len(begun) == 2:
             raise OSError("no more processes")
-        return child(ended=len(begun) < 4)
+        return child(has_ended=len(begun) < 4)
 
     starts(start)
     with node.attach():
@@ -180,7 +180,7 @@ def test_a_full_disk_below_flower_stops_the_run(monkeypatch):
 
 def test_nothing_is_started_for_a_run_that_another_process_works_on(tmp_path, monkeypatch):
     from uldp.runs.directory import RunDirectory
-    from uldp.runtimes.flower.federation import Where
+    from uldp.runtimes.flower.federation import ServerEndpoint
     from uldp.runtimes.serving import Patience
 
     (tmp_path / "private").mkdir(mode=0o700)
@@ -189,7 +189,7 @@ def test_nothing_is_started_for_a_run_that_another_process_works_on(tmp_path, mo
     monkeypatch.setattr(federation, "SuperLink", lambda *a, **k: pytest.fail("started"))
     experiment = SimpleNamespace(run=SimpleNamespace(secrets="os"))
     prepared = SimpleNamespace(plan=SimpleNamespace(message_limit=1, silos=()), experiment=experiment)
-    where = Where(Address("127.0.0.1", 9), None)
+    where = ServerEndpoint(Address("127.0.0.1", 9), None)
     with RunDirectory(tmp_path).lock(), pytest.raises(RunError, match="another process"):
         federation.serve(prepared, RunDirectory(tmp_path), where, patience=Patience(), on_round=print, say=print)
 

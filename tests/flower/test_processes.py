@@ -44,7 +44,7 @@ def test_stopping_a_program_leaves_no_orphan(tmp_path, monkeypatch):
     child = c.Child([sys.executable, "-c", FAMILY], os.environ, tmp_path / "log", tmp_path)
     below = int(waited(lambda: (tmp_path / "log").read_text().strip()))
     child.stop()
-    assert child.ended is not None and not alive(below)
+    assert child.exit_code is not None and not alive(below)
     child.stop()  # once more is harmless
 
 
@@ -70,7 +70,7 @@ def test_flowers_environment_is_silent_and_its_home_is_ours(tmp_path, monkeypatc
     monkeypatch.setenv("ULDP_TRANSPORT", "unix:/elsewhere")
     for name in ("FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):  # as in a notebook: JSON would come with colours
         monkeypatch.setenv(name, "1")
-    environment = p.Home(tmp_path / "flower").environment()
+    environment = p.FlowerFolder(tmp_path / "flower").environment()
     assert {key: environment[key] for key in internals.ENVIRONMENT} == internals.ENVIRONMENT
     assert environment["FLWR_HOME"] == str(tmp_path / "flower") and "ULDP_TRANSPORT" not in environment
     assert not [name for name in environment if "COLOR" in name]
@@ -79,7 +79,7 @@ def test_flowers_environment_is_silent_and_its_home_is_ours(tmp_path, monkeypatc
 
 
 def test_what_a_server_sends_is_not_run(tmp_path):
-    home = p.Home(tmp_path / "flower")
+    home = p.FlowerFolder(tmp_path / "flower")
     for name in internals.REFUSED_PROGRAMS:
         done = subprocess.run([name], env=home.environment(), capture_output=True, text=True, check=False)
         assert done.returncode == 1 and "not run here" in done.stderr
@@ -94,7 +94,7 @@ def test_flower_has_no_other_command_that_we_do_not_know():
 
 
 def test_the_commands_name_keys_and_authorities(tmp_path):
-    home, address = p.Home(tmp_path / "flower"), p.Address("127.0.0.1", 8000)
+    home, address = p.FlowerFolder(tmp_path / "flower"), p.Address("127.0.0.1", 8000)
     secure = p.superlink_command(home, address, p.Security(tmp_path))
     assert "--enable-supernode-auth" in secure and str(tmp_path / "server.key") in secure and "--insecure" not in secure
     assert "--insecure" in p.superlink_command(home, address, None)
@@ -105,7 +105,7 @@ def test_the_commands_name_keys_and_authorities(tmp_path):
 
 
 def test_who_takes_a_nodes_messages_must_know_its_secret(tmp_path):
-    home = p.Home(tmp_path / "flower")
+    home = p.FlowerFolder(tmp_path / "flower")
     node = p.supernode_command(home, p.NodeSide(p.Address("127.0.0.1", 8000), None, None, {}), 9)
     assert node[node.index("--isolation") + 1] == "process"  # in the other one Flower ignores the secret
     for command in (node, p.executor_command(home, 9)):
@@ -127,7 +127,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = p.Address("127.0.0.1", taken.getsockname()[1])
-        superlink = p.SuperLink(p.Home(tmp_path / "flower"), address, None, "unix:/hub")
+        superlink = p.SuperLink(p.FlowerFolder(tmp_path / "flower"), address, None, "unix:/hub")
         with pytest.raises(RunError, match="another program"):
             superlink.start()
         assert not superlink.running
@@ -137,7 +137,7 @@ def test_a_key_that_was_registered_and_not_written_down_is_found_again(tmp_path,
     from uldp.runtimes.flower import credentials
 
     public = credentials.make_silo_keys("a", tmp_path / "k")
-    superlink = p.SuperLink(p.Home(tmp_path / "flower"), p.Address("127.0.0.1", 8000), None, "unix:/hub")
+    superlink = p.SuperLink(p.FlowerFolder(tmp_path / "flower"), p.Address("127.0.0.1", 8000), None, "unix:/hub")
     known = {public.node: 2**63 + 5}
 
     def refuses(*arguments):

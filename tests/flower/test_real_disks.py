@@ -46,12 +46,12 @@ def test_a_server_whose_disk_is_full_stops_and_goes_on_when_there_is_room(tmp_pa
         parties.start_all()
         parties.until(lambda: parties.exchanges >= 1)
         filler = fill(disk)
-        assert parties.ended() == 2
+        assert parties.exit_code() == 2
         assert "No space left on device" in parties.last_line()
         assert not parties.directory.finished
         filler.unlink()
         parties.resume()
-        assert parties.ended() == 0
+        assert parties.exit_code() == 0
         parties.check_simulated()
         parties.check_released_once(0, 1)
 
@@ -64,12 +64,12 @@ def test_a_silo_whose_disk_is_full_sends_nothing_and_goes_on_when_there_is_room(
         parties.until(lambda: parties.exchanges >= 1)
         filler = fill(disk)
         answered = parties.released(1)
-        assert parties.ended() == 2
+        assert parties.exit_code() == 2
         assert "silo-2: trouble with its files, so nothing was sent" in parties.last_line()
         assert "No space left on device" in parties.said("silo-2")
         assert parties.released(1) == answered
         filler.unlink()
         parties.resume()
-        assert parties.ended() == 0
+        assert parties.exit_code() == 0
         parties.check_simulated()
         parties.check_released_once(0, 1)

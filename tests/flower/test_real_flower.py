@@ -26,7 +26,7 @@ def test_a_silo_that_is_killed_within_a_round_comes_back_with_the_same_vector(tm
             parties.kill("silo-2")
             parties.start("silo-2")
             parties.until_said("silo-2", "listens at")
-        assert parties.ended() == 0
+        assert parties.exit_code() == 0
         parties.check_simulated()
         parties.check_released_once(0, 1)
 
@@ -41,7 +41,7 @@ def test_killed_programs_of_flower_and_a_killed_silo_change_nothing(tmp_path):
         assert "starting it again" in parties.said("server")
         parties.kill("silo-2")
         parties.start("silo-2")
-        assert parties.ended(seconds=400) == 0
+        assert parties.exit_code(seconds=400) == 0
         parties.check_simulated()
         parties.check_released_once(0, 1)
 
@@ -53,7 +53,7 @@ def test_a_killed_server_resumes_where_it_was(tmp_path):
         assert len(descendants(parties.running["server"].pid)) >= 2
         parties.kill("server")  # and no orphan is left
         parties.resume()
-        assert parties.ended(seconds=400) == 0
+        assert parties.exit_code(seconds=400) == 0
         parties.check_simulated()
         parties.check_released_once(0, 1)
 
@@ -67,11 +67,11 @@ def test_without_tls_nodes_are_asked_for_their_names_and_an_interrupt_leaves_not
         parties.until(lambda: parties.exchanges >= 1)
         started = descendants(parties.running["silo-1"].pid)
         os.kill(parties.running["silo-1"].pid, signal.SIGTERM)
-        parties.ended("silo-1", 40)
+        parties.exit_code("silo-1", 40)
         assert len(started) >= 2 and not any(map(alive, started))
         parties.stop("silo-1")
         parties.start("silo-1")
-        assert parties.ended() == 0
+        assert parties.exit_code() == 0
         assert np.array_equal(parties.directory.load_model(), run(parties.experiment).model)
 
 
@@ -80,7 +80,7 @@ def test_a_superlink_that_runs_already_is_used_and_left_running(tmp_path):
     with Parties(tmp_path, QUICK, {"method": {"rounds": 1}}) as parties:
         words = parties.commands["server"]
         address = processes.Address.parse(words[words.index("--address") + 1], "--address")
-        home = processes.Home(tmp_path / "theirs")
+        home = processes.FlowerFolder(tmp_path / "theirs")
         plain = {**home.environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         command = processes.superlink_command(home, address, processes.Security(tmp_path / "certificates"))
         at = command.index("--isolation")
@@ -88,8 +88,8 @@ def test_a_superlink_that_runs_already_is_used_and_left_running(tmp_path):
         try:
             parties.until(lambda: processes.reachable(address))
             parties.start_all("--running")
-            assert parties.ended() == 0
-            assert theirs.ended is None
+            assert parties.exit_code() == 0
+            assert theirs.exit_code is None
         finally:
             theirs.stop()
         parties.check_simulated()

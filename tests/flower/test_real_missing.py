@@ -49,7 +49,7 @@ def test_a_silo_that_never_comes_back_stops_the_run_or_is_done_without(tmp_path)
         assert len(parties.released(2)) == 1
         assert parties.stop("server") == 130
         parties.resume("--on-missing", "stop", "--patience", "10")
-        assert parties.ended() == 2
+        assert parties.exit_code() == 2
         last = parties.last_line()
         assert last.startswith("error: server: stopped without ") and "silo-3 (" in last
         assert last.endswith("; nothing is lost, the run can be resumed")
@@ -68,7 +68,7 @@ def test_a_slow_silo_is_left_out_and_comes_back(tmp_path):
             parties.resume("--on-missing", "exclude", "--patience", "30")
             parties.until(lambda: any("missing" in line for line in parties.directory.log.metrics()))
             assert len(parties.released(1)) == slept
-        assert parties.ended() == 0
+        assert parties.exit_code() == 0
         rounds = check_without(parties, "silo-2")
         assert rounds and rounds[-1] < 5
 
@@ -147,7 +147,7 @@ def test_a_network_that_fails_for_a_while_changes_nothing(tmp_path):
             parties.until_said("server", "round 1/5")
             wire.lose_answers(12)
             wire.cut(15)
-            assert parties.ended() == 0
+            assert parties.exit_code() == 0
         finally:
             wire.close()
         parties.check_simulated()

@@ -31,20 +31,20 @@ def test_a_second_process_with_the_same_keys_is_not_heard(tmp_path):
         parties.until(lambda: parties.exchanges >= 1)
         with asleep(parties, "silo-1"):  # so that the run does not end meanwhile
             parties.start("refused", command=twin)
-            assert parties.ended("refused") == 2
+            assert parties.exit_code("refused") == 2
             assert "another process uses these keys" in parties.last_line("refused")
             parties.start("twin", command=copy)
             parties.until_said("twin", "another process is there with this silo's node key")
             parties.stop("silo-2")
             parties.until(lambda: (tmp_path / "twin" / "flower" / "supernode.log").read_text().count("SuperNode ID"))
-        assert parties.ended() == 2
+        assert parties.exit_code() == 2
         assert "stopped without silo-2 (silo-2: " in parties.last_line() and "out of turn" in parties.last_line()
         assert "refused: " in parties.said("twin")
         assert not (tmp_path / "twin" / "rehearsal-ledger.jsonl").exists()  # not one vector left it
         parties.stop("twin")
         parties.start("silo-2")
         parties.resume()
-        assert parties.ended() == 0
+        assert parties.exit_code() == 0
         parties.check_simulated()
         parties.check_released_once(0, 1)
 
@@ -53,7 +53,7 @@ def test_a_silo_that_holds_something_else_is_refused_and_the_server_says_what(tm
     with Parties(tmp_path, experiment=tables(tmp_path, rehearsal=True)) as parties:
         own = parties.commands["b"]
         parties.start("b", command=with_option(own, "--keys", tmp_path / "keys" / "0"))
-        assert parties.ended("b") == 2 and "is another than deployment.nodes.b" in parties.last_line("b")
+        assert parties.exit_code("b") == 2 and "is another than deployment.nodes.b" in parties.last_line("b")
         odd = copied_keys(with_option(own, "--state", tmp_path / "odd"), tmp_path / "copy")
         cases = {
             "belongs to experiment": ["--set", "method.local_epochs=2"],
@@ -69,14 +69,14 @@ def test_a_silo_that_holds_something_else_is_refused_and_the_server_says_what(tm
             if location == 0:
                 parties.start("server")
                 parties.start("a")
-                assert parties.ended() == 2
+                assert parties.exit_code() == 2
                 assert "stopped without b (" in parties.last_line() and sentence in parties.last_line()
                 parties.resume("--on-missing", "wait")
             parties.until_said("server", sentence)
             assert any(line.startswith("silo b: ") and sentence in line for line in parties.said("server").splitlines())
-            assert parties.running["b"].ended is None and parties.stop("b") == 130
+            assert parties.running["b"].exit_code is None and parties.stop("b") == 130
         parties.start("b")
-        assert parties.ended() == 0
+        assert parties.exit_code() == 0
         parties.check_simulated()
 
 
@@ -132,7 +132,7 @@ def lying(parties, silo):
                 keys / credentials.NODE_KEY,
                 {"silo": silo, "socket": address},
             )
-            node = p.SuperNode(p.Home(parties.folder / "liar"), side)
+            node = p.SuperNode(p.FlowerFolder(parties.folder / "liar"), side)
             try:
                 yield liar
             finally:
@@ -147,7 +147,7 @@ def test_garbage_from_a_known_silo_stops_the_run_before_anything_is_charged(tmp_
         nodes = tmp_path / "run" / "private" / "flower" / "nodes.json"
         parties.until(lambda: nodes.exists() and len(json.loads(nodes.read_text())) == 2)
         with lying(parties, "silo-2") as liar:
-            assert parties.ended() == 2
+            assert parties.exit_code() == 2
         assert liar.told[:4] == list(Liar.LIES)
         said = parties.said("server")
         assert "silo silo-2: the silo's process did not respond; the silo's own log says why" in said
@@ -156,6 +156,6 @@ def test_garbage_from_a_known_silo_stops_the_run_before_anything_is_charged(tmp_
         assert parties.directory.log.ledger_entries() == () and not parties.directory.finished
         parties.start("silo-2")
         parties.resume()
-        assert parties.ended() == 0
+        assert parties.exit_code() == 0
         parties.check_simulated()
         parties.check_released_once(0, 1)

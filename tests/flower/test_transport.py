@@ -142,7 +142,7 @@ def test_a_run_with_an_old_token_is_not_heard(transport):
         first.next()
     with pytest.raises(RunError):
         FakeRun(transport, old).next()
-    assert not transport.connected and isinstance(transport.exchange({"a": b"1"}, 0.1)["a"], FailedResponse)
+    assert not transport.is_connected and isinstance(transport.exchange({"a": b"1"}, 0.1)["a"], FailedResponse)
 
 
 def test_a_run_that_takes_nothing_holds_up_nobody_and_is_dropped(monkeypatch):
@@ -152,7 +152,7 @@ def test_a_run_that_takes_nothing_holds_up_nobody_and_is_dropped(monkeypatch):
         large, began = bytes(8 << 20), time.monotonic()
         assert isinstance(transport.exchange({"a": large, "b": large}, 0.2)["a"], FailedResponse)
         assert transport.pending() == ("a", "b") and time.monotonic() - began < 4
-        while transport.connected:
+        while transport.is_connected:
             assert time.monotonic() - began < 100
             time.sleep(0.05)
         second = FakeRun(transport, transport.new_token())
@@ -361,7 +361,7 @@ def test_an_answer_that_is_too_long_is_refused_and_takes_nobody_else_s_with_it(m
     with FlowerTransport({"bad": 1, "good": 2}, limit=1000) as transport:
         relaying(transport, grid, monkeypatch)
         found = transport.exchange({"bad": b"q", "good": b"q"}, 10)
-        assert found["good"] == b"x" * 1000 and transport.connected
+        assert found["good"] == b"x" * 1000 and transport.is_connected
         assert found["bad"].refused and "1001 bytes, at most 1000" in found["bad"].reason
 
 

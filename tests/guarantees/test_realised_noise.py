@@ -65,7 +65,7 @@ def loss(composition) -> float:
     total = 0.0
     for event, count in flatten(composition).items():
         of = parameters(event)
-        total += count * (of.longest / of.noise_multiplier) ** 2
+        total += count * (of.max_clips / of.noise_multiplier) ** 2
     return math.sqrt(total)
 
 

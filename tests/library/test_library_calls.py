@@ -236,7 +236,7 @@ class TestSpending:
         first = train()
         copied = pickle.loads(pickle.dumps(first.spent))
         assert b"p17" not in pickle.dumps(first.spent)
-        assert spending.together_with(copied).epsilon() == first.total
+        assert spending.related_runs(copied).epsilon() == first.total
 
     def test_run_directories_and_results_together(self, tmp_path):
         kept, in_memory = train(directory=tmp_path / "run"), train()

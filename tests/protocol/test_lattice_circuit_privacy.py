@@ -76,7 +76,7 @@ class Attacked:
         accumulator = self.silo.accumulator(None, request)
         accumulator.add(np.arange(self.users), rows * (1 - 1e-9))
         update = accumulator.release(bound or bound_secrets)
-        return Body.unpack(update.noised, self.scheme, "here")
+        return Body.unpack(update.noised_sum, self.scheme, "here")
 
     def data_part(self, rows):
         """sum_u c1_u X_su, which the server can compute for rows that it guesses: (blocks, 2, N), evaluations."""

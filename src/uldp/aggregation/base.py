@@ -74,7 +74,7 @@ class SiloUpdate:
     vector: bytes
     saturated: int
     left_out: int
-    noised: bytes = b""
+    noised_sum: bytes = b""
     """The noised sum before it was protected, where a round can be repeated with fewer silos. It stays in the silo."""
 
 
@@ -169,7 +169,7 @@ class SiloSide(ABC):
     def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
         """Protect a silo's metric sums, which carry no noise; the server adds up the results modulo 2^64."""
 
-    def repeat_update(self, noised: bytes, request: RoundRequest) -> bytes:
+    def repeat_update(self, noised_sum: bytes, request: RoundRequest) -> bytes:
         """The same noised sum, protected for the silos that are present now."""
         raise MessageRefused("a round cannot be repeated in this aggregation", location=self._location)
 
@@ -306,8 +306,10 @@ class ModularSumSilo(SiloSide):
     def accumulator(self, weights: Vector | None, request: RoundRequest) -> ModularSumAccumulator:
         return ModularSumAccumulator(self._context.release, weights, lambda residues: self.protect(residues, request))
 
-    def repeat_update(self, noised: bytes, request: RoundRequest) -> bytes:
-        return m.pack(self.protect(m.unpack_residues(noised, self._context.facts.dimension, self._location), request))
+    def repeat_update(self, noised_sum: bytes, request: RoundRequest) -> bytes:
+        return m.pack(
+            self.protect(m.unpack_residues(noised_sum, self._context.facts.dimension, self._location), request)
+        )
 
     def protect(self, residues: Residues, request: RoundRequest) -> Residues:
         """Protect a silo's noised sum before it is sent."""

@@ -280,9 +280,9 @@ class LatticeSilo(SiloSide):
                 masked.add(Body.uniform(self._scheme, stream), negative=self._index > other)
         return masked.pack()
 
-    def repeat_update(self, noised: bytes, request: RoundRequest) -> bytes:
+    def repeat_update(self, noised_sum: bytes, request: RoundRequest) -> bytes:
         # The same body, its noise and its zero included, under new masks (docs/decisions/0012).
-        return self.protected(Body.unpack(noised, self._scheme, self._location), request)
+        return self.protected(Body.unpack(noised_sum, self._scheme, self._location), request)
 
     def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
         return self._pairwise.mask(residues, self._shared, "metrics", request.round, request.digest, self._setup)

@@ -54,7 +54,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Scheme:
+class PaillierScheme:
     """The size of the key, how many processes compute, the layout, and the weights."""
 
     key_bits: int

@@ -44,7 +44,7 @@ from typing import ClassVar, Final
 from uldp.aggregation import offers
 from uldp.aggregation.base import Aggregation, AggregationContext, largest_total
 from uldp.aggregation.key_agreement import AGREE_KEYS
-from uldp.aggregation.layout import Layout, Scheme
+from uldp.aggregation.layout import Layout, PaillierScheme
 from uldp.aggregation.masked import ONE_SILO
 from uldp.aggregation.paillier_messages import BLIND_COUNTS, CHOICES, FIXED_WEIGHTS
 from uldp.aggregation.paillier_server import PaillierServer
@@ -310,6 +310,6 @@ class PaillierWeighting(Aggregation):
     ) -> PaillierSilo:
         return PaillierSilo(self._scheme(context), context, index, counts, secrets, identity)
 
-    def _scheme(self, context: AggregationContext) -> Scheme:
+    def _scheme(self, context: AggregationContext) -> PaillierScheme:
         release, rounds = context.release, context.rounds
-        return Scheme(self.key_bits, self.workers, self.layout(release, rounds), self.ratios(release))
+        return PaillierScheme(self.key_bits, self.workers, self.layout(release, rounds), self.ratios(release))

@@ -13,7 +13,7 @@ from gmpy2 import mpz
 from uldp.aggregation import offers
 from uldp.aggregation.base import AggregationContext, Sample, ServerSide, check_total, out_of_range
 from uldp.aggregation.key_agreement import KeyRequest, SealedSeeds, SiloKey, SiloKeys, check_key, check_seeds, relay
-from uldp.aggregation.layout import Scheme
+from uldp.aggregation.layout import PaillierScheme
 from uldp.aggregation.paillier_messages import BlindedShares, Choices, ChoicesRequest, EncryptedWeights, SealedSeed
 from uldp.crypto.integers import pack, unpack
 from uldp.crypto.paillier import PrivateKey, signed_residue
@@ -28,7 +28,7 @@ from uldp.vectors import Residues
 class PaillierServer(ServerSide):
     """Holds the key; sees blinded counts, one masked ciphertext per silo and coordinate, and the noised total."""
 
-    def __init__(self, scheme: Scheme, context: AggregationContext, secrets: Secrets) -> None:
+    def __init__(self, scheme: PaillierScheme, context: AggregationContext, secrets: Secrets) -> None:
         super().__init__(context, secrets)
         self._scheme = scheme
         self._layout = scheme.layout

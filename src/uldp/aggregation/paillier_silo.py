@@ -15,7 +15,7 @@ from gmpy2 import mpz
 from uldp.aggregation import offers
 from uldp.aggregation.base import Accumulator, AggregationContext, BoundSecrets, RoundRequest, SiloSide, SiloUpdate
 from uldp.aggregation.key_agreement import KeyRequest, PairwiseKeys, SealedSeeds, SiloKeys, pair_purpose
-from uldp.aggregation.layout import Scheme
+from uldp.aggregation.layout import PaillierScheme
 from uldp.aggregation.paillier_messages import BlindedShares, Choices, ChoicesRequest, EncryptedWeights, SealedSeed
 from uldp.crypto import randomisers
 from uldp.crypto.integers import pack, uniform_below, uniform_units, unpack
@@ -43,7 +43,7 @@ class PaillierSilo(SiloSide):
 
     def __init__(
         self,
-        scheme: Scheme,
+        scheme: PaillierScheme,
         context: AggregationContext,
         index: int,
         counts: IntArray,

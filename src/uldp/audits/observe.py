@@ -176,11 +176,11 @@ class _Watch:
     def _silo_sums(self) -> Array | None:
         """Of aggregations that add up residues: what a silo's own sum was, noise included."""
         encoding, dimension = self._plan.release.encoding, self._plan.facts.dimension
-        if any(len(update.noised) != 8 * dimension for _, update in self.noised):
+        if any(len(update.noised_sum) != 8 * dimension for _, update in self.noised):
             return None
         by_silo: list[list[Vector]] = [[] for _ in self._plan.silos]
         for index, update in self.noised:
-            residues = m.unpack_residues(update.noised, dimension, "audit")
+            residues = m.unpack_residues(update.noised_sum, dimension, "audit")
             by_silo[index].append(encoding.decode(from_residues(residues)))
         return np.array(by_silo)
 
@@ -215,8 +215,8 @@ class _WatchedSide(SiloSide):
     def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
         return self._side.protect_metrics(residues, request)
 
-    def repeat_update(self, noised: bytes, request: RoundRequest) -> bytes:
-        return self._side.repeat_update(noised, request)
+    def repeat_update(self, noised_sum: bytes, request: RoundRequest) -> bytes:
+        return self._side.repeat_update(noised_sum, request)
 
 
 class _WatchedAccumulator(Accumulator):

@@ -20,8 +20,8 @@ from uldp.aggregation.base import Aggregation
 from uldp.aggregation.lattice import LatticeWeighting
 from uldp.aggregation.masked import Masked
 from uldp.bench.machine import Case, PeakMemory, Say, compare_sides, plural
-from uldp.bench.parties import Exchange, Parties, plan_of
-from uldp.bench.protocol_run import CLIP, Phase, Run, Shape, Target
+from uldp.bench.parties import Parties, SetupExchange, plan_of
+from uldp.bench.protocol_run import CLIP, ProtocolPhase, Run, Shape, Target
 from uldp.bench.published import PublishedProtocol, sampled_run
 from uldp.data.federation import IntArray
 from uldp.rng import Secrets, Streams
@@ -93,7 +93,8 @@ def references(shape: Shape) -> tuple[Reference, Reference]:
     found = (run.round(1), sampled_run(simple, run.integers, run.naive_noise, _SAMPLES))
     powers = shape.silos * shape.users * shape.dimension
     paillier, naive = (
-        Reference(times[Phase.WEIGHTING] / powers, times[Phase.DECRYPTION] / shape.dimension) for times in found
+        Reference(times[ProtocolPhase.WEIGHTING] / powers, times[ProtocolPhase.DECRYPTION] / shape.dimension)
+        for times in found
     )
     return paillier, naive
 
@@ -129,7 +130,7 @@ class Measurement:
         self._parties: Parties[Any, Any] = Parties(plan, counts, secrets)
         self._added = 0.0
 
-    def setup(self) -> list[Exchange]:
+    def setup(self) -> list[SetupExchange]:
         return [self._parties.exchange(kind) for kind in self._parties.plan.setup]
 
     def _portions(self) -> Iterator[tuple[IntArray, Rows]]:

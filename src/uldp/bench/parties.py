@@ -43,7 +43,7 @@ def plan_of(
 
 
 @dataclass(frozen=True)
-class Exchange:
+class SetupExchange:
     """What an exchange of the setup took: seconds at the server and in one silo, bytes to and from the busiest one."""
 
     request: str
@@ -67,7 +67,7 @@ class Parties(Generic[Server, Silo]):
             for index, name in enumerate(plan.silos)
         }
 
-    def exchange(self, kind: RequestType) -> Exchange:
+    def exchange(self, kind: RequestType) -> SetupExchange:
         """One exchange with all silos."""
         start = time.perf_counter()
         requests = {name: self.server.ask(kind, name) for name in self.silos}
@@ -82,7 +82,7 @@ class Parties(Generic[Server, Silo]):
             max(len(m.encode(self.plan.digest, name, body)) for name, body in way.items())
             for way in (requests, responses)
         ]
-        return Exchange(kind.__name__, server, silo, sizes[0], sizes[1])
+        return SetupExchange(kind.__name__, server, silo, sizes[0], sizes[1])
 
     def release(self, index: int, body: m.UpdateRequest, portions: Iterable[tuple[IntArray, Rows]]) -> SiloUpdate:
         """What silo ``index`` makes of its users' rows in a round."""

@@ -64,7 +64,7 @@ WORKLOADS: Final = (CREDITCARD, HEART, MNIST)
 
 
 @dataclass(frozen=True)
-class Problem:
+class LoopProblem:
     """A workload with its data and its model."""
 
     work: Workload
@@ -113,7 +113,7 @@ def run_case(work: Workload, say: Say = silent) -> Case:
     return case
 
 
-def make_problem(work: Workload) -> Problem:
+def make_problem(work: Workload) -> LoopProblem:
     """Random data of the workload's shape, allocated by the papers' Zipf rule."""
     streams = Streams.from_seed(0).child("bench", work.name)
     generator = streams.child("data").generator()
@@ -126,10 +126,10 @@ def make_problem(work: Workload) -> Problem:
     task = Task(classes=work.classes)
     learner = TorchLearner(build_model(work.model, work.feature_shape, task), task)
     trainings = tuple((s, int(user)) for s, silo in enumerate(silos) for user in np.unique(silo.users))
-    return Problem(work, silos, learner, learner.initial(streams), streams, trainings)
+    return LoopProblem(work, silos, learner, learner.initial(streams), streams, trainings)
 
 
-def run_ours(problem: Problem) -> int:
+def run_ours(problem: LoopProblem) -> int:
     """All silos' user deltas; returns the number of rows."""
     rows = 0
     for number, silo in enumerate(problem.silos):
@@ -139,7 +139,7 @@ def run_ours(problem: Problem) -> int:
     return rows
 
 
-def run_loop(problem: Problem, trainings: Sequence[tuple[int, int]]) -> int:
+def run_loop(problem: LoopProblem, trainings: Sequence[tuple[int, int]]) -> int:
     """The plain loop over these trainings (silo, user); returns the number of rows."""
     local, rows = problem.work.local, 0
     for number, user in trainings:
@@ -182,7 +182,7 @@ def _growth_in_fresh_process(users: int) -> float:
     return float(run_process([sys.executable, "-c", code], f"memory-{users}"))
 
 
-def _sample(problem: Problem) -> tuple[list[tuple[int, int]], float]:
+def _sample(problem: LoopProblem) -> tuple[list[tuple[int, int]], float]:
     """Trainings that the loop is timed on, and the factor from their steps to all steps."""
     everything = list(problem.trainings)
     wanted = problem.work.loop_trainings
@@ -194,13 +194,13 @@ def _sample(problem: Problem) -> tuple[list[tuple[int, int]], float]:
     return chosen, factor
 
 
-def _best_threads(problem: Problem, few: Sequence[tuple[int, int]]) -> int:
+def _best_threads(problem: LoopProblem, few: Sequence[tuple[int, int]]) -> int:
     """The number of threads at which the loop is fastest, tried on a few trainings."""
     times = {threads: min(_timed_loop(problem, few, threads) for _ in range(2)) for threads in thread_options()}
     return min(times, key=lambda threads: times[threads])
 
 
-def _timed_loop(problem: Problem, trainings: Sequence[tuple[int, int]], threads: int) -> float:
+def _timed_loop(problem: LoopProblem, trainings: Sequence[tuple[int, int]], threads: int) -> float:
     with torch_threads(threads), torch.random.fork_rng(devices=[]):
         return time_call(lambda: run_loop(problem, trainings))
 

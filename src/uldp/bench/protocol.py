@@ -34,7 +34,7 @@ from uldp.aggregation.paillier_silo import _residue_table
 from uldp.bench.lattice import SHAPES as LATTICE_SHAPES
 from uldp.bench.lattice import lattice_case
 from uldp.bench.machine import Case, PeakMemory, Say, check_names, compare_sides, plural, run_process, silent
-from uldp.bench.protocol_run import ROUND, SETUP, Phase, Run, Shape, Target, Times
+from uldp.bench.protocol_run import ROUND, SETUP, ProtocolPhase, Run, Shape, Target, Times
 from uldp.bench.published import PublishedProtocol, full_run, load_phe, sampled_run
 from uldp.crypto.masks import add_masks
 from uldp.limits import MAX_THREADS, check_whole
@@ -84,7 +84,7 @@ class Packing:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PackingComparison:
     """What one of the cases about packed ciphertexts compares."""
 
     unit: str
@@ -93,17 +93,17 @@ class Comparison:
     target: Target | None = None
 
 
-COMPARISONS: Final[Mapping[str, Comparison]] = {
-    "packed decryption": Comparison(
+COMPARISONS: Final[Mapping[str, PackingComparison]] = {
+    "packed decryption": PackingComparison(
         "ms per parameter",
         lambda packing: 1000 * packing.server / packing.dimension,
         "what the server takes to check, add up and decrypt, for each parameter",
         Target("ratio", 8.0, "8x cheaper"),
     ),
-    "packed bytes": Comparison(
+    "packed bytes": PackingComparison(
         "bytes", lambda packing: packing.update_bytes, "one silo's update", Target("ratio", 10.0, "10x fewer")
     ),
-    "packed round": Comparison(
+    "packed round": PackingComparison(
         "s", lambda packing: packing.one_silo + packing.server, "a round: one silo's weighting, and the server"
     ),
 }
@@ -147,11 +147,11 @@ class Bench:
         self.say(f"{shape.name}: setup")
         run = Run(shape)
         setup = run.setup()
-        self.table = max(self.table, setup[Phase.TABLE])
-        setup[Phase.TABLE] = shape.silos * self.table if run.uses_table else 0.0
+        self.table = max(self.table, setup[ProtocolPhase.TABLE])
+        setup[ProtocolPhase.TABLE] = shape.silos * self.table if run.uses_table else 0.0
         start = time.perf_counter()
         naive = PublishedProtocol(shape.key_bits, run.counts, shape.max_records)
-        naive_setup = {Phase.KEYS: time.perf_counter() - start}
+        naive_setup = {ProtocolPhase.KEYS: time.perf_counter() - start}
         whole = run.rows.size <= WHOLE_RUN
         ours, baseline = [], []
         for repeat in range(shape.repeats):
@@ -241,7 +241,7 @@ class Bench:
         rounds = [run.transfer(repeat + 1) for repeat in range(shape.repeats)]
         server, silo, checks, encryption = (
             1000 * min(times[part] for times in rounds) / shape.users
-            for part in (Phase.AT_SERVER, Phase.AT_SILO, Phase.CHECKS, Phase.ENCRYPTION)
+            for part in (ProtocolPhase.AT_SERVER, ProtocolPhase.AT_SILO, ProtocolPhase.CHECKS, ProtocolPhase.ENCRYPTION)
         )
         case = compare_sides(
             name, server + silo, encryption / 2, "ms per user"
@@ -326,9 +326,9 @@ def _packing(run: Run, rounds: Sequence[Times]) -> Packing:
     return Packing(
         slots=run.slots,
         dimension=run.shape.dimension,
-        one_silo=min(times[Phase.WEIGHTING] for times in rounds) / run.shape.silos,
-        server=min(times[Phase.DECRYPTION] for times in rounds),
-        update_bytes=run.bytes_per_silo(Phase.WEIGHTING)["from_silo"],
+        one_silo=min(times[ProtocolPhase.WEIGHTING] for times in rounds) / run.shape.silos,
+        server=min(times[ProtocolPhase.DECRYPTION] for times in rounds),
+        update_bytes=run.bytes_per_silo(ProtocolPhase.WEIGHTING)["from_silo"],
     )
 
 
@@ -359,7 +359,7 @@ def _round_record(run: Run, ours: Times, baseline: Times, whole: bool) -> Case:
         "setup": sum(ours[phase] for phase in SETUP),
         "baseline_setup": sum(baseline.get(phase, 0.0) for phase in SETUP),
         "phases": phases,
-        "extrapolated": [] if whole else [phase for phase in (Phase.ENCRYPTING, *ROUND) if phase in baseline],
+        "extrapolated": [] if whole else [phase for phase in (ProtocolPhase.ENCRYPTING, *ROUND) if phase in baseline],
         "randomisers": "table" if run.uses_table else "direct",
         **{key: getattr(shape, key) for key in ("rounds", "key_bits", "workers", "silos")},
         "slots": run.slots,

@@ -34,7 +34,7 @@ Times = dict[str, float]
 CLIP: Final = 1.0
 
 
-class Phase(StrEnum):
+class ProtocolPhase(StrEnum):
     """What is timed apart. The last four are parts of an oblivious transfer."""
 
     KEYS = "key exchange"
@@ -50,13 +50,19 @@ class Phase(StrEnum):
     ENCRYPTION = "encryption"
 
 
-SETUP: Final = (Phase.KEYS, Phase.HISTOGRAM, Phase.ENCRYPTING, Phase.RAISING, Phase.TABLE)
-ROUND: Final = (Phase.WEIGHTING, Phase.DECRYPTION)
+SETUP: Final = (
+    ProtocolPhase.KEYS,
+    ProtocolPhase.HISTOGRAM,
+    ProtocolPhase.ENCRYPTING,
+    ProtocolPhase.RAISING,
+    ProtocolPhase.TABLE,
+)
+ROUND: Final = (ProtocolPhase.WEIGHTING, ProtocolPhase.DECRYPTION)
 PHASES: Final[Mapping[RequestType, tuple[str, str]]] = {
-    KeyRequest: (Phase.KEYS, Phase.KEYS),
-    SiloKeys: (Phase.KEYS, Phase.KEYS),
-    SealedSeed: (Phase.HISTOGRAM, Phase.HISTOGRAM),
-    EncryptedWeights: (Phase.ENCRYPTING, Phase.RAISING),
+    KeyRequest: (ProtocolPhase.KEYS, ProtocolPhase.KEYS),
+    SiloKeys: (ProtocolPhase.KEYS, ProtocolPhase.KEYS),
+    SealedSeed: (ProtocolPhase.HISTOGRAM, ProtocolPhase.HISTOGRAM),
+    EncryptedWeights: (ProtocolPhase.ENCRYPTING, ProtocolPhase.RAISING),
 }
 """The phases that the server's and the silos' parts of an exchange belong to."""
 
@@ -137,7 +143,7 @@ class Run(Parties[PaillierServer, PaillierSilo]):
         The time of the table is that of one silo, and next to nothing where an earlier run has left the table: all
         silos of this process share it.
         """
-        times: Times = defaultdict(float, {Phase.TABLE: 0.0})
+        times: Times = defaultdict(float, {ProtocolPhase.TABLE: 0.0})
         for kind in self.plan.setup:
             at_server, at_silos = PHASES[kind]
             start = time.perf_counter()
@@ -147,7 +153,7 @@ class Run(Parties[PaillierServer, PaillierSilo]):
             if kind is SealedSeed and self.uses_table:
                 # Silos make the table with their first response. The same ones again take the time of all the rest.
                 responses, again = self._responses(requests)
-                times[Phase.TABLE], responding = max(0.0, responding - again), again
+                times[ProtocolPhase.TABLE], responding = max(0.0, responding - again), again
             start = time.perf_counter()
             for name, body in responses.items():
                 self.server.check(name, body)
@@ -183,10 +189,13 @@ class Run(Parties[PaillierServer, PaillierSilo]):
         for name, vector in vectors.items():
             self.server.check_vector(name, vector)
         self.server.total(vectors)
-        times: Times = {Phase.WEIGHTING: released - start, Phase.DECRYPTION: time.perf_counter() - released}
+        times: Times = {
+            ProtocolPhase.WEIGHTING: released - start,
+            ProtocolPhase.DECRYPTION: time.perf_counter() - released,
+        }
         if number == 1:
             for name, vector in vectors.items():
-                self._weigh(name, Phase.WEIGHTING, request, m.Update(number, vector, 0))
+                self._weigh(name, ProtocolPhase.WEIGHTING, request, m.Update(number, vector, 0))
         return times
 
     def update(self, index: int, request: m.UpdateRequest) -> bytes:
@@ -213,10 +222,10 @@ class Run(Parties[PaillierServer, PaillierSilo]):
         silo.opened_weights(request)
         opened = time.perf_counter()
         return {
-            Phase.AT_SERVER: offered - start + sealed - checked - key.seconds,
-            Phase.AT_SILO: chosen - offered + opened - sealed,
-            Phase.CHECKS: checked - chosen,
-            Phase.ENCRYPTION: key.seconds,
+            ProtocolPhase.AT_SERVER: offered - start + sealed - checked - key.seconds,
+            ProtocolPhase.AT_SILO: chosen - offered + opened - sealed,
+            ProtocolPhase.CHECKS: checked - chosen,
+            ProtocolPhase.ENCRYPTION: key.seconds,
         }
 
     def _weigh(self, silo: str, phase: str, request: m.Message, response: m.Message) -> None:

@@ -33,7 +33,7 @@ BYTES: Final = "srr, random bytes"
 
 
 @dataclass(frozen=True)
-class Size:
+class SrrSize:
     """How many weights are perturbed by us, by the two loops, and how often."""
 
     weights: int = WEIGHTS
@@ -43,8 +43,8 @@ class Size:
 
 
 @dataclass(frozen=True)
-class _Bench:
-    size: Size
+class _SrrBench:
+    size: SrrSize
     weights: Vector
     stream: SecretStream
 
@@ -62,13 +62,13 @@ def case_names() -> list[str]:
     return [LOOP, ROWS, BYTES, *(name for name in LOCAL_MECHANISMS if name != StaircaseResponse.name)]
 
 
-def run_cases(names: Sequence[str] | None = None, say: Say = silent, size: Size | None = None) -> list[Case]:
+def run_cases(names: Sequence[str] | None = None, say: Say = silent, size: SrrSize | None = None) -> list[Case]:
     """Measure the named cases (all by default)."""
     check_names(names, case_names())
-    size = size or Size()
+    size = size or SrrSize()
     generator = Streams.from_seed(0).child("bench", "srr").generator()
     weights = generator.uniform(-0.08, 0.08, size.weights)  # a few beyond the range, which are clipped
-    bench = _Bench(size, weights, Secrets.from_os().child("bench").stream())
+    bench = _SrrBench(size, weights, Secrets.from_os().child("bench").stream())
     cases = []
     for name in case_names():
         if names is None or name in names:
@@ -77,7 +77,7 @@ def run_cases(names: Sequence[str] | None = None, say: Say = silent, size: Size 
     return cases
 
 
-def _compare_with_loop(bench: _Bench, name: str) -> Case:
+def _compare_with_loop(bench: _SrrBench, name: str) -> Case:
     loop, count = (run_loop, bench.size.loop) if name == LOOP else (run_rows, bench.size.rows)
     mechanism, sample = StaircaseResponse(epsilon=EPSILON), bench.weights[:count].tolist()
     ours, part = bench.times(mechanism.name, lambda: loop(mechanism, sample))
@@ -87,7 +87,7 @@ def _compare_with_loop(bench: _Bench, name: str) -> Case:
     return _case(bench, name, ours, baseline, note, "100x, within 0.3 s", met) | {"extrapolated": ["baseline"]}
 
 
-def _compare_with_bytes(bench: _Bench, name: str) -> Case:
+def _compare_with_bytes(bench: _SrrBench, name: str) -> Case:
     mechanism = StaircaseResponse.name if name == BYTES else name
     ours, baseline = bench.times(mechanism, lambda: bench.stream.words(len(bench.weights)))
     note = "the ratio is our time over that of drawing 8 random bytes for each weight"
@@ -96,7 +96,7 @@ def _compare_with_bytes(bench: _Bench, name: str) -> Case:
     return _case(bench, name, ours, baseline, note, target, met) | {"ratio": ratio}
 
 
-def _case(bench: _Bench, name: str, ours: float, baseline: float, note: str, target: str, met: bool | None) -> Case:
+def _case(bench: _SrrBench, name: str, ours: float, baseline: float, note: str, target: str, met: bool | None) -> Case:
     count = len(bench.weights)
     return compare_sides(name, ours, baseline) | {
         "target": target,

@@ -80,7 +80,9 @@ def _federation(folder: Path, way: str, names: list[str]) -> Iterator[FlowerTran
     public = {name: credentials.make_silo_keys(name, folder / "keys" / name).node for name in names}
     with ExitStack() as until:
         transport = until.enter_context(FlowerTransport())
-        server = until.enter_context(p.SuperLink(p.Home(folder / "server"), address, security, transport.address))
+        server = until.enter_context(
+            p.SuperLink(p.FlowerFolder(folder / "server"), address, security, transport.address)
+        )
         server.start()
         transport.set_nodes(server.register(public))
         for name in names:
@@ -95,7 +97,7 @@ def _federation(folder: Path, way: str, names: list[str]) -> Iterator[FlowerTran
 
 
 def _node(folder: Path, side: p.NodeSide, way: str) -> p.SuperNode:
-    home = p.Home(folder)
+    home = p.FlowerFolder(folder)
     if way == "stays":
         return p.SuperNode(home, side)
     imports = "import torch; " if way == "pytorch" else ""

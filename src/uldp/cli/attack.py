@@ -81,8 +81,8 @@ def inference(
     scene = Scene(clients=clients, rounds=rounds, offset=offset, spread=spread, tolerance=tolerance, trials=trials)
     settings = {"center": center, "radius": radius, "groups": groups, "delta": delta_sizes, "precision": precision}
     with name_options(_OPTIONS):
-        mechanisms = mechanisms_of(_listed(mechanism), _numbers(_listed(epsilon)), settings)
-        adversaries = chosen_adversaries(_listed(adversary), mechanisms)
+        mechanisms = mechanisms_of(_split_names(mechanism), _numbers(_split_names(epsilon)), settings)
+        adversaries = chosen_adversaries(_split_names(adversary), mechanisms)
     if out is not None:
         check_picture(out)
     outcomes = play(mechanisms, adversaries, scene, seed)
@@ -100,7 +100,7 @@ def inference(
         typer.echo(f"picture: {out}")
 
 
-def _listed(given: Sequence[str]) -> list[str]:
+def _split_names(given: Sequence[str]) -> list[str]:
     """The names in all lists, each once."""
     return list(dict.fromkeys(name.strip() for text in given for name in text.split(",") if name.strip()))
 

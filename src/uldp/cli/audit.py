@@ -49,7 +49,7 @@ def audit(
     """
     from uldp.audits.audit import size_of
     from uldp.data.store import expand_home
-    from uldp.library.arguments import Request
+    from uldp.library.arguments import CallArguments
     from uldp.library.auditing import public_shape, real_records, run_audit
     from uldp.limits import MAX_SEED, check_whole
     from uldp.reports.figures import check_picture
@@ -59,7 +59,7 @@ def audit(
     with name_options(_OPTIONS):
         check_whole(audit_seed, 0, MAX_SEED, "audit_seed")
         chosen = shortcuts(overrides, epsilon, delta, rounds, None)
-        request = Request(experiment_from(file, dataset, method, chosen, "", data_dir), None, None)
+        request = CallArguments(experiment_from(file, dataset, method, chosen, "", data_dir), None, None)
         prepared = public_shape(request) if records is None else request.prepare()
         size = size_of(prepared, canaries, real=records is not None)
         say(f"audit of {prepared.experiment.method_name} on {prepared.federation.name}: {size}")

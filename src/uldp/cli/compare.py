@@ -36,7 +36,7 @@ def compare(
     as_json: opt.Json = False,
 ) -> None:
     """Train several methods on the same federation and seeds: a table, and a picture of utility and epsilon."""
-    from uldp.experiment.variants import at_one_epsilon, fitting
+    from uldp.experiment.variants import at_one_epsilon, overrides_for
     from uldp.library.comparing import run_comparison
     from uldp.runs.directory import RunDirectory
 
@@ -46,7 +46,9 @@ def compare(
     with before_start():
         for name in names:
             with error_context(f"method {name}"):
-                base = experiment_from(file, dataset, name, fitting(overrides, name, names), preset, data_dir, admit)
+                base = experiment_from(
+                    file, dataset, name, overrides_for(overrides, name, names), preset, data_dir, admit
+                )
                 experiments[name] = [base.with_seed(base.run.seed + repeat) for repeat in range(repeats)]
     label = dataset or (file.stem if file else "tables")
     folder = RunDirectory(out or RunDirectory.next_free(Path("runs"), f"compare-{label}"))
@@ -66,7 +68,7 @@ def compare(
 
 
 def _names(methods: str, repeats: int, overrides: list[str]) -> list[str]:
-    from uldp.experiment.variants import assigned_key, fitting
+    from uldp.experiment.variants import assigned_key, overrides_for
     from uldp.methods.registry import lookup
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
@@ -74,7 +76,7 @@ def _names(methods: str, repeats: int, overrides: list[str]) -> list[str]:
         raise ConfigError("name each method once, separated by commas", location="--methods", value=methods)
     for name in names:
         lookup(name)
-    fitting(overrides, names[0], names)
+    overrides_for(overrides, names[0], names)
     check_whole(repeats, 1, MAX_REPEATS, "--repeats")
     if any(assigned_key(assignment) == "method.name" for assignment in overrides):
         raise ConfigError("name the methods in --methods, not by method.name", location="--set", value="method.name")

@@ -27,7 +27,7 @@ def report_errors(command: Callable[P, None]) -> Callable[P, None]:
     """Turn our errors into one sentence and an exit code: 2 for bad input, 1 for the rest."""
 
     @functools.wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             with _report_memory_errors(), _own_code_that_leaves():
                 command(*args, **kwargs)
@@ -41,7 +41,7 @@ def report_errors(command: Callable[P, None]) -> Callable[P, None]:
             sys.stderr.close()
             raise typer.Exit(1) from None
 
-    return wrapped
+    return wrapper
 
 
 def report(error: UldpError, *, as_json: bool) -> None:

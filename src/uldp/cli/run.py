@@ -78,7 +78,7 @@ def resume(
     from uldp.runs.directory import RunDirectory
 
     directory = RunDirectory.open(run_directory)
-    if directory.served:
+    if directory.is_served:
         raise RunError(
             f"this run has silos elsewhere; `uldp serve --resume {quote(str(run_directory))}` continues it",
             location=str(run_directory),
@@ -126,7 +126,7 @@ def _train(
             record = TranscriptFiles(directory, prepared.plan.silos) if transcript else None
             result = run_local(prepared, directory, on_round, record, silos)
     except KeyboardInterrupt:
-        if not directory.begun:
+        if not directory.is_started:
             raise KeyboardInterrupt(NOTHING_STARTED) from None
         again = ("" if runtime == "local" else f" --runtime {runtime}") + (" --transcript" if transcript else "")
         text = f"stopped; nothing is lost. Continue with: uldp resume {quote(str(directory.path))}{again}"
@@ -156,8 +156,8 @@ def show_result(result: Result, *, as_json: bool, verbose: bool = False) -> None
         print_json(result.to_json())
         return
     typer.echo(f"{result.method} on {result.dataset}: {result.rounds} rounds in {result.seconds:.1f} s")
-    if result.no_better:
-        typer.echo(result.no_better)
+    if result.constant_model_note:
+        typer.echo(result.constant_model_note)
     print_metrics(result.metrics)
     typer.echo("Privacy")
     typer.echo("\n".join(text(result.statement) if verbose else summary(result.statement)))

@@ -17,7 +17,7 @@ from uldp.errors import ConfigError, RunError
 if TYPE_CHECKING:
     from uldp.experiment.build import PreparedExperiment
     from uldp.runs.directory import RunDirectory
-    from uldp.runtimes.flower.federation import Where
+    from uldp.runtimes.flower.federation import ServerEndpoint
     from uldp.runtimes.result import RoundReport
     from uldp.runtimes.serving import Patience
 
@@ -42,7 +42,7 @@ def serve(
     """Serve an experiment to silos on other machines, over Flower and TLS."""
     from uldp.experiment.parties import prepare_server
     from uldp.runs.directory import RunDirectory
-    from uldp.runtimes.flower.federation import Where
+    from uldp.runtimes.flower.federation import ServerEndpoint
     from uldp.runtimes.flower.processes import Address, Security
     from uldp.runtimes.serving import Patience
 
@@ -53,7 +53,7 @@ def serve(
     if resume is not None and overrides:
         raise ConfigError("a run is continued as it was begun; leave --set out", location="--set", value=overrides[0])
     security = None if certificates is None else Security(certificates)
-    where = Where(Address.parse(address, "--address"), security, running)
+    where = ServerEndpoint(Address.parse(address, "--address"), security, running)
     with name_options({"seconds": "--patience", "attempt": "--patience", "on_missing": "--on-missing"}):
         waiting = Patience(seconds=patience, attempt=min(patience, 60.0), on_missing=on_missing)
     if resume is not None:
@@ -69,7 +69,7 @@ def serve(
 
 
 def _new(
-    file: Path, out: Path | None, overrides: list[str], rehearse: bool, where: Where
+    file: Path, out: Path | None, overrides: list[str], rehearse: bool, where: ServerEndpoint
 ) -> tuple[PreparedExperiment, RunDirectory]:
     from uldp.experiment.parties import prepare_server
     from uldp.runtimes.flower.checks import port_finding
@@ -88,7 +88,7 @@ def _new(
 
 
 def _serve(
-    prepared: PreparedExperiment, directory: RunDirectory, where: Where, patience: Patience, as_json: bool
+    prepared: PreparedExperiment, directory: RunDirectory, where: ServerEndpoint, patience: Patience, as_json: bool
 ) -> None:
     from uldp.runtimes.flower.checks import missing_test
     from uldp.runtimes.flower.federation import serve as serve_over_flower

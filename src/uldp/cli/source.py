@@ -76,13 +76,13 @@ class CodeNotice:
 
         names = {f"{section}.{key}" for section, key in SETTINGS}
         typed = with_overrides({}, [one for one in overrides if assigned_key(one) in names])
-        self._said: set[ForeignCode] = set(foreign_code(typed))
+        self._known_code: set[ForeignCode] = set(foreign_code(typed))
 
     def __call__(self, tree: Any) -> None:
         from uldp.experiment.foreign import foreign_code
 
-        new = [one for one in foreign_code(tree) if one not in self._said]
-        self._said.update(new)
+        new = [one for one in foreign_code(tree) if one not in self._known_code]
+        self._known_code.update(new)
         if new:
             say(f"this experiment runs code that is not uldp's: {', '.join(map(str, new))}")
 

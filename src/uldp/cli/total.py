@@ -28,5 +28,5 @@ def total(folders: Folders, delta: Delta = 0.0, as_json: opt.Json = False) -> No
         print_table(("run", "method", "rounds", "epsilon"), group.rows(), title=group.title)
         for line in group.sentences():
             typer.echo(line)
-    if found.apart:
-        typer.echo(found.apart)
+    if found.group_note:
+        typer.echo(found.group_note)

@@ -72,7 +72,7 @@ def flat(table: Sequence[Split]) -> list[mpz]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExponentPlan:
     """How many pieces each exponent is cut into, and into how many groups the bases of all pieces fall."""
 
     bases: int
@@ -82,7 +82,7 @@ class Plan:
     groups: int
 
     @classmethod
-    def cheapest(cls, bases: int, columns: int, bits: int, entries: int) -> Plan:
+    def cheapest(cls, bases: int, columns: int, bits: int, entries: int) -> ExponentPlan:
         """The plan with the fewest multiplications among those whose table has at most ``entries`` entries."""
         plans = [cls(bases, columns, bits, 1, bases)]  # one base a group: the smallest table of all
         lengths = sorted({-(-bits // pieces) for pieces in range(1, bits + 1)})
@@ -135,7 +135,7 @@ def products(bases: Sequence[mpz], exponents: Integers, bits: int, modulus: mpz,
     if not bases or not columns:
         return [mpz(1)] * columns
     entry_bytes = 2 * ((n.bit_length() + 7) // 8) + _OBJECT_BYTES
-    plan = Plan.cheapest(len(bases), columns, bits, _TABLE_BYTES // entry_bytes)
+    plan = ExponentPlan.cheapest(len(bases), columns, bits, _TABLE_BYTES // entry_bytes)
     if plan.cost < WORTH_A_FORK:
         workers = 1
     table = _Table.build(bases, plan, n, workers)
@@ -162,13 +162,13 @@ def _check(bases: int, exponents: Integers, bits: int) -> None:
 class _Table:
     """The subset products of all groups in one list; entry 0 is the empty product."""
 
-    plan: Plan
+    plan: ExponentPlan
     n: mpz
     heads: list[mpz]
     tails: list[mpz]
 
     @classmethod
-    def build(cls, bases: Sequence[mpz], plan: Plan, n: mpz, workers: int) -> _Table:
+    def build(cls, bases: Sequence[mpz], plan: ExponentPlan, n: mpz, workers: int) -> _Table:
         step = mpz(1) << plan.piece_bits
         factors = list(bases)
         for _ in range(plan.pieces - 1):

@@ -191,7 +191,7 @@ def resolve_method(method: Method | str, rounds: int | None, changes: Mapping[st
 
 
 @dataclass(frozen=True)
-class Table:
+class EpsilonTable:
     """Epsilons side by side: the name of the first column, the other columns' names, and the rows."""
 
     head: str
@@ -199,7 +199,7 @@ class Table:
     rows: tuple[tuple[int, tuple[float, ...]], ...]
 
 
-def side_by_side(query: PrivacyQuery, noise_multiplier: float) -> Table:
+def side_by_side(query: PrivacyQuery, noise_multiplier: float) -> EpsilonTable:
     """The paper's formula, a valid one and the tight value."""
     release = query.release(noise_multiplier)
     if isinstance(release, NoisedModel) and release.group_size is not None:
@@ -209,7 +209,7 @@ def side_by_side(query: PrivacyQuery, noise_multiplier: float) -> Table:
     return _by_rounds(query, release, noise_multiplier)
 
 
-def _by_silos(query: PrivacyQuery, noise_multiplier: float) -> Table:
+def _by_silos(query: PrivacyQuery, noise_multiplier: float) -> EpsilonTable:
     """For a user with records in several silos, beside one with a single record in one silo."""
 
     def epsilon(silos: int) -> float:
@@ -219,20 +219,20 @@ def _by_silos(query: PrivacyQuery, noise_multiplier: float) -> Table:
     given = getattr(query.method, "max_silos", 0) or 1
     silos = sorted({*(s for s in TABLE_SILOS if s <= query.side.silos), given})
     one = epsilon(1)
-    return Table("silos of a user", ("in one silo", "true"), tuple((s, (one, epsilon(s))) for s in silos))
+    return EpsilonTable("silos of a user", ("in one silo", "true"), tuple((s, (one, epsilon(s))) for s in silos))
 
 
-def _by_group_size(query: PrivacyQuery, noise_multiplier: float, largest: int) -> Table:
+def _by_group_size(query: PrivacyQuery, noise_multiplier: float, largest: int) -> EpsilonTable:
     rows = []
     for size in sorted({*(2**power for power in range(30) if 2**power <= largest), largest}):
         seen = query.view_of_run(query.release(noise_multiplier, group_size=size))
         values = [published_epsilon(seen, query.delta) if size & (size - 1) == 0 else math.nan]
         values += [account(seen, query.delta, name).value for name in ("lemma6", "lemma5", "auto")]
         rows.append((size, tuple(values)))
-    return Table("k", ("published", "Lemma 6, valid orders", "Lemma 5", "tight"), tuple(rows))
+    return EpsilonTable("k", ("published", "Lemma 6, valid orders", "Lemma 5", "tight"), tuple(rows))
 
 
-def _by_rounds(query: PrivacyQuery, release: Release, noise_multiplier: float) -> Table:
+def _by_rounds(query: PrivacyQuery, release: Release, noise_multiplier: float) -> EpsilonTable:
     rows, rounds = [], query.method.rounds
     for count in sorted({*(t for t in TABLE_ROUNDS if t < rounds), rounds}):
         seen = query.view_of_run(release, count)
@@ -241,4 +241,4 @@ def _by_rounds(query: PrivacyQuery, release: Release, noise_multiplier: float) -
         values = [account(claimed, query.delta, "rdp").value]
         values += [account(seen, query.delta, name).value for name in ("rdp", "auto")]
         rows.append((count, tuple(values)))
-    return Table("rounds", ("published", "valid, by RDP", "tight"), tuple(rows))
+    return EpsilonTable("rounds", ("published", "valid, by RDP", "tight"), tuple(rows))

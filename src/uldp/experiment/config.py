@@ -343,7 +343,7 @@ def is_published_variant(tree: Tree) -> bool:
     return isinstance(method, dict) and (method.get("name") in AS_PRINTED or method.get("mode") == "published")
 
 
-def in_todays_words(tree: Tree) -> Tree:
+def in_current_terms(tree: Tree) -> Tree:
     """The tree of a run that an earlier version may have written: it can be read, but not resumed."""
     method, privacy = tree.get("method"), tree.get("privacy")
     if isinstance(method, dict) and isinstance(method.get("name"), str):

@@ -64,7 +64,7 @@ class Outlook:
         return cls(rho, release.facts.people, release.facts.dimension, known, release.participation.groups)
 
     @property
-    def dominated(self) -> bool:
+    def is_noise_dominated(self) -> bool:
         """Whether noise is the limit."""
         return self.rho > DOMINATES
 
@@ -86,7 +86,7 @@ class Outlook:
             if self.groups > 1
             else ""
         )
-        if not self.dominated:
+        if not self.is_noise_dominated:
             said = next(text for most, text in _BANDS if self.rho <= most)
             return f"rho {self.rho:.2g}: {said}{turns}"
         changes = self.remedies()
@@ -97,7 +97,7 @@ class Outlook:
         return f"rho {self.rho:.2g}: {expected}; with {', or '.join(listed)}, it would not{turns}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"rho": self.rho, "noise_dominates": self.dominated, "would_not_with": self.remedies()}
+        return {"rho": self.rho, "noise_dominates": self.is_noise_dominated, "would_not_with": self.remedies()}
 
 
 def participation_words(plan: Plan, delta: float) -> str:

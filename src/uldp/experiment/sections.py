@@ -53,14 +53,14 @@ def with_override(tree: Tree, assignment: str) -> Tree:
         raise ConfigError("write section.key=value, for instance method.clip=0.2", location="--set", value=assignment)
     if len(parts) > MAX_DEPTH:
         raise ConfigError(f"nested more than {MAX_DEPTH} deep", location="--set", value=assignment)
-    if drops(assignment):
+    if is_removal(assignment):
         below = tree.get(parts[0], {})
         rest = {key: value for key, value in below.items() if key != parts[1]} if isinstance(below, dict) else below
         return {**tree, parts[0]: rest}
     return _set(tree, parts, parse_value(text.strip()))
 
 
-def drops(assignment: str) -> bool:
+def is_removal(assignment: str) -> bool:
     """Whether it is ``privacy.key=none``: the key is left out, as if it were not in the file."""
     path, _, text = assignment.partition("=")
     parts = [part.strip() for part in path.split(".")]

@@ -8,7 +8,7 @@ from typing import Any, Final
 from uldp.errors import check_keys
 from uldp.experiment.config import AUTO
 from uldp.experiment.presets import EPSILON
-from uldp.experiment.sections import Tree, drops, with_override
+from uldp.experiment.sections import Tree, is_removal, with_override
 from uldp.methods.base import settings
 from uldp.methods.registry import lookup
 from uldp.privacy.releases import GaussianSum
@@ -23,7 +23,7 @@ def assigned_key(assignment: str) -> str:
 
 def with_overrides(tree: Tree, overrides: Sequence[str]) -> Tree:
     """``tree`` with every override. Of epsilon and noise_multiplier, one that is set takes the other's place."""
-    keys = {assigned_key(assignment) for assignment in overrides if not drops(assignment)}
+    keys = {assigned_key(assignment) for assignment in overrides if not is_removal(assignment)}
     tree = one_kind_of_noise(tree, [key for key in _NOISE if f"privacy.{key}" in keys])
     for assignment in overrides:
         tree = with_override(tree, assignment)
@@ -44,7 +44,7 @@ def at_one_epsilon(overrides: Sequence[str], methods: Sequence[str]) -> list[str
     return [f"privacy.epsilon={EPSILON}", *overrides] if AUTO in methods and not said else list(overrides)
 
 
-def fitting(overrides: Sequence[str], method: str, methods: Sequence[str]) -> list[str]:
+def overrides_for(overrides: Sequence[str], method: str, methods: Sequence[str]) -> list[str]:
     """The overrides for one of several methods: a key of ``[method]`` that only others of them have is left out.
 
     Raises:

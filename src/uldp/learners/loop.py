@@ -29,7 +29,7 @@ class Loop:
     torch's generator, which is seeded by user and step."""
 
     def __init__(self, module: nn.Module, loss: Loss) -> None:
-        self._here = Address()
+        self._here = DropoutAddress()
         # A copy: its dropout layers are replaced, and its parameters move.
         self._module = address_dropout(copy.deepcopy(module).train(), self._here)
         self._parameters = [p for p in self._module.parameters() if p.requires_grad]
@@ -117,7 +117,7 @@ def batches(count: int, local: LocalTraining, randomness: TrainingRandomness) ->
             yield torch.from_numpy(order[first : first + local.batch_size])
 
 
-class Address:
+class DropoutAddress:
     """Whose turn it is, filled in before every call of the module; ``calls`` counts the uses of a layer within it."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Address:
 class AddressedDropout(nn.Module):
     """Dropout whose choices come from a :class:`TrainingRandomness` instead of torch's generator."""
 
-    def __init__(self, rate: float, layer: int, channels_only: bool, here: Address) -> None:
+    def __init__(self, rate: float, layer: int, channels_only: bool, here: DropoutAddress) -> None:
         super().__init__()
         self._rate, self._layer, self._channels_only, self._here = rate, layer, channels_only, here
 
@@ -153,7 +153,7 @@ class AddressedDropout(nn.Module):
         return x * (mask[:, :, None, None] if self._channels_only else mask.view_as(x))
 
 
-def address_dropout(module: nn.Module, here: Address) -> nn.Module:
+def address_dropout(module: nn.Module, here: DropoutAddress) -> nn.Module:
     """The module with its dropout layers replaced, numbered in the order of ``modules()``."""
     found = [m for m in module.modules() if type(m) in (nn.Dropout, nn.Dropout2d)]
     numbers = {id(dropout): number for number, dropout in enumerate(found)}

@@ -35,7 +35,7 @@ from uldp.learners.randomness import TrainingRandomness
 from uldp.rng import Streams
 
 if TYPE_CHECKING:
-    from uldp.learners.kernels.runner import Groups, Runner, Table
+    from uldp.learners.kernels.runner import Groups, Runner, TrainingTable
 
 PATHS: Final = ("auto", "kernels", "loop")
 DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
@@ -395,13 +395,13 @@ class TorchLearner:
         return Runner(program, dtype, self._threads), ""
 
 
-def _table(features: npt.NDArray[np.float32], labels: npt.NDArray[Any]) -> Table:
-    from uldp.learners.kernels.runner import Table
+def _table(features: npt.NDArray[np.float32], labels: npt.NDArray[Any]) -> TrainingTable:
+    from uldp.learners.kernels.runner import TrainingTable
 
-    return Table.of(features, labels)
+    return TrainingTable.of(features, labels)
 
 
-def _group_records(data: SiloData, users: IntArray, streams: Streams) -> tuple[Table, Groups]:
+def _group_records(data: SiloData, users: IntArray, streams: Streams) -> tuple[TrainingTable, Groups]:
     """A silo's records for the kernels, grouped by user."""
     from uldp.learners.kernels.runner import Groups
 

@@ -79,7 +79,7 @@ class Settings(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Request:
+class CallArguments:
     """The arguments of a call as an experiment, with the data and the model that are in memory."""
 
     experiment: Experiment
@@ -87,7 +87,7 @@ class Request:
     module: OwnModel | None
 
     @classmethod
-    def of(cls, silos: Silos, what: Mapping[str, Any], caller: str = "train") -> Request:
+    def of(cls, silos: Silos, what: Mapping[str, Any], caller: str = "train") -> CallArguments:
         """The request for these arguments of ``caller``.
 
         Raises:
@@ -115,7 +115,7 @@ class Request:
         """Ready to run, or a variant of it with other settings."""
         return prepare(experiment or self.experiment, self.federation, self.module)
 
-    def with_method(self, method: Method | str) -> Request:
+    def with_method(self, method: Method | str) -> CallArguments:
         """The same request with another method; settings that both have stay as they are."""
         tree = _with_method(self.experiment.to_tree(), method)
         changed = Experiment.from_tree(tree, self.experiment.base, self.experiment.name)

@@ -16,7 +16,7 @@ from uldp.audits.result import Audit, Size
 from uldp.errors import BudgetExhausted, ConfigError
 from uldp.experiment.build import PreparedExperiment, prepare_party
 from uldp.experiment.loading import server_federation, without_records
-from uldp.library.arguments import Request, Settings
+from uldp.library.arguments import CallArguments, Settings
 from uldp.library.progress import steps_bar
 from uldp.library.training import checked_path
 from uldp.limits import MAX_SEED, check_whole
@@ -72,7 +72,7 @@ def audit(
         >>> made.verdict, len(made.found)
         ('not refuted', 5)
     """
-    request = Request.of(silos, what, "audit")
+    request = CallArguments.of(silos, what, "audit")
     check_whole(audit_seed, 0, MAX_SEED, "audit_seed")
     if directory is None:
         prepared = public_shape(request)
@@ -84,7 +84,7 @@ def audit(
         return run_audit(prepared, size, adversary, audit_seed, progress, real)
 
 
-def public_shape(request: Request) -> PreparedExperiment:
+def public_shape(request: CallArguments) -> PreparedExperiment:
     """The experiment without anybody's records: silos, users, features and task are public."""
     given = request.federation
     federation = server_federation(request.experiment) if given is None else without_records(given)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from uldp.errors import ConfigError, error_context, format_value, warn_caller
 from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.config import Experiment
-from uldp.library.arguments import Request, Settings, method_name
+from uldp.library.arguments import CallArguments, Settings, method_name
 from uldp.library.progress import progress_bar
 from uldp.library.training import checked_path, warnings_after, warnings_before
 from uldp.limits import MAX_REPEATS, check_whole
@@ -24,7 +24,7 @@ from uldp.privacy.sentences import NOT_SECRET, show_epsilon
 from uldp.reports.figures import comparison_figure, save_figure
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes import compare as runtime
-from uldp.runtimes.compare import MethodRuns, OnRun, Total
+from uldp.runtimes.compare import ComparisonTotal, MethodRuns, OnRun
 from uldp.runtimes.result import OnRound, Result, checked_metric, metric_names
 
 if TYPE_CHECKING:
@@ -75,10 +75,12 @@ def compare(
         raise ConfigError("name the methods in `methods`", location="method")
     labelled = _label_methods(methods)
     experiments: dict[str, list[Experiment]] = {}
-    base = None if isinstance(silos, str) else Request.of(silos, what, "compare")
+    base = None if isinstance(silos, str) else CallArguments.of(silos, what, "compare")
     for name, method in labelled.items():
         with error_context(f"method {name}"):
-            request = base.with_method(method) if base else Request.of(silos, {**what, "method": method}, "compare")
+            request = (
+                base.with_method(method) if base else CallArguments.of(silos, {**what, "method": method}, "compare")
+            )
         first = request.experiment
         experiments[name] = [first.with_seed(first.run.seed + repeat) for repeat in range(repeats)]
     folder = None if directory is None else RunDirectory(checked_path(directory))
@@ -88,7 +90,7 @@ def compare(
 def run_comparison(
     experiments: Mapping[str, Sequence[Experiment]],
     folder: RunDirectory | None,
-    request: Request | None = None,
+    request: CallArguments | None = None,
     progress: bool | None = None,
     warn: Warn | None = None,
 ) -> Comparison:
@@ -179,7 +181,7 @@ class Comparison:
     """
 
     methods: tuple[MethodRuns, ...]
-    total: Total
+    total: ComparisonTotal
     folder: str | None = None
     picture: Path | None = None
 

@@ -14,7 +14,7 @@ from uldp.errors import ConfigError
 from uldp.experiment.budget import fitting_changes
 from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.outlook import Outlook, participation_words
-from uldp.library.arguments import Request, Settings
+from uldp.library.arguments import CallArguments, Settings
 from uldp.library.training import Callback, checked_callbacks, run_training, warnings_before
 from uldp.privacy.accountants import account
 from uldp.privacy.sentences import finite_or_none, show_epsilon
@@ -44,7 +44,7 @@ def plan(silos: Silos, **what: Unpack[Settings]) -> TrainingPlan:
         >>> round(planned.epsilon, 2), planned.statement.privacy_unit
         (5.0, 'user')
     """
-    return TrainingPlan(Request.of(silos, what, "plan").prepare())
+    return TrainingPlan(CallArguments.of(silos, what, "plan").prepare())
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,7 +137,7 @@ class TrainingPlan:
         if plan.aggregation_reason:
             traffic += f"; auto: {plan.aggregation_reason}"
         advice = plan.aggregation.advice(plan.release, plan.rounds)
-        outlook = "" if self.outlook is None or self.outlook.dominated else self.outlook.words()
+        outlook = "" if self.outlook is None or self.outlook.is_noise_dominated else self.outlook.words()
         participation = participation_words(plan, self.statement.delta)
         first = f"{self.prepared.experiment.method_name} on {name}: {about}{noise}"
         return [line for line in (first, traffic, advice, outlook, participation) if line]

@@ -208,20 +208,20 @@ class Total:
         return pd.DataFrame(rows, columns=list(columns))
 
     @property
-    def apart(self) -> str | None:
+    def group_note(self) -> str | None:
         """What several groups mean."""
         return APART if len(self.groups) > 1 else None
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``uldp total --json``."""
-        return {"totals": [group.found for group in self.groups], "apart": self.apart}
+        return {"totals": [group.found for group in self.groups], "apart": self.group_note}
 
     def __str__(self) -> str:
         lines = []
         for group in self.groups:
             rows = [f"  {run}: {method}, {rounds} rounds, epsilon {e}" for run, method, rounds, e in group.rows()]
             lines += [group.title, *rows, *group.sentences()]
-        return "\n".join([*lines, *([self.apart] if self.apart else [])]) or "nothing was released"
+        return "\n".join([*lines, *([self.group_note] if self.group_note else [])]) or "nothing was released"
 
     def __repr__(self) -> str:
         spent = ", ".join(f"epsilon {show_epsilon(one.epsilon)} {one.title}" for one in self.groups)
@@ -234,7 +234,7 @@ class Total:
             rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in group.rows())
             lines = "".join(f"<p>{escape(line)}</p>" for line in group.sentences())
             parts.append(f"<b>{escape(group.title)}</b><table>{head}{rows}</table>{lines}")
-        return "".join(parts) + (f"<p>{escape(self.apart)}</p>" if self.apart else "")
+        return "".join(parts) + (f"<p>{escape(self.group_note)}</p>" if self.group_note else "")
 
 
 def _format_epsilon(privacy: dict[str, Any]) -> str:

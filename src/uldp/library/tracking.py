@@ -155,16 +155,16 @@ class TensorBoardTracker(Tracker):
         # TensorBoard's own writer puts the time, the machine's name and a process id into the name of the file.
         self.file = Path(directory) / "events.out.tfevents.uldp"
         self._time = _start_of(day)
-        self._begun = False
+        self._has_started = False
 
     def begin(self, experiment: Experiment) -> None:
         try:
             import tensorboard.summary  # noqa: F401
         except ModuleNotFoundError:
             raise ConfigError(f"TensorBoard {MISSING}", location="callbacks") from None
-        if self._begun:
+        if self._has_started:
             return
-        self._begun = True
+        self._has_started = True
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.open("wb") as file:
             self._write(file, file_version="brain.Event:2")

@@ -15,7 +15,7 @@ from uldp.caveats import Caveat, Severity
 from uldp.errors import ConfigError, RunError, format_value, warn_caller
 from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.outlook import Outlook
-from uldp.library.arguments import Request, Settings
+from uldp.library.arguments import CallArguments, Settings
 from uldp.library.progress import progress_bar, stopping_after_the_round
 from uldp.library.tracking import track
 from uldp.runs.directory import RunDirectory
@@ -95,7 +95,7 @@ def train(
         (2, 5.0)
     """
     called = checked_callbacks(callbacks)
-    return run_training(Request.of(silos, what).prepare(), directory, called, progress)
+    return run_training(CallArguments.of(silos, what).prepare(), directory, called, progress)
 
 
 def resume(
@@ -123,7 +123,7 @@ def resume(
         uldp.errors.RunError: no-such-run: ...
     """
     called, run_directory = checked_callbacks(callbacks), RunDirectory.open(checked_path(directory))
-    prepared = Request(run_directory.experiment(), None, None).prepare()
+    prepared = CallArguments(run_directory.experiment(), None, None).prepare()
     return run_training(prepared, run_directory, called, progress)
 
 
@@ -181,7 +181,7 @@ def warnings_before(prepared: PreparedExperiment) -> list[str]:
     if method.privacy_unit is not None and not method.local and method.noise_multiplier == 0:
         found.append("noise_multiplier = 0: NO PRIVACY, epsilon is infinite.")
     outlook = Outlook.of(prepared.plan, delta)
-    if outlook is not None and outlook.dominated:
+    if outlook is not None and outlook.is_noise_dominated:
         found.append(outlook.words())
     return found
 

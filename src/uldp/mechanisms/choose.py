@@ -35,7 +35,7 @@ class BestStaircase:
 
 
 @dataclass(frozen=True)
-class _Problem:
+class _Search:
     epsilon: float
     grid: Grid
     spread: float | None
@@ -93,8 +93,8 @@ def best_staircase(
     positive = spread is None or (math.isfinite(spread) and spread > 0)
     require(positive, "spread", spread, "the standard deviation of weights, a positive number or none")
     StaircaseResponse(epsilon=epsilon, radius=radius, precision=precision, groups=1)  # refuses bad settings
-    wanted = _Problem(epsilon, Grid.of(0.0, radius, precision), spread, clients)
-    groups, share = _Problem(epsilon, _coarsen(wanted.grid), spread, clients).best()
+    wanted = _Search(epsilon, Grid.of(0.0, radius, precision), spread, clients)
+    groups, share = _Search(epsilon, _coarsen(wanted.grid), spread, clients).best()
     delta = wanted.delta(groups, share)
     return BestStaircase(groups, delta, wanted.rmse(groups, delta))
 

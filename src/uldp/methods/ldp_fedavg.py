@@ -33,7 +33,7 @@ from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
 from uldp.methods.base import State, not_a_setting
 from uldp.methods.local_training import LocalTrainingMixin, silo_change
-from uldp.methods.subjects import picked_silos
+from uldp.methods.subjects import silo_sampling_caveats
 from uldp.privacy.releases import Contribution, LocalPerturbation, PublicFacts, SiloSampling
 from uldp.privacy.releases.local_perturbation import Layer
 from uldp.rng import Streams
@@ -168,7 +168,7 @@ class LdpFedAvg(LocalTrainingMixin):
                 "with records at s clients faces s times the local epsilon.",
                 Severity.LIMITS,
             ),
-            *picked_silos("clients", SiloSampling(self.fraction), facts),
+            *silo_sampling_caveats("clients", SiloSampling(self.fraction), facts),
         ]
         if self.ranges == "model":
             lines.append(

@@ -34,10 +34,10 @@ class SubjectLevel(Method):
         return SiloSampling(self.fraction)
 
     def caveats(self, facts: PublicFacts) -> tuple[Caveat, ...]:
-        return (*picked_silos("silos", self.silo_sampling, facts), *super().caveats(facts))
+        return (*silo_sampling_caveats("silos", self.silo_sampling, facts), *super().caveats(facts))
 
 
-def picked_silos(parties: str, sampling: SiloSampling, facts: PublicFacts) -> tuple[Caveat, ...]:
+def silo_sampling_caveats(parties: str, sampling: SiloSampling, facts: PublicFacts) -> tuple[Caveat, ...]:
     """What must be said where the server picks some of the silos (or clients) for a round."""
     if sampling.all_silos:
         return ()

@@ -86,7 +86,7 @@ for _symbol, _instruction in (
 def _elementwise(arguments: int, generate: Generate) -> Any:
     """An intrinsic on ``arguments`` vectors of one type, which returns such a vector."""
 
-    def typed(context: Any, *kinds: Any) -> Any:
+    def type_call(context: Any, *kinds: Any) -> Any:
         vector = kinds[0]
         if not isinstance(vector, VectorType):
             return None
@@ -98,7 +98,7 @@ def _elementwise(arguments: int, generate: Generate) -> Any:
 
     # numba wants a fixed number of named arguments
     names = ", ".join("xyzw"[:arguments])
-    scope = {"typed": typed}
+    scope = {"typed": type_call}
     exec(f"def intrinsic_(context, {names}): return typed(context, {names})", scope)
     return intrinsic(scope["intrinsic_"])
 

@@ -25,7 +25,7 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
 
 
 @dataclass
-class _Task(Generic[Item, Result]):
+class _Job(Generic[Item, Result]):
     item: Item
     future: Future[Result]
 
@@ -36,11 +36,11 @@ def in_threads(work: Callable[[Item], Result], items: Iterable[Item], threads: i
     ``work`` must not call this function: threads would wait for each other.
     """
     pool, source = _pool(threads - 1, os.getpid()), iter(items)
-    waiting: deque[_Task[Item, Result]] = deque()
+    waiting: deque[_Job[Item, Result]] = deque()
     try:
         while True:
             for item in itertools.islice(source, _AHEAD * threads - len(waiting)):
-                waiting.append(_Task(item, pool.submit(work, item)))
+                waiting.append(_Job(item, pool.submit(work, item)))
             if not waiting:
                 return
             if not waiting[0].future.done():

@@ -202,7 +202,7 @@ class Parameters:
     at_most: int | None = None
 
     @property
-    def longest(self) -> int:
+    def max_clips(self) -> int:
         """By how many clips a user moves the sum at most."""
         return self.size if self.at_most is None else min(self.size, self.at_most)
 
@@ -224,9 +224,9 @@ def normal(event: NoisedSum) -> NoisedSum:
     of = parameters(event)
     plain = Gaussian(of.noise_multiplier)
     if of.sample_rate == 1:
-        return plain if of.longest == 1 else Group(of.longest, plain)
+        return plain if of.max_clips == 1 else Group(of.max_clips, plain)
     inner = PoissonSampled(of.sample_rate, plain)
-    return inner if of.size == 1 else Group(of.size, inner, None if of.longest == of.size else of.at_most)
+    return inner if of.size == 1 else Group(of.size, inner, None if of.max_clips == of.size else of.at_most)
 
 
 def flatten(composition: Composition) -> dict[Single, int]:

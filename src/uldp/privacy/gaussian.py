@@ -64,7 +64,7 @@ def unsampled_mu(composition: Composition) -> float:
     for event, count in flatten(composition).items():
         assert isinstance(event, NoisedSum)
         of = parameters(event)
-        total += count * (of.longest / of.noise_multiplier) ** 2
+        total += count * (of.max_clips / of.noise_multiplier) ** 2
     return math.sqrt(total)
 
 

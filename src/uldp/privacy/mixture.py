@@ -83,7 +83,7 @@ class Mixture:
         x[x <= -FAR * self.deviation] = -np.inf
         return x
 
-    def profile_if_left(self, epsilons: Array) -> Profile:
+    def profile_of_removing(self, epsilons: Array) -> Profile:
         """What an adversary gains if a user leaves: the hockey-stick divergences of P from Q."""
         from scipy.special import log_ndtr, ndtr
 
@@ -93,7 +93,7 @@ class Mixture:
         q_above, q_below = (np.exp(epsilons + log_ndtr(sign * x / self.deviation)) for sign in (-1, 1))
         return Profile(above - q_above, below + q_above, q_below - below)
 
-    def profile_if_came(self, epsilons: Array) -> Profile:
+    def profile_of_adding(self, epsilons: Array) -> Profile:
         """What an adversary gains if a user comes: the hockey-stick divergences of Q from P."""
         from scipy.special import log_ndtr, logsumexp, ndtr
 
@@ -209,13 +209,13 @@ def mixture_of(event: NoisedSum) -> Mixture:
     """The mixture that dominates ``event``."""
     of = parameters(event)
     if of.sample_rate == 1:
-        return Mixture(of.noise_multiplier, np.array([float(of.longest)]), np.zeros(1))
+        return Mixture(of.noise_multiplier, np.array([float(of.max_clips)]), np.zeros(1))
     mixture = _binomial(of)
-    if of.longest == of.size:
+    if of.max_clips == of.size:
         return mixture
-    short = mixture.lengths < of.longest  # all that would move the sum further move it so far
+    short = mixture.lengths < of.max_clips  # all that would move the sum further move it so far
     rest = np.logaddexp.reduce(mixture.log_weights[~short])
-    lengths = np.append(mixture.lengths[short], of.longest)
+    lengths = np.append(mixture.lengths[short], of.max_clips)
     return Mixture(of.noise_multiplier, lengths, np.append(mixture.log_weights[short], rest), lumped=True)
 
 

@@ -96,27 +96,27 @@ def scope(unit: str | None, rounds: int, accountant: str) -> str:
     return f" against {PUBLIC}: {what} could have been left out (add/remove, {rounds} rounds, {accountant})"
 
 
-def seen_in_words(release: Release, shown: Disclosure, *, any_missing: bool) -> tuple[str, str]:
+def seen_in_words(release: Release, disclosure: Disclosure, *, any_missing: bool) -> tuple[str, str]:
     """What the server and a silo see, in words."""
-    noised = "sum" if release.shared_noise else "model"
-    server = f"each silo's noised {noised}" if shown.server_sees_each_silo else "the noised total"
-    server += f" ({shown.name} aggregation)"
+    kind = "sum" if release.shared_noise else "model"
+    server = f"each silo's noised {kind}" if disclosure.server_sees_each_silo else "the noised total"
+    server += f" ({disclosure.name} aggregation)"
     silo = "the model of every round" + (" and its own share of the noise" if release.shared_noise else "")
-    if any_missing and not shown.server_sees_each_silo:
+    if any_missing and not disclosure.server_sees_each_silo:
         server += " and, of rounds that were repeated without a silo, at worst each silo's noised sum"
     if release.user_sampling.by_server:
         server += " and the sample"
-        silo += " and the sample" if shown.silos_know_sample else ""
-    if shown.shows_counts and release.exchange is not None:
+        silo += " and the sample" if disclosure.silos_know_sample else ""
+    if disclosure.shows_counts and release.exchange is not None:
         server += f"; and, in the clear, {release.exchange.shown_to_server}, which no epsilon covers"
         silo += f"; and, in the clear, {release.exchange.shown_to_silos}, which no epsilon covers"
     return server, silo
 
 
-def seen_by_two_silos(release: Release, shown: Disclosure) -> str:
+def seen_by_two_silos(release: Release, disclosure: Disclosure) -> str:
     """What two silos that collude see, in words."""
     words = "the same, and each other's shares of the noise"
-    if not shown.silo_pairs_learn:
+    if not disclosure.silo_pairs_learn:
         return words
     if not release.user_sampling.everybody:
         words += " and, of users whose table they share, the sample"
@@ -140,11 +140,11 @@ def about_people(release: Release, delta: float, *, hashed_ids: bool) -> list[Ca
     return lines
 
 
-def about_holdout(shown: Disclosure) -> list[Caveat]:
+def about_holdout(disclosure: Disclosure) -> list[Caveat]:
     """What must be said where silos measure the model on people whom they hold out."""
-    if not shown.holdout_metrics:
+    if not disclosure.holdout_metrics:
         return []
-    server = "each silo's sums" if shown.server_sees_each_silo else "the totals over all silos (under masks)"
+    server = "each silo's sums" if disclosure.server_sees_each_silo else "the totals over all silos (under masks)"
     text = (
         "Metrics of hold-out people are outside the guarantee: sums of their losses and hits (or errors) and the "
         f"number of their records, without noise, at the last model. The server sees {server}, the public the means "
@@ -157,17 +157,17 @@ def about_holdout(shown: Disclosure) -> list[Caveat]:
 
 
 @dataclass(frozen=True)
-class About:
+class CaveatContext:
     """What the common caveats depend on. ``missing``: how many silos were missing in each round."""
 
     release: Release
-    shown: Disclosure
+    disclosure: Disclosure
     simulated: bool
     colocated: bool
     missing: tuple[int, ...] = ()
 
 
-def common_caveats(about: About) -> list[Caveat]:
+def common_caveats(about: CaveatContext) -> list[Caveat]:
     """What has to be said of every method with a guarantee."""
     if about.release.privacy_unit is None:
         return []
@@ -175,7 +175,7 @@ def common_caveats(about: About) -> list[Caveat]:
         *_counts_and_sample(about),
         *_noise(about),
         *_missing_silos(about),
-        *about.shown.caveats,
+        *about.disclosure.caveats,
         *_trust(about),
         Caveat(
             "not-covered",
@@ -185,9 +185,9 @@ def common_caveats(about: About) -> list[Caveat]:
     ]
 
 
-def _counts_and_sample(about: About) -> list[Caveat]:
-    release, shown, lines = about.release, about.shown, []
-    if shown.shows_counts:
+def _counts_and_sample(about: CaveatContext) -> list[Caveat]:
+    release, disclosure, lines = about.release, about.disclosure, []
+    if disclosure.shows_counts:
         hidden = ' aggregation.name = "lattice" hides them.' if release.user_weighting is not None else ""
         text = (
             "Record counts are exchanged in the clear: towards the server and the silos there is no user-level "
@@ -206,14 +206,14 @@ def _counts_and_sample(about: About) -> list[Caveat]:
         return lines
     if sampling.private:
         chosen, slots = sampling.slots
-        who = "neither the server nor a silo" if shown.secure else "not even the server"
+        who = "neither the server nor a silo" if disclosure.secure else "not even the server"
         text = (
             f"Users are sampled in private, with probability {chosen}/{slots}: {who} knows who was. Besides "
             "the totals they see how long things take, and whether a party refuses. The server and a silo that "
             "collude know the sample."
         )
         return [*lines, Caveat("private-sample", text)]
-    who = "The server and the silos know" if shown.silos_know_sample else "The server (but no silo) knows"
+    who = "The server and the silos know" if disclosure.silos_know_sample else "The server (but no silo) knows"
     limit = " (method.max_participations would bound it)"
     if sampling.max_participations:
         limit = f"; but nobody takes part in more than {sampling.max_participations} rounds (method.max_participations)"
@@ -221,7 +221,7 @@ def _counts_and_sample(about: About) -> list[Caveat]:
     return [*lines, Caveat("sample-known", text, Severity.LIMITS)]
 
 
-def _noise(about: About) -> list[Caveat]:
+def _noise(about: CaveatContext) -> list[Caveat]:
     if not about.simulated:
         return []
     text = (
@@ -231,9 +231,9 @@ def _noise(about: About) -> list[Caveat]:
     return [Caveat("simulated-noise", text)]
 
 
-def _missing_silos(about: About) -> list[Caveat]:
+def _missing_silos(about: CaveatContext) -> list[Caveat]:
     """What follows from silos that may leave a round, or did."""
-    lines, shown = [], about.shown
+    lines, disclosure = [], about.disclosure
     if any(about.missing):
         rounds = sum(number > 0 for number in about.missing)
         text = (
@@ -241,27 +241,27 @@ def _missing_silos(about: About) -> list[Caveat]:
             "count it."
         )
         lines.append(Caveat("silos-missing", text))
-    if not about.colocated and shown.required_silos is not None and not shown.server_sees_each_silo:
+    if not about.colocated and disclosure.required_silos is not None and not disclosure.server_sees_each_silo:
         text = (
             "A round may be repeated without silos that do not answer. A server that lies about who is missing learns "
             "single silos' noised sums, as under plain; all that limits it is that at least "
-            f"{shown.required_silos} of {about.release.facts.silos} silos take part (aggregation.min_silos)."
+            f"{disclosure.required_silos} of {about.release.facts.silos} silos take part (aggregation.min_silos)."
         )
         lines.append(Caveat("repeated-rounds", text, Severity.LIMITS))
     return lines
 
 
-def _trust(about: About) -> list[Caveat]:
+def _trust(about: CaveatContext) -> list[Caveat]:
     """What is assumed of the parties."""
-    release, shown, lines = about.release, about.shown, []
-    if about.colocated and (not shown.server_sees_each_silo or shown.shuffles):
+    release, disclosure, lines = about.release, about.disclosure, []
+    if about.colocated and (not disclosure.server_sees_each_silo or disclosure.shuffles):
         keys = " from the seed" if about.simulated else ""
         text = (
             f"All parties ran in one place, which made the silos' keys{keys}: what is said of the server and of single "
             "silos holds where each of them runs on its own."
         )
         lines.append(Caveat("one-place", text))
-    if release.local and shown.shuffles:
+    if release.local and disclosure.shuffles:
         text = (
             "Assumed for the local numbers: the client itself perturbs as it should. The server's number also assumes "
             "that the shuffler mixes honestly, and that the other clients of the round perturb as they should and tell "

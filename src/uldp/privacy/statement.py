@@ -261,7 +261,9 @@ def compose(
     missing = [facts.silos - silos_heard[round_ - 1] if round_ <= len(silos_heard) else 0 for round_ in rounds]
     promised = unit is not None and not no_guarantee
     per_person = release.per_person() if promised and isinstance(release, NoisedModel) else {}
-    about = sentences.About(release, disclosure, simulated=simulated, colocated=colocated, missing=tuple(missing))
+    about = sentences.CaveatContext(
+        release, disclosure, simulated=simulated, colocated=colocated, missing=tuple(missing)
+    )
     return Statement(
         privacy_unit=unit,
         epsilon=spent.value,
@@ -306,11 +308,16 @@ def exposures_of(
     return tuple(rows)
 
 
-def _sees_counts(release: Release, shown: Disclosure, adversary: Adversary) -> bool:
+def _sees_counts(release: Release, disclosure: Disclosure, adversary: Adversary) -> bool:
     """Whether an adversary learns record counts, besides what is released."""
-    if adversary.who == "silos" and adversary.colluding > 1 and shown.silo_pairs_learn and release.exchange is not None:
+    if (
+        adversary.who == "silos"
+        and adversary.colluding > 1
+        and disclosure.silo_pairs_learn
+        and release.exchange is not None
+    ):
         return True
-    return shown.shows_counts and adversary.who != "public"
+    return disclosure.shows_counts and adversary.who != "public"
 
 
 def _add_remove_epsilon(seen: Composition, delta: float) -> float:
@@ -325,24 +332,24 @@ def _replace_one_epsilon(seen: Composition, delta: float) -> float:
 
 
 def adversaries_of(
-    release: Release, shown: Disclosure, *, any_missing: bool = False
+    release: Release, disclosure: Disclosure, *, any_missing: bool = False
 ) -> list[tuple[str, str, Adversary]]:
     """Name, view in words, and view, of all adversaries that a statement has a line for."""
     silos, shared, sampling = release.facts.silos, release.shared_noise, release.user_sampling
-    server, silo = sentences.seen_in_words(release, shown, any_missing=any_missing)
-    one = Adversary("silos", knows_sample=shown.silos_know_sample)
+    server, silo = sentences.seen_in_words(release, disclosure, any_missing=any_missing)
+    one = Adversary("silos", knows_sample=disclosure.silos_know_sample)
     found = [
         (sentences.PUBLIC, "the model of every round", Adversary()),
         (
             "the server",
             server,
-            Adversary("server", sees_silo_sums=shown.server_sees_each_silo, knows_sample=sampling.by_server),
+            Adversary("server", sees_silo_sums=disclosure.server_sees_each_silo, knows_sample=sampling.by_server),
         ),
         ("one silo", silo, one),
     ]
     if silos > 2 and shared:
-        colluding = replace(one, colluding=2, knows_sample=shown.silos_know_sample or shown.silo_pairs_learn)
-        found.append(("two colluding silos", sentences.seen_by_two_silos(release, shown), colluding))
+        colluding = replace(one, colluding=2, knows_sample=disclosure.silos_know_sample or disclosure.silo_pairs_learn)
+        found.append(("two colluding silos", sentences.seen_by_two_silos(release, disclosure), colluding))
     if silos > 1 and shared:
         found.append((f"{sentences.PUBLIC}, one silo silent", "the model of every round", Adversary(dropped=1)))
     return found

@@ -83,7 +83,7 @@ class PublishedSettings:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PublishedOutcome:
     """A trained model, its test metrics, and what the paper claims beside what holds."""
 
     settings: PublishedSettings
@@ -105,7 +105,7 @@ class Outcome:
 
 def train(
     settings: PublishedSettings, federation: Federation, learner: Learner, seed: int, on_round: OnRound | None = None
-) -> Outcome:
+) -> PublishedOutcome:
     """Train as printed, all parties in one loop."""
     streams, secrets = Streams.from_seed(seed), Secrets.simulated_from_seed(seed).child("published")
     x = learner.initial(streams.child("model"))
@@ -122,7 +122,7 @@ def train(
         metrics = learner.evaluate(x, federation.test)
         if on_round is not None:
             on_round(round_, metrics)
-    return Outcome(settings, x, metrics, claimed_and_true(settings, federation))
+    return PublishedOutcome(settings, x, metrics, claimed_and_true(settings, federation))
 
 
 def _central_round(

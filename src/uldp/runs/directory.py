@@ -33,7 +33,7 @@ import numpy as np
 
 from uldp._version import __version__
 from uldp.errors import ConfigError, DataError, ModelError, RunError, first_line
-from uldp.experiment.config import Experiment, in_todays_words
+from uldp.experiment.config import Experiment, in_current_terms
 from uldp.runs.files import lock, replace_file, report_disk_errors
 from uldp.runs.records import RunFiles, RunLog, RunState
 from uldp.vectors import Vector
@@ -93,7 +93,7 @@ class RunDirectory(RunFiles):
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:
         run = cls(path)
-        if not run.begun:
+        if not run.is_started:
             raise RunError("is not a run directory: it has no experiment.json", location=str(path), value=str(path))
         return run
 
@@ -123,12 +123,12 @@ class RunDirectory(RunFiles):
             raise
 
     @property
-    def begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether the directory was made to the end."""
         return self.has("experiment.json")
 
     @property
-    def served(self) -> bool:
+    def is_served(self) -> bool:
         """Whether its silos are elsewhere: then ``private`` has a folder of what transports messages to them."""
         return (self.private / TRANSPORT).is_dir()
 
@@ -165,7 +165,7 @@ class RunDirectory(RunFiles):
         name, base = tree.pop("name", ""), tree.pop("base", ".")
         if not isinstance(name, str) or not isinstance(base, str):
             raise RunError("is damaged: name and base are text", location=str(self.path / "experiment.json"))
-        return Experiment.from_tree(in_todays_words(tree), base, name)
+        return Experiment.from_tree(in_current_terms(tree), base, name)
 
     def check_version(self) -> None:
         """Refuse to continue a run that another version of uldp has begun: it may train or account differently."""

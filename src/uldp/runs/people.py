@@ -162,22 +162,22 @@ def under_one_key(populations: Sequence[Population]) -> list[Population]:
 
 
 @dataclass(frozen=True)
-class Together:
+class Relation:
     """Why two runs are added up. ``doubt``: nobody knows that their people are the same, only that they may be."""
 
     why: str
     doubt: bool = False
 
 
-def relate(one: Population, other: Population) -> Together | None:
+def relate(one: Population, other: Population) -> Relation | None:
     """Why the people of two runs are, or may be, the same; None where they are known to differ."""
     mine, theirs = one.experiment.data, other.experiment.data
     if mine.population and theirs.population and _fold_name(mine.population) == _fold_name(theirs.population):
-        return Together("data.population is the same in both")
+        return Relation("data.population is the same in both")
     if one.dataset and other.dataset:
         # The people of a built-in data set are dealt out by the simulation: other seeds deal the same records.
         if one.dataset == other.dataset:
-            return Together(f"both use {one.dataset}")
+            return Relation(f"both use {one.dataset}")
         foreign = [name for name in (one.dataset, other.dataset) if ":" in name]
         return _doubt(f"{foreign[0]} may hold the records of any other data set") if foreign else None
     if one.dataset or other.dataset:
@@ -191,7 +191,7 @@ def relate(one: Population, other: Population) -> Together | None:
     return _together_in_tables(one, other)
 
 
-def _together_in_tables(one: Population, other: Population) -> Together | None:
+def _together_in_tables(one: Population, other: Population) -> Relation | None:
     for run in (one, other):
         if run.digests is None:
             where = "" if run.experiment.data.given else " in its private folder"
@@ -200,9 +200,9 @@ def _together_in_tables(one: Population, other: Population) -> Together | None:
     if one.digests.key != other.digests.key:
         return _doubt(f"the digests of {one.run} and {other.run} were made with different keys")
     if one.digests.shares_ids(other.digests):
-        return Together("some ids are in both")
+        return Relation("some ids are in both")
     if one.digests.tables & other.digests.tables:
-        return Together("they have a table in common, but for its ids")
+        return Relation("they have a table in common, but for its ids")
     if one.column != other.column:
         return _doubt(f"{one.run} and {other.run} have their ids from columns of different names")
     if one.experiment.method.privacy_unit == other.experiment.method.privacy_unit == "client":
@@ -214,5 +214,5 @@ def _fold_name(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).split())
 
 
-def _doubt(why: str) -> Together:
-    return Together(why, doubt=True)
+def _doubt(why: str) -> Relation:
+    return Relation(why, doubt=True)

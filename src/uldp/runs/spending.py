@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from uldp.runs.totals import Group, SpentRun, group_runs
+from uldp.runs.totals import RunGroup, SpentRun, group_runs
 
 _LOCK: Final = threading.Lock()
 _RUNS: Final[dict[tuple[str, str], SpentRun]] = {}
@@ -34,7 +34,7 @@ def all_runs() -> list[SpentRun]:
         return list(_RUNS.values())
 
 
-def together_with(run: SpentRun) -> Group:
+def related_runs(run: SpentRun) -> RunGroup:
     """The runs of this process that are, or may be, about the people of ``run``, and ``run`` itself."""
     groups = group_runs([latest(run), *(one for one in all_runs() if one.identity != run.identity)])
     return next(group for group in groups if any(one.identity == run.identity for one in group.runs))

@@ -22,7 +22,7 @@ from uldp.privacy.events import Event, NonPrivate
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.sentences import finite_or_none, guarantee, noise_kind
 from uldp.runs.directory import RunDirectory
-from uldp.runs.people import Population, Together, relate, under_one_key
+from uldp.runs.people import Population, Relation, relate, under_one_key
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class SpentRun:
         return self.experiment.run.secrets == "simulated"
 
     @property
-    def hashed(self) -> bool:
+    def has_hashed_ids(self) -> bool:
         """Whether two people may share a bucket."""
         return self.experiment.data.dataset is None and self.experiment.data.roster is None
 
@@ -115,7 +115,7 @@ class SpentRun:
 
 
 @dataclass
-class Group:
+class RunGroup:
     """Runs whose people are the same, or may be; and what leaves that in doubt."""
 
     runs: list[SpentRun]
@@ -135,7 +135,7 @@ class Group:
             **_sum_releases(self.runs, self._released_events(), delta, "user", whom),
             "clients": of_clients if clients else None,
             "doubts": sorted(self.doubts),
-            "hashed": any(run.hashed for run in self.runs),
+            "hashed": any(run.has_hashed_ids for run in self.runs),
         }
 
     def epsilon(self, delta: float = 0.0) -> float:
@@ -153,9 +153,9 @@ class Group:
         given_away: Counter[Event] = Counter({NonPrivate(): 1})
         return [given_away if run.simulated and some_secret and run.spent else run.spent for run in self.runs]
 
-    def joins(self, run: SpentRun) -> Together | None:
+    def joins(self, run: SpentRun) -> Relation | None:
         """Why a run belongs here: by what is certain, if anything is; None if its people are in none of these runs."""
-        doubt: Together | None = None
+        doubt: Relation | None = None
         for other in self.runs:
             why = relate(other.people, run.people)
             if why is not None and not why.doubt:
@@ -164,18 +164,20 @@ class Group:
         return doubt
 
 
-def group_runs(runs: Sequence[SpentRun]) -> list[Group]:
+def group_runs(runs: Sequence[SpentRun]) -> list[RunGroup]:
     """Runs whose people may be the same, or a chain of such runs, belong together. What is in doubt is added up."""
-    groups: list[Group] = []
+    groups: list[RunGroup] = []
     comparable = under_one_key([run.people for run in runs])
     for run in (replace(run, people=people) for run, people in zip(runs, comparable, strict=True)):
-        new, others = Group([run]), []
+        new, others = RunGroup([run]), []
         for group in groups:
             why = group.joins(run)
             if why is None:
                 others.append(group)
             else:
-                new = Group([*group.runs, *new.runs], group.doubts | new.doubts | ({why.why} if why.doubt else set()))
+                new = RunGroup(
+                    [*group.runs, *new.runs], group.doubts | new.doubts | ({why.why} if why.doubt else set())
+                )
         groups = [*others, new]
     for group in groups:
         group.runs.sort(key=lambda run: run.people.run)

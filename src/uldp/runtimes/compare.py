@@ -37,7 +37,7 @@ SETTINGS = "comparison.json"
 _TOGETHER = " over all private runs of the folder together"
 
 
-class Settings(msgspec.Struct, forbid_unknown_fields=True):
+class ComparisonSettings(msgspec.Struct, forbid_unknown_fields=True):
     """What a folder was begun with: a fingerprint of all that the methods share, and one per method and seed.
 
     ``noise`` is the noise multiplier of the methods that have one.
@@ -112,7 +112,7 @@ class MethodRuns:
 
 
 @dataclass(frozen=True)
-class Total:
+class ComparisonTotal:
     """What a person faces whose records were in all ``runs`` of a folder, at one run's delta.
 
     ``epsilon`` is of all of them, ``private_epsilon`` of those that protect a whole person at all.
@@ -143,11 +143,11 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedRuns:
     """The runs of each method, what all runs of the folder cost together, and the folder, where there is one."""
 
     methods: tuple[MethodRuns, ...]
-    total: Total
+    total: ComparisonTotal
     folder: RunDirectory | None
 
 
@@ -161,7 +161,7 @@ def compare(
     folder: RunDirectory | None,
     on_run: OnRun = lambda _: nullcontext(),
     in_memory: Prepare | None = None,
-) -> Compared:
+) -> ComparedRuns:
     """Run (or resume, or only read) every experiment below ``folder``; experiments are grouped by method.
 
     The first experiment of every method is prepared before the folder is touched, so that what is refused leaves none.
@@ -182,17 +182,17 @@ def compare(
                     results.append(run(prepared, directory, on_round))
         series.append(MethodRuns(name, tuple(results)))
     if folder is None:
-        return Compared(tuple(series), _total_in_memory(series, group[0]), None)
+        return ComparedRuns(tuple(series), _total_in_memory(series, group[0]), None)
     found = {name: _assertions(folder, name, experiments) for name in claimed or ()}
     # The same for all methods: it follows from settings that they share.
     unprotected = bool(prepared.federation.no_guarantee)
     protected = {} if unprotected else {name: by for name, by in found.items() if by is not None}
-    return Compared(tuple(series), _total(folder, group[0], protected), folder)
+    return ComparedRuns(tuple(series), _total(folder, group[0], protected), folder)
 
 
 def _directory(folder: RunDirectory, name: str, experiment: Experiment) -> RunDirectory:
     directory = RunDirectory(_path(folder, name, experiment.run.seed))
-    return directory if directory.begun else RunDirectory.create(directory.path, experiment)
+    return directory if directory.is_started else RunDirectory.create(directory.path, experiment)
 
 
 def _prepare_first(experiments: Mapping[str, Sequence[Experiment]], prepare: Prepare) -> dict[str, PreparedExperiment]:
@@ -217,7 +217,7 @@ def _assertions(
     """
     seed = next(iter(experiments.values()))[0].run.seed
     directory = RunDirectory(_path(folder, name, seed))
-    if not directory.begun:
+    if not directory.is_started:
         return None
     if not directory.has("statement.json"):
         foreign = foreign_code(directory.read_json("experiment.json"))
@@ -231,19 +231,19 @@ Released = Counter[tuple[str, frozenset[tuple[Event, int]]]]
 """How many runs of which method released what, by their ledgers."""
 
 
-def _total(folder: RunDirectory, experiment: Experiment, protected: Mapping[str, tuple[str, ...]]) -> Total:
+def _total(folder: RunDirectory, experiment: Experiment, protected: Mapping[str, tuple[str, ...]]) -> ComparisonTotal:
     """Over all runs that the folder's settings name, finished or not: what was released stays released."""
     released: Released = Counter()
     for name, digests in _read_settings(folder).methods.items():
         for repeat in range(len(digests)):
             directory = RunDirectory(_path(folder, name, experiment.run.seed + repeat))
-            if entries := directory.log.ledger_entries() if directory.begun else ():
+            if entries := directory.log.ledger_entries() if directory.is_started else ():
                 ledger = Ledger(experiment.privacy.delta, None, entries)
                 released[name, frozenset(ledger.composition().items())] += 1
     return _add_up(released, protected, experiment)
 
 
-def _total_in_memory(series: Sequence[MethodRuns], experiment: Experiment) -> Total:
+def _total_in_memory(series: Sequence[MethodRuns], experiment: Experiment) -> ComparisonTotal:
     released: Released = Counter()
     for one in series:
         for result in one.results:
@@ -257,7 +257,7 @@ def _total_in_memory(series: Sequence[MethodRuns], experiment: Experiment) -> To
     return _add_up(released, protected, experiment)
 
 
-def _add_up(released: Released, protected: Mapping[str, tuple[str, ...]], experiment: Experiment) -> Total:
+def _add_up(released: Released, protected: Mapping[str, tuple[str, ...]], experiment: Experiment) -> ComparisonTotal:
     delta, private, counted = experiment.privacy.delta, Counter[Event](), Counter[str]()
     for (name, events), count in released.items():
         if name in protected and math.isfinite(account(dict(events), delta).value):
@@ -268,7 +268,7 @@ def _add_up(released: Released, protected: Mapping[str, tuple[str, ...]], experi
     epsilon = private_epsilon if private_runs == runs else math.inf
     simulated = experiment.run.secrets == "simulated"
     by = tuple(dict.fromkeys(one for name in sorted(counted) for one in protected[name]))
-    return Total(runs, private_runs, epsilon, private_epsilon, delta, simulated, by)
+    return ComparisonTotal(runs, private_runs, epsilon, private_epsilon, delta, simulated, by)
 
 
 def _path(folder: RunDirectory, method: str, seed: int) -> Path:
@@ -292,11 +292,11 @@ def _check_shared(experiments: Mapping[str, Sequence[Experiment]]) -> tuple[str,
     return shared.pop(), next(iter(noises), None)
 
 
-def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]) -> Settings:
+def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]) -> ComparisonSettings:
     """Take an empty folder, or one that was begun with the same settings; methods and seeds may be added to it."""
     shared, noise = _check_shared(experiments)
     digests = {name: [experiment.digest() for experiment in group] for name, group in experiments.items()}
-    wanted = Settings(shared, digests, noise)
+    wanted = ComparisonSettings(shared, digests, noise)
     if not folder.has(SETTINGS):
         RunDirectory.check_free(folder.path)
         folder.make()
@@ -311,7 +311,7 @@ def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]
         raise RunError(why, location=str(folder.path), value=str(folder.path))
     known = {**wanted.methods, **begun.methods}
     methods = {name: max(digests, wanted.methods.get(name, []), key=len) for name, digests in known.items()}
-    grown = Settings(begun.shared, methods, begun.noise if begun.noise is not None else noise)
+    grown = ComparisonSettings(begun.shared, methods, begun.noise if begun.noise is not None else noise)
     if grown != begun:
         folder.write_json(SETTINGS, msgspec.to_builtins(grown))
     return grown
@@ -329,9 +329,9 @@ def _shared_digest(experiment: Experiment) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _read_settings(folder: RunDirectory) -> Settings:
+def _read_settings(folder: RunDirectory) -> ComparisonSettings:
     try:
-        return msgspec.convert(folder.read_json(SETTINGS), type=Settings)
+        return msgspec.convert(folder.read_json(SETTINGS), type=ComparisonSettings)
     except msgspec.ValidationError as error:
         why = f"is not the record of a comparison ({first_line(error)}); choose another directory"
         raise RunError(why, location=str(folder.path / SETTINGS), value=str(folder.path)) from error

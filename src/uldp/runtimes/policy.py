@@ -164,7 +164,7 @@ class Policy:
         for code in foreign_code(tree):
             self._check_allowed("code", code.name)
 
-    def lists(self, code: Sequence[ForeignCode]) -> bool:
+    def allows(self, code: Sequence[ForeignCode]) -> bool:
         """Whether the owner has named all of it."""
         return all(one.name in (self.allowed_code or ()) for one in code)
 

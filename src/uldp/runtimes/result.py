@@ -165,7 +165,7 @@ class Result:
         return self.reports[-1].metrics if self.reports else {}
 
     @property
-    def no_better(self) -> str:
+    def constant_model_note(self) -> str:
         """Says so where the model is no better on the test set than a constant; empty where it is, or without one."""
         loss = self.metrics.get("loss")
         if loss is None or self.constant_loss is None or loss < self.constant_loss:
@@ -186,7 +186,7 @@ class Result:
 
         None where nobody knows it: the silos are elsewhere. ``uldp.total`` explains it, and adds up run directories.
         """
-        return None if self.spent is None else spending.together_with(self.spent).epsilon(self.statement.delta)
+        return None if self.spent is None else spending.related_runs(self.spent).epsilon(self.statement.delta)
 
     @property
     def rounds(self) -> int:
@@ -295,13 +295,13 @@ class Result:
 
     def __repr__(self) -> str:
         metrics = "".join(f"{name} {value:.4g}, " for name, value in self.metrics.items())
-        alarm = f"{self.no_better}, " if self.no_better else ""
+        alarm = f"{self.constant_model_note}, " if self.constant_model_note else ""
         about = f"{self.method} on {self.dataset}, {self.rounds} rounds"
         return f"<Result: {about}, {alarm}{metrics}{self.statement.headline()}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><td>{escape(name)}</td><td>{value:.4g}</td></tr>" for name, value in self.metrics.items())
-        lines = [*([self.no_better] * bool(self.no_better)), *rendering.summary(self.statement)]
+        lines = [*([self.constant_model_note] * bool(self.constant_model_note)), *rendering.summary(self.statement)]
         if (total := self.total) is not None:
             simulated = " (some of it simulated)" if self.statement.simulated else ""
             lines.append(f"All runs of this process about these people: epsilon {show_epsilon(total)}{simulated}.")
@@ -318,7 +318,7 @@ class Result:
             "rounds": self.rounds,
             "metrics": dict(self.metrics),
             "constant_loss": self.constant_loss,
-            "no_better": self.no_better,
+            "no_better": self.constant_model_note,
             "saturated": self.saturated,
             "statement": self.statement.to_json(),
         }

@@ -153,7 +153,7 @@ class ServedRun(RecordedRun):
             now = self._clock.now()
             # Since when nobody is missing but who stayed away before.
             alone = None if trouble.keys() - self._away else now if alone is None else alone
-            late = now - began >= self._waits
+            late = now - began >= self._timeout
             if alone is not None and self._server.stage is Stage.ROUND:
                 least = max(self._patience.retry_wait, alone - began)
                 late |= now - alone >= least and now - began >= 1.5 * self._longest
@@ -166,7 +166,7 @@ class ServedRun(RecordedRun):
             self._clock.sleep(self._patience.pause)
 
     @property
-    def _waits(self) -> float:
+    def _timeout(self) -> float:
         """The patience with silos in the present exchange."""
         longest = CLOSE_SECONDS if self._server.stage is Stage.CLOSING else math.inf
         return min(self._patience.seconds, longest)
@@ -187,7 +187,7 @@ class ServedRun(RecordedRun):
 
     def _attempt(self, requests: Mapping[str, bytes]) -> dict[str, FailedResponse]:
         """Carry the requests, take what comes back; who did not respond, and why."""
-        timeout = min(self._patience.attempt, self._patience.retry_wait if self._away else self._waits)
+        timeout = min(self._patience.attempt, self._patience.retry_wait if self._away else self._timeout)
         responses = self._transport.exchange(requests, timeout)
         trouble: dict[str, FailedResponse] = {}
         for name in requests:

@@ -54,7 +54,7 @@ def ledger_name(*, rehearsal: bool) -> str:
 
 
 @dataclass(frozen=True)
-class Begun:
+class StartedExperiment:
     """An experiment that a silo has taken part in. ``round``: the last one released, None if that cannot be read."""
 
     digest: str
@@ -63,7 +63,7 @@ class Begun:
     secrets: bool
 
 
-def experiments_in(folder: Path) -> list[Begun]:
+def experiments_in(folder: Path) -> list[StartedExperiment]:
     """All experiments of a silo's folder of state."""
     if not (folder / "experiments").is_dir():
         raise ConfigError(
@@ -80,7 +80,7 @@ def experiments_in(folder: Path) -> list[Begun]:
                 round_, over = SiloSession.last_round(saved), SiloSession.is_closed(saved)
         except RunError:  # damaged, or of another version
             round_ = None
-        found.append(Begun(own.name, round_, over, secrets=(own / _KEY).exists()))
+        found.append(StartedExperiment(own.name, round_, over, secrets=(own / _KEY).exists()))
     return found
 
 

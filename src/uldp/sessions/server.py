@@ -37,7 +37,7 @@ from uldp.sessions.sampling import RoundSampler
 from uldp.vectors import Residues, Vector, from_residues
 
 
-class _ServerState(msgspec.Struct, forbid_unknown_fields=True):
+class _StoredServer(msgspec.Struct, forbid_unknown_fields=True):
     """What the server stores between rounds."""
 
     phase: str
@@ -54,9 +54,9 @@ class _ServerState(msgspec.Struct, forbid_unknown_fields=True):
     metrics: dict[str, float] = {}
 
 
-def _decode_state(state: bytes) -> _ServerState:
+def _decode_state(state: bytes) -> _StoredServer:
     try:
-        return msgspec.msgpack.decode(state, type=_ServerState)
+        return msgspec.msgpack.decode(state, type=_StoredServer)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunError(f"the server's saved state is unreadable: {error}", location="checkpoint") from error
 
@@ -91,7 +91,7 @@ _STAGES: Final = {
 
 
 @dataclass(frozen=True)
-class _Turn:
+class _OpenExchange:
     """An exchange with all silos that is not finished."""
 
     request: m.Message
@@ -115,7 +115,7 @@ class ServerSession:
         self._phase: str = Phase.NEW
         self._round = 0
         self._user_totals: IntArray | None = None
-        self._turn: _Turn | None = None
+        self._turn: _OpenExchange | None = None
         self._responses: dict[str, m.Message] = {}
         self._absent: set[str] = set()
         self._heard: list[int] = []
@@ -154,7 +154,7 @@ class ServerSession:
     def _has_request(self) -> bool:
         """Whether there is a request to send now; it is made once."""
         if self._turn is None and self._sum is None and (request := self._next_request()) is not None:
-            self._turn = _Turn(request, turn(self.plan.turns, self._phase, request, "server"))
+            self._turn = _OpenExchange(request, turn(self.plan.turns, self._phase, request, "server"))
             self._responses = {}
         return self._turn is not None
 
@@ -252,7 +252,7 @@ class ServerSession:
             raise
         self._phase, self._turn, self._responses = self._turn.exchange.phase, None, {}
 
-    def _use_responses(self, asked: _Turn) -> None:
+    def _use_responses(self, asked: _OpenExchange) -> None:
         facts, responses, request = self.plan.facts, self._responses, type(asked.request)
         if request is m.CountsRequest:
             counts = [
@@ -450,7 +450,7 @@ class ServerSession:
         memory = {name: m.pack(vector) for name, vector in self._state.memory.items()}
         totals = None if self._user_totals is None else m.pack(self._user_totals)
         collected = None if self._sum is None else m.pack(self._sum)
-        saved = _ServerState(
+        saved = _StoredServer(
             self._phase,
             self._round,
             m.pack(self._state.x),
@@ -496,7 +496,7 @@ class ServerSession:
             self._replay(request, each)
         self._setup = responses
 
-    def _restore_round(self, saved: _ServerState) -> None:
+    def _restore_round(self, saved: _StoredServer) -> None:
         """Replay the exchanges of a round before its updates."""
         if saved.prepared:
             self._begin_round(saved.round + 1)

@@ -30,11 +30,11 @@ class _RoundRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     request: str
     present: bytes
-    noised: bytes
+    noised_sum: bytes
     saturated: int
 
 
-class _SiloState(msgspec.Struct, forbid_unknown_fields=True):
+class _StoredSilo(msgspec.Struct, forbid_unknown_fields=True):
     """What a silo stores between messages. ``data`` is a digest of the records that its responses depend on."""
 
     data: str
@@ -65,9 +65,9 @@ PART_BYTES: Final = 1 << 16
 """Requests of the setup that are longer go into a :class:`PartStore`, where there is one."""
 
 
-def _decode_state(state: bytes, whose: str) -> _SiloState:
+def _decode_state(state: bytes, whose: str) -> _StoredSilo:
     try:
-        return msgspec.msgpack.decode(state, type=_SiloState)
+        return msgspec.msgpack.decode(state, type=_StoredSilo)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunError(f"the saved state of {whose} is unreadable: {error}", location="checkpoint") from error
 
@@ -331,9 +331,11 @@ class SiloSession:
 
         update = accumulator.release(bound_secrets)
         self.left_out += update.left_out
-        self._owner.guard.before_response(round_, digest, hashlib.sha256(update.noised or update.vector).hexdigest())
+        self._owner.guard.before_response(
+            round_, digest, hashlib.sha256(update.noised_sum or update.vector).hexdigest()
+        )
         if plan.may_repeat:
-            self._released = _RoundRelease(digest, body.present, update.noised, update.saturated)
+            self._released = _RoundRelease(digest, body.present, update.noised_sum, update.saturated)
         return m.Update(round_, update.vector, update.saturated, body.present)
 
     def _select(self, users: Sample | None, round_: int) -> tuple[SiloData, str]:
@@ -365,7 +367,7 @@ class SiloSession:
         if earlier is not None and (now & ~earlier).any():
             raise MessageRefused("a silo that was left out of a round does not come back within it", location=self.name)
         request = RoundRequest(body.round, self._common_digest(body), body.weights, present)
-        vector = self.side.repeat_update(before.noised, request)
+        vector = self.side.repeat_update(before.noised_sum, request)
         self._released = msgspec.structs.replace(before, present=body.present)
         return m.Update(body.round, vector, before.saturated, body.present)
 
@@ -484,7 +486,7 @@ class SiloSession:
         setup = [] if self._phase == Phase.CLOSED else list(self._setup)  # nothing comes after Close
         parts = {} if store is None else self._store_large_requests(setup, store)
         last = (self._request, self._response, setup, self._prepared, self._prepared_round, self._released)
-        return encode(_SiloState(self._all_digest, self._phase, self._round, totals, *last, parts=parts))
+        return encode(_StoredSilo(self._all_digest, self._phase, self._round, totals, *last, parts=parts))
 
     def _store_large_requests(self, setup: list[bytes], store: PartStore) -> dict[int, str]:
         """Move large requests of ``setup`` to the store; each goes there once."""

@@ -19,7 +19,7 @@ from uldp.learners.base import LocalTraining
 from uldp.learners.blocks import Embedding, Residual
 from uldp.learners.kernels.objectives import NUMBERS
 from uldp.learners.kernels.program import compile_program
-from uldp.learners.kernels.runner import Groups, Runner, Table
+from uldp.learners.kernels.runner import Groups, Runner, TrainingTable
 
 LIMITS = {np.float32: 2e-5, np.float64: 1e-11}
 KEY = 0x0123456789ABCDEF
@@ -77,7 +77,7 @@ def agree(module, shape, count=5, loss="cross-entropy", whole=False, dtypes=(np.
     gradient, x = flat(twin.gradients), flat(p.detach().numpy() for p in module.parameters())
     for dtype in dtypes:
         runner = Runner(compile_program(module, shape, NUMBERS[loss]), dtype, 1)
-        table = Table.of(features, labels)
+        table = TrainingTable.of(features, labels)
         close(runner.outputs(x, table), expected, dtype)
         ((_, rows),) = runner.gradients(x, table, everybody(count))
         close(rows[0], gradient, dtype)
@@ -254,9 +254,9 @@ def test_nan_reaches_the_outputs_and_the_gradient(name, pixel):
     features, labels = records((2, 5, 5), 3, "cross-entropy", 2)
     x = flat(p.detach().numpy() for p in module.parameters())
     runner = Runner(compile_program(module, (2, 5, 5), NUMBERS["cross-entropy"]), np.float32, 1)
-    before = runner.outputs(x, Table.of(features, labels))
+    before = runner.outputs(x, TrainingTable.of(features, labels))
     features[(1, *pixel)] = np.nan
-    table = Table.of(features, labels)
+    table = TrainingTable.of(features, labels)
     outputs = runner.outputs(x, table)
     assert np.isnan(outputs[1]).all()
     np.testing.assert_array_equal(outputs[[0, 2]], before[[0, 2]])
@@ -292,5 +292,5 @@ def test_optimisers(local):
         expected = optimise(start, gradient, 4, local) - start
         for dtype in LIMITS:
             runner = Runner(compile_program(module, (n,), NUMBERS["squared error"]), dtype, 1)
-            ((_, rows),) = runner.deltas(start, Table.of(features, labels), everybody(5), local)
+            ((_, rows),) = runner.deltas(start, TrainingTable.of(features, labels), everybody(5), local)
             close(rows[0], expected, dtype)

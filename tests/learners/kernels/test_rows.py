@@ -25,7 +25,7 @@ from uldp.learners.kernels.forms import NoKernelError, ceiling
 from uldp.learners.kernels.objectives import NUMBERS
 from uldp.learners.kernels.products import MAX_TERMS
 from uldp.learners.kernels.program import compile_program, validate
-from uldp.learners.kernels.runner import Groups, Runner, Table, compiled_interpreter
+from uldp.learners.kernels.runner import Groups, Runner, TrainingTable, compiled_interpreter
 from uldp.learners.losses import choose_loss
 from uldp.learners.models import build_model
 from uldp.learners.randomness import TrainingRandomness
@@ -94,7 +94,7 @@ def groups(data, only=None):
 
 
 def rows(runner, x, data, local, only=None):
-    table, some = Table.of(data.features, data.labels), groups(data, only)
+    table, some = TrainingTable.of(data.features, data.labels), groups(data, only)
     return collect(runner.deltas(x, table, some, local)), collect(runner.gradients(x, table, some))
 
 
@@ -149,7 +149,7 @@ def test_threads_do_not_change_a_bit(name, local):
     made, x, _ = program(name)
     shape, task, _ = MODELS[name]
     data = make_silo([1 + user % 6 for user in range(100)], shape, task)  # several blocks of users
-    table, some = Table.of(data.features, data.labels), groups(data)
+    table, some = TrainingTable.of(data.features, data.labels), groups(data)
     one, *others = (
         collect(Runner(made, np.float32, threads).deltas(x, table, some, LOCALS[local])) for threads in (1, 2, 3, 4)
     )
@@ -163,7 +163,9 @@ def test_a_label_that_is_no_class_reaches_nothing_else():
     good, _ = rows(Runner(made, np.float32, 1), x, data, LOCALS["sgd"])
     labels = data.labels.astype(np.float64)
     labels[data.users == 2] = [1e18, -1, 2, 0, 1, np.nan, np.inf, -1e300, 1]
-    bad = collect(Runner(made, np.float32, 1).deltas(x, Table.of(data.features, labels), groups(data), LOCALS["sgd"]))
+    bad = collect(
+        Runner(made, np.float32, 1).deltas(x, TrainingTable.of(data.features, labels), groups(data), LOCALS["sgd"])
+    )
     assert np.isnan(bad[2]).all()
     for user in (0, 1, 3, 4, 5, 6, 7):
         np.testing.assert_array_equal(bad[user], good[user])
@@ -222,7 +224,7 @@ def test_read_only_records_are_trained_by_the_same_code_and_nothing_given_is_wri
 
 def test_a_program_or_records_that_do_not_fit_are_refused_before_a_kernel_runs():
     made, x, data = program("creditcard")
-    runner, table, some = Runner(made, np.float32, 1), Table.of(data.features, data.labels), groups(data)
+    runner, table, some = Runner(made, np.float32, 1), TrainingTable.of(data.features, data.labels), groups(data)
     for wrong in (
         replace(some, records=some.records + len(data)),
         replace(some, records=-1 - some.records),
@@ -234,7 +236,7 @@ def test_a_program_or_records_that_do_not_fit_are_refused_before_a_kernel_runs()
         with pytest.raises(ModelError, match="do not fit"):
             list(runner.deltas(x, table, wrong, LOCALS["sgd"]))
     with pytest.raises(ModelError, match="do not fit"):
-        runner.outputs(x, Table.of(data.features[:, :5], data.labels))
+        runner.outputs(x, TrainingTable.of(data.features[:, :5], data.labels))
     others = {name: program(name)[0] for name in ("creditcard", "image", "table")}
     for name, kind, column in (
         ("creditcard", at.LINEAR, at.X),

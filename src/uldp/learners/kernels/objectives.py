@@ -62,7 +62,7 @@ def logistic_loss(ws, z, labels, g, m, weight):
 
 
 @kernel
-def squared(ws, z, labels, g, m, weight):
+def squared_error(ws, z, labels, g, m, weight):
     """g[r] = 2 weight (z[r] - y[r])."""
     stay_apart()
     weights = spread_like(ws, 2.0 * weight)

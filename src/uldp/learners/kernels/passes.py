@@ -130,7 +130,7 @@ def loss_gradient(ws, head, m, weight):
     elif head[at.LOSS] == objectives.LOGISTIC:
         objectives.logistic_loss(ws, z, labels, g, m, weight)
     elif head[at.LOSS] == objectives.SQUARED:
-        objectives.squared(ws, z, labels, g, m, weight)
+        objectives.squared_error(ws, z, labels, g, m, weight)
 
 
 @kernel

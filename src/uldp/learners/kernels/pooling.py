@@ -30,7 +30,7 @@ def window(op, oy, ox):
 
 
 @inline
-def pixels_counted(op, oy, ox):
+def count_pixels(op, oy, ox):
     """By how many pixels the mean of a window divides."""
     top, left, y0, y1, x0, x1 = window(op, oy, ox)
     if op[at.COUNT_BORDER]:
@@ -88,7 +88,7 @@ def mean_forward(ws, op, x, y):
     for oy in range(op[at.OUT_HEIGHT]):
         for ox in range(op[at.OUT_WIDTH]):
             top, left, y0, y1, x0, x1 = window(op, oy, ox)
-            size, corner = spread_like(ws, pixels_counted(op, oy, ox)), x + (top * width + left) * channels
+            size, corner = spread_like(ws, count_pixels(op, oy, ox)), x + (top * width + left) * channels
             for c in range(0, channels, LANES):
                 sums = zero
                 for ky in range(y0, y1):
@@ -106,7 +106,7 @@ def mean_backward(ws, op, g, gx):
     for oy in range(op[at.OUT_HEIGHT]):
         for ox in range(op[at.OUT_WIDTH]):
             top, left, y0, y1, x0, x1 = window(op, oy, ox)
-            size, corner = spread_like(ws, pixels_counted(op, oy, ox)), gx + (top * width + left) * channels
+            size, corner = spread_like(ws, count_pixels(op, oy, ox)), gx + (top * width + left) * channels
             for c in range(0, channels, LANES):
                 share = load(ws, g + (oy * op[at.OUT_WIDTH] + ox) * channels + c) / size
                 for ky in range(y0, y1):

@@ -53,14 +53,14 @@ def compiled_interpreter() -> Any:
 
 
 @dataclass(frozen=True)
-class Table:
+class TrainingTable:
     """A silo's records as the kernels read them."""
 
     features: npt.NDArray[np.float32]
     labels: npt.NDArray[np.float64]
 
     @classmethod
-    def of(cls, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Table:
+    def of(cls, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> TrainingTable:
         flat = np.ascontiguousarray(features, dtype=np.float32).reshape(len(features), prod(features.shape[1:]))
         return cls(flat, np.ascontiguousarray(labels, dtype=np.float64))
 
@@ -76,7 +76,7 @@ class Groups:
     keys: Words
 
 
-class _Room(threading.local):
+class _Workspaces(threading.local):
     """One workspace per thread."""
 
     workspace: npt.NDArray[Any] | None = None
@@ -96,19 +96,23 @@ class Runner:
         allocate: Callable[[int, Any], npt.NDArray[Any]] = np.zeros,
     ) -> None:
         self.program, self.dtype, self._threads, self._allocate = program, np.dtype(dtype), threads, allocate
-        self._room = _Room()
+        self._room = _Workspaces()
 
-    def deltas(self, x: Vector, table: Table, groups: Groups, local: LocalTraining) -> Iterator[tuple[IntArray, Rows]]:
+    def deltas(
+        self, x: Vector, table: TrainingTable, groups: Groups, local: LocalTraining
+    ) -> Iterator[tuple[IntArray, Rows]]:
         """(users, rows x_u - x) after Q epochs, block by block."""
         optimiser = optimisers.MOMENTUM if local.momentum else _OPTIMISERS[local.optimizer]
         settings = (local.lr, local.weight_decay, local.momentum)
         return self._users(at.TRAIN, x, table, groups, settings, (local.epochs, local.batch_size, optimiser))
 
-    def gradients(self, x: Vector, table: Table, groups: Groups) -> Iterator[tuple[IntArray, Rows]]:
+    def gradients(self, x: Vector, table: TrainingTable, groups: Groups) -> Iterator[tuple[IntArray, Rows]]:
         """(users, rows): the gradients of the users' mean losses, block by block."""
         return self._users(at.GRADIENT, x, table, groups, _NO_SETTINGS, (0, 0, 0))
 
-    def clipped_sum(self, x: Vector, table: Table, records: IntArray, keys: Words, step: int, clip: float) -> Vector:
+    def clipped_sum(
+        self, x: Vector, table: TrainingTable, records: IntArray, keys: Words, step: int, clip: float
+    ) -> Vector:
         """The sum of the records' clipped gradients; blocks of records have a fixed size, and are added in order."""
         if self.program.header[at.LOSS] == objectives.COX:
             raise ModelError("this loss compares records: a single one has no gradient", location="model")
@@ -130,7 +134,7 @@ class Runner:
                 part[:] = 0
         return total + part
 
-    def outputs(self, x: Vector, table: Table) -> npt.NDArray[np.float64]:
+    def outputs(self, x: Vector, table: TrainingTable) -> npt.NDArray[np.float64]:
         """(records, outputs) of the model, dropout off."""
         start = self._start(x)
 
@@ -148,7 +152,13 @@ class Runner:
     # --- blocks ---------------------------------------------------------------------------------------------------
 
     def _users(
-        self, what: int, x: Vector, table: Table, groups: Groups, settings: Settings, options: tuple[int, int, int]
+        self,
+        what: int,
+        x: Vector,
+        table: TrainingTable,
+        groups: Groups,
+        settings: Settings,
+        options: tuple[int, int, int],
     ) -> Iterator[tuple[IntArray, Rows]]:
         start = self._start(x)
         _check(self.program, table, groups, what)
@@ -192,7 +202,7 @@ class Runner:
         self,
         what: int,
         start: npt.NDArray[Any],
-        table: Table,
+        table: TrainingTable,
         users: Groups,
         settings: Settings,
         options: tuple[int, int, int],
@@ -229,7 +239,7 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return view
 
 
-def _check(program: Program, table: Table, users: Groups, what: int) -> None:
+def _check(program: Program, table: TrainingTable, users: Groups, what: int) -> None:
     """Kernels do not look where they read: everything is looked at here, once for all blocks of users."""
     starts, counts, records = users.starts, users.counts, users.records
     keys = 0 if what == at.PREDICT else len(records) if what == at.CLIP else len(starts)

@@ -118,7 +118,7 @@ class CodeGate:
         if not code:
             return
         listed, allowed = ", ".join(map(str, code)), self._run_code
-        allowed |= bool(self._policies) and all(policy.lists(code) for policy in self._policies)
+        allowed |= bool(self._policies) and all(policy.allows(code) for policy in self._policies)
         said = f"runs {listed}, which is not uldp's"
         if not allowed:
             remedy = "Read that code, then add --run-code, or name it in policy.allowed_code"

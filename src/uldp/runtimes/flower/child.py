@@ -53,14 +53,14 @@ class Child:
         self.pid = self._process.pid
 
     @property
-    def ended(self) -> int | None:
+    def exit_code(self) -> int | None:
         """The exit code, None while it runs."""
         return self._process.poll()
 
     def stop(self) -> None:
         """Ask it to end, then make it; what it started goes too, also what left the process group."""
         everybody = {pid: _start_time(pid) for pid in (self.pid, *descendants(self.pid))}
-        if self.ended is None:
+        if self.exit_code is None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_SECONDS)

@@ -22,8 +22,16 @@ from uldp.runs.directory import TRANSPORT, RunDirectory
 from uldp.runs.files import lock
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.internals import NOT_ADMITTED, check_installed
-from uldp.runtimes.flower.processes import Address, Home, NodeSide, Security, SuperLink, SuperNode, connection_problem
-from uldp.runtimes.flower.transport import Exchange, FlowerTransport
+from uldp.runtimes.flower.processes import (
+    Address,
+    FlowerFolder,
+    NodeSide,
+    Security,
+    SuperLink,
+    SuperNode,
+    connection_problem,
+)
+from uldp.runtimes.flower.transport import ExchangeRecord, FlowerTransport
 from uldp.runtimes.policy import Policy
 from uldp.runtimes.result import OnRound, Result
 from uldp.runtimes.serving import FailedResponse, Patience, ServedRun
@@ -51,7 +59,7 @@ CLOSE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Where:
+class ServerEndpoint:
     """Where the server listens, and with which certificates; ``security`` is None on loopback only."""
 
     address: Address
@@ -93,7 +101,7 @@ class _Supervisor(ABC):
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._ended = threading.Event()
+        self._stop = threading.Event()
 
     @contextmanager
     def attach(self) -> Iterator[Self]:
@@ -108,7 +116,7 @@ class _Supervisor(ABC):
             thread.join(timeout=self.join_seconds)
 
     def end(self) -> None:
-        self._ended.set()
+        self._stop.set()
 
     def _begin(self) -> None:  # noqa: B027
         """What must succeed before anything is supervised."""
@@ -129,7 +137,7 @@ class ServerSupervisor(_Supervisor):
         self._transport = transport
         self._keys = keys
         self._submitted = time.monotonic()
-        self._said = time.monotonic()
+        self._reported_at = time.monotonic()
 
     def _begin(self) -> None:
         self._superlink.start()
@@ -141,12 +149,12 @@ class ServerSupervisor(_Supervisor):
         self._submitted = time.monotonic()
 
     def _supervise(self) -> None:
-        while not self._ended.wait(1.0):
+        while not self._stop.wait(1.0):
             try:
-                self._restart_what_ended()
+                self._restart_ended_processes()
                 late = self._transport.pending(LATE_SECONDS)
-                if late and time.monotonic() - self._said > LATE_SECONDS:
-                    self._said = time.monotonic()
+                if late and time.monotonic() - self._reported_at > LATE_SECONDS:
+                    self._reported_at = time.monotonic()
                     self._say(f"waiting for {', '.join(late)}")
             except Exception as error:  # whatever it is: the server must not wait without anybody to look after Flower
                 try:
@@ -156,9 +164,9 @@ class ServerSupervisor(_Supervisor):
                     return
                 why = str(error) if isinstance(error, UldpError) else first_line(error)
                 self._say(f"Flower cannot be started again: {why}; trying on")
-                self._ended.wait(RESTART_SECONDS)
+                self._stop.wait(RESTART_SECONDS)
 
-    def _restart_what_ended(self) -> None:
+    def _restart_ended_processes(self) -> None:
         if not self._superlink.running:
             self._say("the SuperLink has ended; starting it again")
             self._superlink.stop()
@@ -172,7 +180,7 @@ class ServerSupervisor(_Supervisor):
 def serve(
     prepared: PreparedExperiment,
     directory: RunDirectory,
-    where: Where,
+    where: ServerEndpoint,
     *,
     patience: Patience,
     on_round: OnRound,
@@ -186,7 +194,7 @@ def serve(
             if not why.late:  # those are the supervisor's
                 say(f"silo {silo}: {why.reason.removeprefix(f'silo {silo}: ')}")
 
-    def note(exchange: Exchange) -> None:
+    def note(exchange: ExchangeRecord) -> None:
         """One line, for an owner who wants to know what the transport costs: times are not for others."""
         stage, rounds = serving.stage
         directory.append_private("traffic.jsonl", {"stage": stage, "rounds_done": rounds, **asdict(exchange)})
@@ -203,7 +211,7 @@ def serve(
         check_installed()
         keys = node_keys(prepared, where.security)
         until.enter_context(directory.lock())  # before anything is started that another process has started too
-        home = Home(directory.private / TRANSPORT)
+        home = FlowerFolder(directory.private / TRANSPORT)
         superlink = SuperLink(home, where.address, where.security, transport.address, running=where.running)
         until.callback(superlink.end)
         until.callback(transport.close)  # the run hears of the end before Flower does
@@ -299,7 +307,7 @@ class Node(_Supervisor):
     def __init__(self, joining: ServerConnection, silo: SiloProcess, address: str, say: Say) -> None:
         super().__init__(say)
         self._silo = silo
-        self._home = Home(joining.state / "flower")
+        self._home = FlowerFolder(joining.state / "flower")
         key = None if joining.ca is None or joining.keys is None else joining.keys / credentials.NODE_KEY
         self._side = NodeSide(joining.superlink, joining.ca, key, {"silo": silo.name, "socket": address})
         self._watch = ConnectionWatch(joining.superlink, joining.ca, say)
@@ -331,11 +339,11 @@ class Node(_Supervisor):
         node: SuperNode | None = None
         well, said = time.monotonic(), ""
         try:
-            while not self._ended.is_set():
+            while not self._stop.is_set():
                 try:
                     node = SuperNode(self._home, self._side)
                     well = max(well, self._wait_for_end(node))
-                    if self._ended.is_set() or self._silo.closed:
+                    if self._stop.is_set() or self._silo.closed:
                         return
                     why = self._failure_reason(node)
                     node.stop()
@@ -348,24 +356,24 @@ class Node(_Supervisor):
                 if why != said:
                     self._say(f"Flower's node has ended and is started again: {why}")
                 said = why
-                self._ended.wait(RESTART_SECONDS)
+                self._stop.wait(RESTART_SECONDS)
         finally:
             if node is not None:
                 node.stop()
 
     def _wait_for_end(self, node: SuperNode) -> float:
         """Wait until a node has ended, or is not needed any more; when it was last well."""
-        started, well, delivered = time.monotonic(), 0.0, node.delivered
-        while not node.ended and not self._ended.wait(0.5):
+        started, well, delivered = time.monotonic(), 0.0, node.delivery_count
+        while not node.has_ended and not self._stop.wait(0.5):
             self._watch.probe()
             if self._silo.closed:
                 # Let the node bring the last response to the server: it is the first delivery after the others.
                 end = time.monotonic() + CLOSE_SECONDS
-                while node.delivered <= delivered and not node.ended and time.monotonic() < end:
-                    if self._ended.wait(0.1):
+                while node.delivery_count <= delivered and not node.has_ended and time.monotonic() < end:
+                    if self._stop.wait(0.1):
                         break
                 break
-            delivered = node.delivered
+            delivered = node.delivery_count
             if time.monotonic() - started > SETTLED_SECONDS:
                 well = time.monotonic()
         return well

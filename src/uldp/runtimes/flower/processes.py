@@ -71,7 +71,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Home:
+class FlowerFolder:
     """A folder for Flower inside a run's private folder: settings, database, logs, commands."""
 
     def __init__(self, folder: Path) -> None:
@@ -183,7 +183,7 @@ class Security:
                 raise ConfigError("is missing; `uldp keys certificates` makes one for trials", location=str(file))
 
 
-def superlink_command(home: Home, address: Address, security: Security | None) -> list[str]:
+def superlink_command(home: FlowerFolder, address: Address, security: Security | None) -> list[str]:
     """The SuperLink. Who takes tasks from it must know the secret: its port is open to all silos."""
     command = [_program("flower-superlink"), "--host", address.host, "--port", str(address.port)]
     command += ["--database", str(home.file("state.db")), "--disable-runtime-dependency-installation"]
@@ -205,7 +205,7 @@ def _trust_options(ca: Path | None) -> list[str]:
     return ["--insecure"] if ca is None else ["--root-certificates", str(ca.resolve())]
 
 
-def superexec_command(home: Home, address: Address, ca: Path | None) -> list[str]:
+def superexec_command(home: FlowerFolder, address: Address, ca: Path | None) -> list[str]:
     """What starts the app of a run, or of every message, in a new process."""
     return [_program("flower-superexec"), *internals.runtime_options(address, home.secret()), *_trust_options(ca)]
 
@@ -220,7 +220,7 @@ class NodeSide:
     config: Mapping[str, str]
 
 
-def supernode_command(home: Home, side: NodeSide, port: int) -> list[str]:
+def supernode_command(home: FlowerFolder, side: NodeSide, port: int) -> list[str]:
     """A silo's SuperNode. Its own port is on loopback, over TLS, and for who knows the secret."""
     words = " ".join(f"{name}={json.dumps(value)}" for name, value in side.config.items())
     command = [sys.executable, "-P", "-m", SUPERNODE, "--superlink", str(side.superlink), *_trust_options(side.ca)]
@@ -229,13 +229,13 @@ def supernode_command(home: Home, side: NodeSide, port: int) -> list[str]:
     return command if side.key is None else [*command, "--auth-supernode-private-key", str(side.key.resolve())]
 
 
-def executor_command(home: Home, port: int) -> list[str]:
+def executor_command(home: FlowerFolder, port: int) -> list[str]:
     """What responds to the messages of the SuperNode at ``port``."""
     command = [sys.executable, "-P", "-m", EXECUTOR, *superexec_of_node(home, port)[1:]]
     return [*command, "--parent-pid", str(os.getpid())]
 
 
-def superexec_of_node(home: Home, port: int) -> list[str]:
+def superexec_of_node(home: FlowerFolder, port: int) -> list[str]:
     """Flower's own way instead, with a new process for every message. Only for ``uldp bench transport``."""
     return superexec_command(home, Address("127.0.0.1", port), home.file(RUNTIME) / credentials.CA)
 
@@ -243,7 +243,7 @@ def superexec_of_node(home: Home, port: int) -> list[str]:
 class _Programs:
     """Programs of Flower that belong together: started one after the other, and stopped the other way round."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: FlowerFolder) -> None:
         self.home = home
         self._children: list[Child] = []
 
@@ -253,9 +253,9 @@ class _Programs:
         return child
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether one of them has ended."""
-        return any(child.ended is not None for child in self._children)
+        return any(child.exit_code is not None for child in self._children)
 
     def stop(self) -> None:
         while self._children:
@@ -269,7 +269,7 @@ class SuperNode(_Programs):
     """
 
     def __init__(
-        self, home: Home, side: NodeSide, executor: Callable[[Home, int], list[str]] = executor_command
+        self, home: FlowerFolder, side: NodeSide, executor: Callable[[FlowerFolder, int], list[str]] = executor_command
     ) -> None:
         check_installed()
         super().__init__(home)
@@ -288,7 +288,7 @@ class SuperNode(_Programs):
             raise
 
     @property
-    def delivered(self) -> int:
+    def delivery_count(self) -> int:
         """How many responses the server has taken from this node."""
         try:
             return self._delivered.stat().st_size
@@ -297,7 +297,7 @@ class SuperNode(_Programs):
 
     def log_tail(self) -> str:
         """What the one that has ended said last."""
-        return next((child.log_tail(1) for child in self._children if child.ended is not None), "")
+        return next((child.log_tail(1) for child in self._children if child.exit_code is not None), "")
 
 
 def free_port() -> int:
@@ -340,7 +340,7 @@ class SuperLink(_Programs, AbstractContextManager["SuperLink"]):
     """
 
     def __init__(
-        self, home: Home, address: Address, security: Security | None, transport: str, *, running: bool = False
+        self, home: FlowerFolder, address: Address, security: Security | None, transport: str, *, running: bool = False
     ) -> None:
         super().__init__(home)
         self._theirs = running
@@ -383,16 +383,16 @@ class SuperLink(_Programs, AbstractContextManager["SuperLink"]):
 
     def _wait(self, child: Child) -> None:
         def is_decided() -> bool:
-            return child.ended is not None or not connection_problem(self._address, None)
+            return child.exit_code is not None or not connection_problem(self._address, None)
 
         if not wait_until(is_decided, START_SECONDS, 0.2):
             raise RunError(f"the SuperLink does not respond after {START_SECONDS:g} s", location=str(child.log))
-        if child.ended is not None:
+        if child.exit_code is not None:
             raise RunError(f"the SuperLink ended at once: {child.log_tail()}", location=str(child.log))
 
     @property
     def running(self) -> bool:
-        return self._theirs or (bool(self._children) and not self.ended)
+        return self._theirs or (bool(self._children) and not self.has_ended)
 
     def check_room(self) -> None:
         """Refuse a disk that takes no more: Flower says of that only that something is wrong."""

@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Part:
+class ExchangeTimes:
     """Exchanges of one kind: how many, their seconds, the seconds of the slowest silo in each, bytes there and back."""
 
     exchanges: int
@@ -69,8 +69,8 @@ class RehearsalResult:
     simulated: Result
     model: Vector
     run: str
-    setup: Part
-    rounds: Part
+    setup: ExchangeTimes
+    rounds: ExchangeTimes
     seconds: float
 
     @property
@@ -98,7 +98,7 @@ class RehearsalResult:
         }
 
 
-def measure_exchanges(run: Path, silos: Sequence[Path]) -> tuple[Part, Part]:
+def measure_exchanges(run: Path, silos: Sequence[Path]) -> tuple[ExchangeTimes, ExchangeTimes]:
     """The setup and the rounds of a federation in which nothing was asked twice, from its logs."""
     lines = list(read_lines(run / "private" / "traffic.jsonl"))
     logs = []
@@ -114,7 +114,9 @@ def measure_exchanges(run: Path, silos: Sequence[Path]) -> tuple[Part, Part]:
         chosen = [(line, slow) for line, slow in zip(lines, slowest, strict=True) if line["stage"] == stage]
         sums = (sum(line[key] for line, _ in chosen) for key in ("sent", "received"))
         parts.append(
-            Part(len(chosen), sum(line["seconds"] for line, _ in chosen), sum(slow for _, slow in chosen), *sums)
+            ExchangeTimes(
+                len(chosen), sum(line["seconds"] for line, _ in chosen), sum(slow for _, slow in chosen), *sums
+            )
         )
     return parts[0], parts[1]
 
@@ -200,10 +202,10 @@ def start_party(name: str, command: list[str], folder: Path) -> Child:
 def _wait(parties: Mapping[str, Child], say: Say, timeout: float) -> None:
     """Until the server has ended; a silo that ends before is trouble."""
     server, end, shown = parties["server"], time.monotonic() + timeout, 0
-    while server.ended is None:
+    while server.exit_code is None:
         for name, party in parties.items():
-            if party.ended not in (None, 0):
-                raise RunError(f"{name} ended with code {party.ended}: {party.log_tail()}", location=str(party.log))
+            if party.exit_code not in (None, 0):
+                raise RunError(f"{name} ended with code {party.exit_code}: {party.log_tail()}", location=str(party.log))
         if time.monotonic() > end:
             raise RunError(f"no end after {timeout:g} s", location=str(server.log))
         lines = [line for line in server.log.read_text(errors="replace").splitlines() if line.startswith("round ")]
@@ -211,5 +213,5 @@ def _wait(parties: Mapping[str, Child], say: Say, timeout: float) -> None:
             say(line)
         shown = len(lines)
         time.sleep(0.5)
-    if server.ended != 0:
-        raise RunError(f"the server ended with code {server.ended}: {server.log_tail()}", location=str(server.log))
+    if server.exit_code != 0:
+        raise RunError(f"the server ended with code {server.exit_code}: {server.log_tail()}", location=str(server.log))

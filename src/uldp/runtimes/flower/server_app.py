@@ -28,7 +28,7 @@ MAX_NAME_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True)
-class Request:
+class RelayedRequest:
     """One request of the transport: ``node`` is the silo's node id, 0 where it is not known."""
 
     number: int
@@ -46,9 +46,9 @@ class Relay:
     grid: Any
     sock: socket.socket
     on_gone: Callable[[], None] = lambda: None
-    heard: queue.SimpleQueue[Request | UldpError | None] = field(default_factory=queue.SimpleQueue)
-    waiting: list[Request] = field(default_factory=list)
-    sent: dict[str, Request] = field(default_factory=dict)
+    heard: queue.SimpleQueue[RelayedRequest | UldpError | None] = field(default_factory=queue.SimpleQueue)
+    waiting: list[RelayedRequest] = field(default_factory=list)
+    sent: dict[str, RelayedRequest] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class Relay:
                 if header.get("kind") == "end":
                     break
                 words = int(header["number"]), str(header["silo"]), int(header["node"])
-                self.heard.put(Request(*words, body, int(header.get("limit", MAX_BYTES))))
+                self.heard.put(RelayedRequest(*words, body, int(header.get("limit", MAX_BYTES))))
             self.heard.put(None)
         except UldpError as error:
             self.on_gone()
@@ -100,7 +100,7 @@ class Relay:
         online = set(self.grid.get_node_ids())
         if any(not request.node for request in self.waiting):
             self._ask_names(online)
-        still: list[Request] = []
+        still: list[RelayedRequest] = []
         for request in self.waiting:
             named = [node for node, name in self.names.items() if name == request.silo]
             # Of two with the same name neither is believed.
@@ -164,7 +164,7 @@ class Relay:
         except Exception as error:  # whatever Flower makes of bytes that anybody may have sent
             return [({"kind": "refused"}, printable(f"sent garbage: {first_line(error)}").encode())]
 
-    def _report(self, request: Request, kind: str, body: bytes) -> None:
+    def _report(self, request: RelayedRequest, kind: str, body: bytes) -> None:
         frames.send(self.sock, {"kind": kind, "number": request.number, "silo": request.silo}, body)
 
 

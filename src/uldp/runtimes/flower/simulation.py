@@ -34,7 +34,7 @@ from uldp.experiment.config import Experiment
 from uldp.rng import Secrets
 from uldp.runtimes.flower.child import Child, wait_until
 from uldp.runtimes.flower.internals import check_installed
-from uldp.runtimes.flower.processes import Home
+from uldp.runtimes.flower.processes import FlowerFolder
 from uldp.runtimes.flower.transport import FlowerTransport
 from uldp.runtimes.recording import Silos
 from uldp.runtimes.temporary import TemporaryFolder
@@ -133,13 +133,13 @@ class SilosOnRay(Silos, AbstractContextManager["SilosOnRay"]):
         file.write_text(json.dumps(vars(settings)))
         # A model of one's own may lie in the current folder; workers find modules where the engine does.
         path = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))
-        environment = Home(folder).environment(
+        environment = FlowerFolder(folder).environment(
             {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", **_private_cluster_options()}
         )
         engine = Child([sys.executable, "-m", ENGINE, str(file)], environment, self._log, Path.cwd())
         self._until.callback(engine.stop)
         # Callbacks run the other way round: the engine hears that this is all, and gets a while to end its workers.
-        self._until.callback(wait_until, lambda: engine.ended is not None, STOP_SECONDS, 0.1)
+        self._until.callback(wait_until, lambda: engine.exit_code is not None, STOP_SECONDS, 0.1)
         self._until.callback(self._transport.close)
         self.engine = engine
         return engine
@@ -163,9 +163,9 @@ class SilosOnRay(Silos, AbstractContextManager["SilosOnRay"]):
                     if body.refused or not tries[name]:
                         why = f"{body.reason}; nothing is lost, the run can be resumed"
                         raise RunError(why, location=f"silo {name}")
-            if asked and engine.ended is not None:
+            if asked and engine.exit_code is not None:
                 raise RunError(f"Flower's engine has ended: {engine.log_tail()}", location=str(self._log))
-            if asked and not self._transport.connected and time.monotonic() - began > START_SECONDS:
+            if asked and not self._transport.is_connected and time.monotonic() - began > START_SECONDS:
                 raise RunError(f"Flower's engine is not there after {START_SECONDS:g} s", location=str(self._log))
 
     def states(self, store: PartStore) -> dict[str, bytes]:

@@ -42,7 +42,7 @@ Frame = tuple[dict[str, object], bytes]
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ExchangeRecord:
     """What one exchange took: bytes there and back over all silos, and seconds."""
 
     silos: int
@@ -53,7 +53,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class _Request:
+class _PendingRequest:
     """A request that waits for its response, with a number for each time it was sent: any of them may get one."""
 
     numbers: tuple[int, ...]
@@ -104,7 +104,7 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
         self,
         nodes: Mapping[str, int] | None = None,
         limit: int = MAX_BYTES,
-        on_exchange: Callable[[Exchange], None] = lambda exchange: None,
+        on_exchange: Callable[[ExchangeRecord], None] = lambda exchange: None,
         resend: float = RESEND_SECONDS,
     ) -> None:
         self._nodes = dict(nodes or {})
@@ -119,7 +119,7 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
         self._changed = threading.Condition()
         self._run: _Connection | None = None
         self._token = ""
-        self._pending: dict[str, _Request] = {}
+        self._pending: dict[str, _PendingRequest] = {}
         self._responses: dict[str, tuple[bytes, bytes | FailedResponse]] = {}
         self._number = 0
         self._closed = False
@@ -150,7 +150,7 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
             return self._token
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether a run of Flower is connected."""
         with self._changed:
             return self._run is not None
@@ -182,7 +182,7 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
         responses = [response for response in found.values() if isinstance(response, bytes)]
         sent, received = sum(map(len, requests.values())), sum(map(len, responses))
         seconds = round(time.monotonic() - began, 3)
-        self._on_exchange(Exchange(len(requests), len(requests) - len(responses), sent, received, seconds))
+        self._on_exchange(ExchangeRecord(len(requests), len(requests) - len(responses), sent, received, seconds))
         return found
 
     def _collect(self, requests: Mapping[str, bytes], end: float) -> dict[str, bytes | FailedResponse]:
@@ -193,7 +193,7 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
                 pending, (request, response) = self._pending.get(silo), self._responses.get(silo, (None, b""))
                 under_way = pending is not None and pending.body == body
                 if not under_way and (request != body or isinstance(response, FailedResponse)):
-                    self._pending[silo] = _Request((), body, time.monotonic())
+                    self._pending[silo] = _PendingRequest((), body, time.monotonic())
                     self._responses.pop(silo, None)
                     self._send(silo)
             missing = set(requests)
