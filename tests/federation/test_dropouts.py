@@ -132,10 +132,10 @@ def test_a_silo_that_was_left_out_comes_back_in_the_next_round(aggregation, comp
         silos[GONE].reply(server.requests()[GONE])
     attempt(server, silos, without=[GONE])
     server.exclude([GONE])
-    assert server.absent == (GONE,)
+    assert server.missing_silos == (GONE,)
     attempt(server, silos)
     finish_round(server)
-    assert server.absent == ()
+    assert server.missing_silos == ()
     assert set(server.requests()) == set(silos)
     drive(server, silos)
     assert server.round == 3
@@ -307,7 +307,7 @@ def test_both_sides_may_be_restarted_between_the_attempts(aggregation):
     again.restore(saved)
     for name, state in states.items():
         others[name].restore(state)
-    assert again.absent == (GONE,)
+    assert again.missing_silos == (GONE,)
     assert attempt(again, others) == expected
     again.collect()
     collected = again.save()

@@ -143,7 +143,7 @@ class AtServer(Target):
             session.metrics,
             session.silos_heard,
         )
-        return session.requests(), session.round, session.absent, session.stage, *about
+        return session.requests(), session.round, session.missing_silos, session.stage, *about
 
     def genuine(self) -> bool:
         self._take_the_others()

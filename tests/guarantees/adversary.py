@@ -115,7 +115,7 @@ def release(method, federation, learner, *, absent=(), aggregation="plain", **op
     server, silos = make_sessions(method, federation, learner=learner, aggregation=aggregation, **options)
     sent, moved = [], []
     while requests := server.requests():
-        if server.stage is Stage.ROUND and absent and not server.absent:
+        if server.stage is Stage.ROUND and absent and not server.missing_silos:
             server.exclude(absent)
             continue
         vectors, before = {}, server.model

@@ -111,7 +111,7 @@ def test_the_noise_that_the_server_counts_with_is_there(tolerance, heard, monkey
     monkeypatch.setattr(ServerOptimizer, "step", step)
     server, silos = make_sessions(method, silent, learner=Still(dimension), min_silos=2)
     while requests := server.requests():
-        if heard < 3 and server.stage.value == "round" and not server.absent:
+        if heard < 3 and server.stage.value == "round" and not server.missing_silos:
             server.exclude(["silo-2"])
             continue
         for name, request in requests.items():

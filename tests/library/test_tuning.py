@@ -168,7 +168,7 @@ def test_what_if_names_changes_and_orders_them_by_what_is_possible(file, monkeyp
     seen = []
 
     def skill(experiment, shape, changes, number):
-        seen.append((experiment.privacy.epsilon, shape.tables.people, shape.kept))
+        seen.append((experiment.privacy.epsilon, shape.tables.people, shape.max_features))
         return 0.25
 
     monkeypatch.setattr(what_if, "synthetic_skill", skill)

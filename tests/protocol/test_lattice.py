@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.core.test_sessions import build
+from tests.federation.federation_support import saved_state
 from tests.support import decode, drive, make_sessions, small_federation
 
 from uldp.aggregation import lattice_ring, lookup_aggregation
@@ -35,11 +36,11 @@ def first_total(monkeypatch, aggregation, method, federation):
     with monkeypatch.context() as patched:
         inject_noise(patched)
         server, silos = make_sessions(method, federation, aggregation=aggregation)
-        while server._sum is None:
+        while server.stage is not Stage.COLLECTED:
             for name, request in server.requests().items():
                 server.receive(name, silos[name].reply(request))
             server.collect()
-        return server._sum.view(np.int64)
+        return np.frombuffer(saved_state(server)["collected"], dtype="<i8")
 
 
 def error_bound(users, max_records=2000):
@@ -112,11 +113,11 @@ def test_costs_are_what_is_sent():
     server, silos = make_sessions(method, federation, aggregation="lattice")
     costs = server.plan.aggregation.costs(server.plan.release, 1)
     sizes = {}
-    while server.requests() and server._sum is None:
+    while server.stage is not Stage.COLLECTED:
         for name, request in server.requests().items():
             reply = silos[name].reply(request)
             assert max(len(request), len(reply)) <= server.plan.message_limit
-            sizes.setdefault(type(server._turn.request).__name__, []).append((len(request), len(reply)))
+            sizes.setdefault(type(read(request, name)).__name__, []).append((len(request), len(reply)))
             server.receive(name, reply)
         server.collect()
     (request, update), *_ = sizes["UpdateRequest"]
@@ -225,9 +226,8 @@ def test_keys_that_are_no_agreement_are_refused(case):
     server, silos = at(SiloKeys)
     keys = read(server.requests()["silo-1"])
     silo = silos["silo-1"].side
-    silo._server_public = {"low order": bytes(32), "a silo's own": keys.publics[1], "another silo's": keys.publics[0]}[
-        case
-    ]
+    server_key = {"low order": bytes(32), "a silo's own": keys.publics[1], "another silo's": keys.publics[0]}[case]
+    silo.respond(KeyRequest(server_key))
     with pytest.raises(MessageRefused):
         silo.respond(keys)
 

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 from tests.core.test_sessions import build
 from tests.guarantees.adversary import OwnCoordinates, federation_of
+from tests.protocol.lattice_knowledge import ServerKnowledge, SiloKnowledge
 from tests.protocol.test_lattice import inject_noise
 from tests.support import decode, drive, make_sessions, small_federation
 
@@ -30,9 +31,9 @@ TOTALS = np.minimum(COUNTS, 666).sum(axis=0)
 W = np.concatenate([[0], (1 << WEIGHT_BITS) // np.arange(1, 2000) - ERROR_BOUND])
 
 
-def sessions(counts=COUNTS, dimension=4, key=b"k" * 32, **settings):
+def sessions(counts=COUNTS, dimension=4, key=b"k" * 32, pulling=1, **settings):
     method = build("uldp-avg-w", **{"rounds": 2, "noise_multiplier": 1.0, **settings})
-    learner = OwnCoordinates(dimension)
+    learner = OwnCoordinates(dimension, pulling)
     secrets = Secrets.from_key(key)
     return make_sessions(method, federation_of(counts), learner=learner, aggregation="lattice", secrets=secrets)
 
@@ -61,9 +62,9 @@ def centred(numbers):
 def test_the_look_up_follows_its_formulas():
     server, silos = sessions()
     until(server, silos)
-    blinds = [silo.side._blinds("blinds") for silo in silos.values()]
+    blinds = [SiloKnowledge(silo.side).blinds for silo in silos.values()]
     assert all((blind == blinds[0]).all() for blind in blinds)
-    assert centred(ring.add(server.side._blinded, blinds[0])).tolist() == W[TOTALS].tolist()
+    assert centred(ring.add(ServerKnowledge(server.side).blinded, blinds[0])).tolist() == W[TOTALS].tolist()
 
 
 # --- coalitions (test 9) ----------------------------------------------------------------------------------------------
@@ -79,17 +80,15 @@ def totals_of(weights):
 def test_the_server_and_any_silo_learn_all_totals_as_documented(silo):
     server, silos = sessions()
     until(server, silos)
-    together = ring.add(server.side._blinded, silos[silo].side._blinds("blinds"))
+    together = ring.add(ServerKnowledge(server.side).blinded, SiloKnowledge(silos[silo].side).blinds)
     assert totals_of(centred(together)) == TOTALS.tolist()
 
 
 def rotations(silo, silos):
     """rho_u, which a dealer derives from its own secrets."""
     side = silos[silo].side
-    from uldp.aggregation.lattice_lookup import uniform_indices
-
-    users = side._scheme.roles.dealt_by(side._index)
-    return users, uniform_indices(side._secrets.child("rotations", side._setup).stream(), 1999, len(users))
+    users = side.scheme.roles.dealt_by(list(silos).index(silo))
+    return users, SiloKnowledge(side).rotations(users, 1999)
 
 
 @pytest.mark.parametrize(("dealer", "other"), [(0, 1), (1, 2), (2, 0), (0, 2), (1, 0), (2, 1)])
@@ -98,16 +97,16 @@ def test_a_dealer_and_its_keeper_learn_the_totals_of_their_users_and_no_other_pa
     sent = until(server, silos)
     users, rho = rotations(f"silo-{dealer}", silos)
     # What silo ``other`` reads of alpha, as keeper of somebody's tables.
-    side = silos[f"silo-{other}"].side
-    kept = side._scheme.roles.dealer(other)
-    asked = side._server.open(sent[LookUp][f"silo-{other}"].indices, "indices", side._setup, kept, location="test")
+    keeper = SiloKnowledge(silos[f"silo-{other}"].side)
+    kept = keeper.side.scheme.roles.dealer(other)
+    asked = keeper.open_indices(sent[LookUp][f"silo-{other}"].indices, kept)
     alpha = np.frombuffer(asked, "<u4").astype(int)
     if kept == dealer:
         assert ((alpha - rho) % 1999).tolist() == TOTALS[users].tolist()
     else:
         with pytest.raises(MessageRefused):  # what the right keeper got does not open with this silo's keys
             sealed = sent[LookUp][f"silo-{(dealer + 1) % 3}"].indices
-            side._server.open(sealed, "indices", side._setup, dealer, location="test")
+            keeper.open_indices(sealed, dealer)
 
 
 def test_the_server_alone_and_single_silos_hold_nothing_that_depends_on_counts():
@@ -119,7 +118,7 @@ def test_the_server_alone_and_single_silos_hold_nothing_that_depends_on_counts()
             sent = until(server, silos)
             masked = [np.frombuffer(sent[MaskedCounts][name].counts, "<u4") for name in silos]
             found += [value / 2001 for row in masked for value in row]
-            found += [int(value) / ring.PRIMES[0] for value in server.side._blinded[:, 0, 0]]
+            found += [int(value) / ring.PRIMES[0] for value in ServerKnowledge(server.side).blinded[:, 0, 0]]
     for found in seen.values():
         assert stats.kstest(found, "uniform").pvalue > 1e-4
 
@@ -175,9 +174,9 @@ def test_two_setups_share_no_secret():
     counts[0][0] += 1
     runs = [sessions(each) for each in (COUNTS, counts)]
     sent = [until(*run) for run in runs]
-    ids = [server.side._setup for server, _ in runs]
+    ids = [ServerKnowledge(server.side).setup for server, _ in runs]
     assert ids[0] != ids[1]
-    blinds = [silos["silo-0"].side._blinds("blinds") for _, silos in runs]
+    blinds = [SiloKnowledge(silos["silo-0"].side).blinds for _, silos in runs]
     assert (blinds[0] != blinds[1]).all()
     rho = [rotations("silo-1", silos)[1] for _, silos in runs]
     assert (rho[0] != rho[1]).any()
@@ -217,12 +216,13 @@ def totals_with_noise(counts, trials, sigma):
         silo.side.finished = keep
         silo.reply(requests[name])
     found = []
+    secret = ServerKnowledge(server.side).secret
     for trial in range(trials):
-        total = lattice_ring.Body.zero(server.side._scheme)
+        total = lattice_ring.Body.zero(silos["silo-0"].side.scheme)
         for index, name in enumerate(silos):
             fresh = Secrets.from_key(bytes([trial % 256, trial // 256, index]) + b"x" * 29)
             total.add(finished[name](accumulated[name], lambda purpose, _, fresh=fresh: fresh.child(purpose)))
-        opened = ring.to_coefficients(ring.multiply(total.c1, server.side._secret))
+        opened = ring.to_coefficients(ring.multiply(total.c1, secret))
         phase = ring.add(total.c0, lattice_ring.cut(opened, 4))
         found.append(ring.centred(phase).to_floats(-WEIGHT_BITS - 24))
     return np.array(found)
@@ -248,11 +248,11 @@ def test_errors_are_lost_in_the_noise_towards_those_who_see_the_models():
     """A silo that knows all but the errors learns about e from (sum_u e_u X_u + z): less than 2^-40 nats a round."""
     server, silos = sessions(noise_multiplier=0.01)
     until(server, silos)
-    side, blinds = server.side, silos["silo-0"].side._blinds("blinds")
-    ciphertexts = silos["silo-0"].side._fixed
-    phases = ring.to_coefficients(ring.add(ciphertexts[:, 0], ring.multiply(ciphertexts[:, 1], side._secret)))
+    known, silo = ServerKnowledge(server.side), SiloKnowledge(silos["silo-0"].side)
+    ciphertexts = silo.ciphertexts
+    phases = ring.to_coefficients(ring.add(ciphertexts[:, 0], ring.multiply(ciphertexts[:, 1], known.secret)))
     weights = np.zeros_like(phases)
-    weights[:, :, :1] = ring.add(side._blinded, blinds)
+    weights[:, :, :1] = ring.add(known.blinded, silo.blinds)
     errors = centred(ring.subtract(phases, weights)).reshape(len(TOTALS), -1).astype(float)
     assert 2 < errors.std() < 5  # these are the errors
     rows = TOTALS[:, None] * 2.0**24 * errors  # of somebody who pulls one coordinate with all of their records
@@ -267,9 +267,7 @@ def test_whom_the_sample_leaves_out_moves_the_total_by_no_more_than_the_residual
     settings = {"sample_rate": 0.5, "sampling": sampling, "rounds": 6}
     with monkeypatch.context() as patched:
         inject_noise(patched, scale=0.0)
-        server, silos = sessions([[9, 9, 9, 9], [9, 9, 0, 9]], **settings)
-        for silo in silos.values():
-            silo._learner.pulling = 4
+        server, silos = sessions([[9, 9, 9, 9], [9, 9, 0, 9]], pulling=4, **settings)
         moved, models = [], [server.model]
         while server.requests():
             until(server, silos)

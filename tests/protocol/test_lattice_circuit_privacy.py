@@ -13,6 +13,7 @@ import hashlib
 import numpy as np
 import pytest
 from scipy import stats
+from tests.protocol.lattice_knowledge import ServerKnowledge, SiloKnowledge
 
 from uldp.aggregation import lattice_silo
 from uldp.aggregation.base import RoundRequest
@@ -47,9 +48,9 @@ class Attacked:
         self.silo, self.secrets, self.users, self.dimension = parties.silos["silo-0"], secrets, users, dimension
         self.scheme, self.units = self.silo.scheme, plan.release.encoding.integer_limit
         # What the server knows.
-        server = parties.server
-        self.s, self.a = server._secret, public_element(server._setup)
-        self.c1 = public_components(server._setup, 0, server._fixed.weights[:32], users)
+        server = ServerKnowledge(parties.server)
+        self.s, self.a = server.secret, public_element(server.setup)
+        self.c1 = public_components(server.setup, 0, server.weights[:32], users)
         self.known = self.rows(generator)
         self.other = self.known.copy()
         self.other[0] = self.rows(generator)[0]
@@ -92,7 +93,7 @@ class Attacked:
 
     def errors(self):
         """e_u of the silo's ciphertexts (users, N): the server drew them."""
-        c0, c1 = self.silo._fixed[:, 0], self.silo._fixed[:, 1]
+        c0, c1 = np.moveaxis(SiloKnowledge(self.silo).ciphertexts, 1, 0)
         wide = ring.centred(ring.to_coefficients(ring.add(c0, ring.multiply(c1, self.s))))
         found = np.array(wide.to_integers(), dtype=object).reshape(self.users, N)
         weights = self.scheme.weighting.table()[self.counts.sum(axis=0)]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.core.test_sessions import DIGEST, build
 from tests.guarantees.adversary import OwnCoordinates, federation_of
+from tests.protocol.lattice_knowledge import ServerKnowledge, SiloKnowledge
 from tests.protocol.test_lattice_attacks import COUNTS, TOTALS, centred, totals_of
 from tests.protocol.test_lattice_circuit_privacy import Attacked, size
 from tests.support import decode, make_sessions, step_until
@@ -37,7 +38,7 @@ class Curious:
             min_silos=2,  # a silo that was left out of a round comes back in a later one
         )
         step_until(SlotRequest, self.server, self.silos)
-        self.transfer, self.transfers = self.server.side.transfer, self.server.side._transfers
+        self.transfer, self.transfers = self.server.side.transfer, ServerKnowledge(self.server.side).transfers
 
     def ask(self, name, body):
         return decode(self.silos[name].reply(m.encode(DIGEST, name, body)), experiment=DIGEST, silo=name, limit=10**9)
@@ -91,8 +92,7 @@ def slots_of_a_dealer(curious, detour):
 
 
 def drawn_by_the_first_silo(curious):
-    side = curious.silos["silo-0"].side
-    return side._transfer(1)._drawn().tolist()
+    return SiloKnowledge(curious.silos["silo-0"].side).drawn_slots(1)
 
 
 def asks_as_often_as_it_likes(monkeypatch):

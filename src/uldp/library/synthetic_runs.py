@@ -36,13 +36,13 @@ MAX_PEOPLE: Final = 2000
 class PublicShape:
     """What an experiment file says about the data, and nothing that the tables say.
 
-    ``kept`` is how many of the features are used, all if it is 0.
+    ``max_features`` is how many of the features are used, all if it is 0.
     """
 
     tables: TableShape
     schema: Schema | None
     name: str
-    kept: int = 0
+    max_features: int = 0
 
     @classmethod
     def of(cls, experiment: Experiment, records: float | None = None) -> PublicShape:
@@ -84,15 +84,15 @@ class PublicShape:
     def draw(self, number: int) -> Federation:
         """Federation ``number`` of this shape; at most ``MAX_PEOPLE`` people."""
         drawn = _draw_federation(replace(self.tables, people=min(self.tables.people, MAX_PEOPLE)), number)
-        if self.kept:
-            return _narrow(drawn, self.kept)
+        if self.max_features:
+            return _narrow(drawn, self.max_features)
         return drawn if self.schema is None else replace(drawn, schema=self.schema)
 
 
-def _narrow(federation: Federation, kept: int) -> Federation:
-    """With the first ``kept`` features only; made-up columns are in no order."""
-    test = Records(federation.test.features[:, :kept], federation.test.labels)
-    silos = tuple(replace(silo, features=silo.features[:, :kept]) for silo in federation)
+def _narrow(federation: Federation, max_features: int) -> Federation:
+    """With the first ``max_features`` features only; made-up columns are in no order."""
+    test = Records(federation.test.features[:, :max_features], federation.test.labels)
+    silos = tuple(replace(silo, features=silo.features[:, :max_features]) for silo in federation)
     return replace(federation, silos=silos, test=test)
 
 

@@ -101,31 +101,31 @@ def _flat(runs: Iterable[Any]) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class GroupTotal:
-    """Runs that are, or may be, about the same people. ``found`` is their part of ``uldp total --json``."""
+    """Runs that are, or may be, about the same people. ``summary`` is their part of ``uldp total --json``."""
 
-    found: dict[str, Any]
+    summary: dict[str, Any]
 
     @property
     def epsilon(self) -> float:
         """Of a person whose records were in all of these runs, against anyone who sees the released models."""
-        return finite_or_infinite(self.found["epsilon"])
+        return finite_or_infinite(self.summary["epsilon"])
 
     @property
     def delta(self) -> float:
-        return float(self.found["delta"])
+        return float(self.summary["delta"])
 
     @property
     def title(self) -> str:
-        return f"on {self.found['data']}"
+        return f"on {self.summary['data']}"
 
     @property
     def _simulated(self) -> bool:
-        return any(run["noise"] == "simulated" and run["epsilon"] is not None for run in self.found["runs"])
+        return any(run["noise"] == "simulated" and run["epsilon"] is not None for run in self.summary["runs"])
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """(run, method, rounds, epsilon) of each run, for people."""
         rows = []
-        for run in self.found["runs"]:
+        for run in self.summary["runs"]:
             marks = [run["unit"]] if run["unit"] == "client" else []
             if run["noise"] == "simulated" and run["epsilon"] is not None:
                 marks.append("simulated noise")
@@ -135,7 +135,7 @@ class GroupTotal:
 
     def sentences(self) -> list[str]:
         """The total in words, with what must stand beside it."""
-        found, lines = self.found, []
+        found, lines = self.summary, []
         if any(run["unit"] != "client" for run in found["runs"]):
             lines.append(
                 f"together: epsilon {_format_epsilon(found)} at delta {found['delta']:g}, towards anyone who sees the "
@@ -163,12 +163,12 @@ class GroupTotal:
 
     def _why_unbounded(self) -> list[str]:
         """Why a person's total is infinite."""
-        of_people = [run for run in self.found["runs"] if run["unit"] != "client"]
-        if len({run["noise"] for run in self.found["runs"]}) > 1 and self.found["epsilon"] is None:
+        of_people = [run for run in self.summary["runs"] if run["unit"] != "client"]
+        if len({run["noise"] for run in self.summary["runs"]}) > 1 and self.summary["epsilon"] is None:
             return ["(infinite: the noise of some runs was generated from their seeds)"]
         if any(run["epsilon"] is None or run["unit"] == "record" for run in of_people):
             return ["(infinite: a run without noise or guarantee, or one that protects records and not people)"]
-        if of_people and self.found["clients"]:
+        if of_people and self.summary["clients"]:
             return ["(infinite: some runs protect clients, and a person may have records with several)"]
         return []
 
@@ -201,9 +201,9 @@ class Total:
 
         columns = ("data", "run", "method", "unit", "rounds", "epsilon", "delta", "noise")
         rows = [
-            {**run, "data": group.found["data"], "epsilon": finite_or_infinite(run["epsilon"])}
+            {**run, "data": group.summary["data"], "epsilon": finite_or_infinite(run["epsilon"])}
             for group in self.groups
-            for run in group.found["runs"]
+            for run in group.summary["runs"]
         ]
         return pd.DataFrame(rows, columns=list(columns))
 
@@ -214,7 +214,7 @@ class Total:
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``uldp total --json``."""
-        return {"totals": [group.found for group in self.groups], "apart": self.group_note}
+        return {"totals": [group.summary for group in self.groups], "apart": self.group_note}
 
     def __str__(self) -> str:
         lines = []

@@ -61,8 +61,12 @@ def _changes(experiment: Experiment, shape: PublicShape) -> Iterator[tuple[str, 
     people = MORE_PEOPLE * tables.people
     yield f"with {people:,} people", experiment, replace(shape, tables=replace(tables, people=people))
     if tables.features > 1:
-        kept = max(1, tables.features // 2)
-        yield f"with {kept} of the {tables.features} features", experiment, replace(shape, kept=kept)
+        max_features = max(1, tables.features // 2)
+        yield (
+            f"with {max_features} of the {tables.features} features",
+            experiment,
+            replace(shape, max_features=max_features),
+        )
     if privacy.epsilon is not None:
         epsilon = MORE_EPSILON * privacy.epsilon
         yield f"at epsilon {epsilon:g}", _with_privacy(experiment, {"epsilon": epsilon}), shape

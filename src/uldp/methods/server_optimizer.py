@@ -99,11 +99,11 @@ class ServerOptimizer:
         return State(state.x + length * total.step * direction, memory)
 
 
-def _signal_share(total: NoisedTotal, kept: float, before: Mapping[str, Vector], after: dict[str, Vector]) -> float:
+def _signal_share(total: NoisedTotal, decay: float, before: Mapping[str, Vector], after: dict[str, Vector]) -> float:
     """The part of a long mean of totals that is not noise, at least ``MIN_SHARE``."""
-    trend = _moving_mean("trend", total.values, kept, before, after)
+    trend = _moving_mean("trend", total.values, decay, before, after)
     # The noise of independent rounds: their weights are squared, where those of the mean are added.
-    noise = kept * kept * before.get("trend_noise", np.zeros(1)) + (1 - kept) * (1 - kept) * total.noise_variance
+    noise = decay * decay * before.get("trend_noise", np.zeros(1)) + (1 - decay) * (1 - decay) * total.noise_variance
     after["trend_noise"] = noise
     weight = float(after["trend_weight"][0])
     energy = float(row_sums((trend * trend)[None, :], overwrite=True)[0]) / max(1, len(trend))
@@ -113,12 +113,12 @@ def _signal_share(total: NoisedTotal, kept: float, before: Mapping[str, Vector],
 
 
 def _moving_mean(
-    name: str, value: Vector, kept: float, before: Mapping[str, Vector], after: dict[str, Vector]
+    name: str, value: Vector, decay: float, before: Mapping[str, Vector], after: dict[str, Vector]
 ) -> Vector:
     """The exponential moving mean of what came under this name, divided by the weights that it has seen so far."""
     weights = f"{name}_weight"  # b^t by products: powers of the C library round differently
-    after[name] = kept * before.get(name, np.zeros_like(value)) + (1 - kept) * value
-    after[weights] = kept * before.get(weights, np.zeros(1)) + (1 - kept)
+    after[name] = decay * before.get(name, np.zeros_like(value)) + (1 - decay) * value
+    after[weights] = decay * before.get(weights, np.zeros(1)) + (1 - decay)
     return after[name] / after[weights]
 
 

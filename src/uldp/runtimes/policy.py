@@ -143,9 +143,9 @@ class Policy:
                 "'lattice' or a method that does not weigh by records, or say allow_counts = true",
                 location="policy.allow_counts",
             )
-        shown, cap = views_of_a_round(plan, no_guarantee), self.max_epsilon
+        views, cap = views_of_a_round(plan, no_guarantee), self.max_epsilon
         for who in self.against:
-            cost = account({shown[who]: plan.release.participation.rounds_of_a_user(plan.rounds)}, self.delta).value
+            cost = account({views[who]: plan.release.participation.rounds_of_a_user(plan.rounds)}, self.delta).value
             if cap is not None and cost > cap:
                 raise ConfigError(
                     f"this silo's owner allows epsilon {cap:g} at delta {self.delta:g}; the experiment would cost "
@@ -313,7 +313,7 @@ class LedgerGuard(ReleaseGuard):
     ledger: OwnLedger
     experiment: str
     session: str
-    shown: Mapping[str, Event]
+    views: Mapping[str, Event]
     participation: Participation = field(default_factory=Participation)
 
     def before_round(self, round_: int, request: str) -> None:
@@ -324,7 +324,7 @@ class LedgerGuard(ReleaseGuard):
 
     def _charge(self, round_: int, request: str, response: str = "") -> Charge:
         group = self.participation.group(round_)
-        return Charge(self.experiment, self.session, round_, request, self.shown, group, response)
+        return Charge(self.experiment, self.session, round_, request, self.views, group, response)
 
     def check(self, round_: int | None, rounds: int) -> None:
         """Refuse a ledger that does not fit a session at ``round_`` (None: that was never saved), and a new experiment

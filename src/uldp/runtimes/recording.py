@@ -189,7 +189,7 @@ class RecordedRun(ABC):
             if entry is not None and self._directory is not None:
                 self._directory.log.append_ledger(entry)
             self._charge_process()
-            self._missing = self._server.absent
+            self._missing = self._server.missing_silos
             self._server.advance()
             self._check_model(self._server.model, f"after round {self._server.round}")
             now = time.perf_counter()

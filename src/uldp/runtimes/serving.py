@@ -146,7 +146,7 @@ class ServedRun(RecordedRun):
         while requests := self._server.requests():
             trouble = self._attempt(requests)
             if not trouble:
-                if self._server.stage is Stage.ROUND and not self._server.absent:
+                if self._server.stage is Stage.ROUND and not self._server.missing_silos:
                     self._longest = max(self._longest, self._clock.now() - began)
                 break
             self._on_trouble(trouble)

@@ -78,8 +78,8 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         self._policy.remember(self._state.folder)
         LOG.info("silo %s: %s; %s", self.name, self._policy, describe_spending(ledger))
         session_id = hashlib.sha256(secrets.child("session").key).hexdigest()[:16]
-        shown = views_of_a_round(plan, prepared.no_guarantee)
-        self.charging = LedgerGuard(ledger, plan.digest, session_id, shown, plan.release.participation)
+        views = views_of_a_round(plan, prepared.no_guarantee)
+        self.charging = LedgerGuard(ledger, plan.digest, session_id, views, plan.release.participation)
         owner = Owner(identity, prepared.federation.roster, self.charging, self._policy.allow_metrics)
         data, holdout = prepared.data(self.name), prepared.holdout(self.name)
         session = SiloSession(plan, data, prepared.learner, prepared.streams, secrets, holdout=holdout, owner=owner)

@@ -117,7 +117,7 @@ class ServerSession:
         self._user_totals: IntArray | None = None
         self._turn: _OpenExchange | None = None
         self._responses: dict[str, m.Message] = {}
-        self._absent: set[str] = set()
+        self._missing_silos: set[str] = set()
         self._heard: list[int] = []
         self._sum: Residues | None = None
         self._charged = False
@@ -140,9 +140,9 @@ class ServerSession:
         return tuple(self._heard)
 
     @property
-    def absent(self) -> tuple[str, ...]:
+    def missing_silos(self) -> tuple[str, ...]:
         """The silos that are left out of the current round."""
-        return tuple(name for name in self.plan.silos if name in self._absent)
+        return tuple(name for name in self.plan.silos if name in self._missing_silos)
 
     def requests(self) -> dict[str, bytes]:
         """The requests to send now, by silo; empty when the run is over, or a collected round is not yet used."""
@@ -165,7 +165,7 @@ class ServerSession:
 
     @property
     def _audience(self) -> list[str]:
-        return [name for name in self.plan.silos if name not in self._absent]
+        return [name for name in self.plan.silos if name not in self._missing_silos]
 
     @property
     def stage(self) -> Stage:
@@ -191,12 +191,12 @@ class ServerSession:
         whose difference is one silo's.
         """
         if self.stage is Stage.CLOSING:
-            self._absent.update(names)
+            self._missing_silos.update(names)
             return
         if self.stage is Stage.METRICS:
             self._phase, self._turn, self._responses = Phase.MEASURED, None, {}
             return
-        missing = ", ".join(sorted({*names, *self._absent}))
+        missing = ", ".join(sorted({*names, *self._missing_silos}))
         remaining, required = [name for name in self._audience if name not in names], self.plan.required_silos
         in_round = self.stage is Stage.ROUND
         if not in_round or not self.plan.aggregation.repeatable:
@@ -217,14 +217,14 @@ class ServerSession:
                 location="privacy.epsilon",
                 value=self.ledger.budget,
             )
-        self._absent.update(names)
+        self._missing_silos.update(names)
         self._turn, self._responses = None, {}
 
     def receive(self, name: str, reply: bytes) -> None:
         """Accept one silo's response. A refused one changes nothing."""
         if name not in self.plan.silos:
             raise MessageRefused(f"there is no silo {name!r} in this experiment", location="server", value=name)
-        if self._turn is None or name in self._responses or name in self._absent:
+        if self._turn is None or name in self._responses or name in self._missing_silos:
             raise MessageRefused("sent a response without a request", location=f"silo {name}")
         plan = self.plan
         limit, hello, kinds = plan.message_limit, plan.hello, plan.kinds
@@ -319,7 +319,7 @@ class ServerSession:
             )
         self._state, self._round, self._sum, self._charged = state, self._round + 1, None, False
         self._prepared = []
-        self._absent.clear()
+        self._missing_silos.clear()
 
     def _next_request(self) -> m.Message | None:
         if self._phase == Phase.NEW:
@@ -377,7 +377,7 @@ class ServerSession:
 
     def _presence_bits(self) -> bytes:
         """One bit per silo where some are left out of the round."""
-        here = np.array([name not in self._absent for name in self.plan.silos], dtype=np.bool_)
+        here = np.array([name not in self._missing_silos for name in self.plan.silos], dtype=np.bool_)
         return b"" if here.all() else m.pack_bits(here)
 
     def _affords_next(self) -> bool:
@@ -460,7 +460,7 @@ class ServerSession:
             collected,
             self._setup,
             self._prepared,
-            sorted(self._absent),
+            sorted(self._missing_silos),
             self._heard,
             self._metrics,
         )
@@ -486,7 +486,7 @@ class ServerSession:
         if saved.collected is not None:
             self._sum = m.unpack_residues(saved.collected, facts.dimension, "checkpoint")
         self._phase, self._round, self.saturated = phase, saved.round, saved.saturated
-        self._absent, self._heard = set(saved.absent), saved.heard
+        self._missing_silos, self._heard = set(saved.absent), saved.heard
         self._metrics = saved.metrics
 
     def _restore_setup(self, responses: list[dict[str, bytes]]) -> None:

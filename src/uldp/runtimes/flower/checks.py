@@ -295,9 +295,9 @@ def _state(experiment: Experiment, silo: SiloOptions, folder: Path) -> str:
     if mine is not None and (mine.over or mine.round):
         stands = "and is over" if mine.over else f"round {mine.round} was the last"
         return f"{describe_spending(ledger)}; this experiment was begun, {stands}"
-    shown = views_of_a_round(known.plan, known.no_guarantee)
+    views = views_of_a_round(known.plan, known.no_guarantee)
     turns = known.plan.release.participation
-    LedgerGuard(ledger, known.plan.digest, "", shown, turns).check(None, known.plan.rounds)
+    LedgerGuard(ledger, known.plan.digest, "", views, turns).check(None, known.plan.rounds)
     return describe_spending(ledger)
 
 

@@ -46,20 +46,20 @@ class Relay:
     grid: Any
     sock: socket.socket
     on_gone: Callable[[], None] = lambda: None
-    heard: queue.SimpleQueue[RelayedRequest | UldpError | None] = field(default_factory=queue.SimpleQueue)
-    waiting: list[RelayedRequest] = field(default_factory=list)
-    sent: dict[str, RelayedRequest] = field(default_factory=dict)
+    inbox: queue.SimpleQueue[RelayedRequest | UldpError | None] = field(default_factory=queue.SimpleQueue)
+    to_send: list[RelayedRequest] = field(default_factory=list)
+    in_flight: dict[str, RelayedRequest] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
-    asked: dict[str, int] = field(default_factory=dict)
+    name_queries: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> None:
         """Relay until the transport says that this is all."""
         # In a thread of its own: a transport that sends while it is sent to must be read, or both wait for ever.
         threading.Thread(target=self._listen, name="transport", daemon=True).start()
         while self._take():
-            if self.waiting:
+            if self.to_send:
                 self._push()
-            if self.sent or self.asked:
+            if self.in_flight or self.name_queries:
                 self._pull()
 
     def _listen(self) -> None:
@@ -70,21 +70,21 @@ class Relay:
                 if header.get("kind") == "end":
                     break
                 words = int(header["number"]), str(header["silo"]), int(header["node"])
-                self.heard.put(RelayedRequest(*words, body, int(header.get("limit", MAX_BYTES))))
-            self.heard.put(None)
+                self.inbox.put(RelayedRequest(*words, body, int(header.get("limit", MAX_BYTES))))
+            self.inbox.put(None)
         except UldpError as error:
             self.on_gone()
-            self.heard.put(error)
+            self.inbox.put(error)
         except (KeyError, TypeError, ValueError) as error:
             why = f"a request of the transport cannot be read ({first_line(error)})"
-            self.heard.put(RunError(why, location="transport"))
+            self.inbox.put(RunError(why, location="transport"))
 
     def _take(self) -> bool:
         """Take the transport's next requests, if there are any; False at the end."""
-        patience = POLL_SECONDS if self.waiting or self.sent or self.asked else 5.0
+        patience = POLL_SECONDS if self.to_send or self.in_flight or self.name_queries else 5.0
         while True:
             try:
-                new = self.heard.get(timeout=patience)
+                new = self.inbox.get(timeout=patience)
             except queue.Empty:
                 return True
             if new is None:
@@ -92,16 +92,16 @@ class Relay:
             if isinstance(new, UldpError):
                 raise new  # the server is gone: this run ends as failed, and another one comes
             # A silo is asked one thing at a time: a new request takes the place of one that waits.
-            self.waiting = [*(request for request in self.waiting if request.silo != new.silo), new]
+            self.to_send = [*(request for request in self.to_send if request.silo != new.silo), new]
             patience = 0.0
 
     def _push(self) -> None:
         """Send what waits to the nodes that are there."""
         online = set(self.grid.get_node_ids())
-        if any(not request.node for request in self.waiting):
+        if any(not request.node for request in self.to_send):
             self._ask_names(online)
         still: list[RelayedRequest] = []
-        for request in self.waiting:
+        for request in self.to_send:
             named = [node for node, name in self.names.items() if name == request.silo]
             # Of two with the same name neither is believed.
             node = request.node or (named[0] if len(named) == 1 else 0)
@@ -112,8 +112,8 @@ class Relay:
             if identifier is None:
                 self._report(request, "failed", b"Flower did not take the message")
             else:
-                self.sent[identifier] = request
-        self.waiting = still
+                self.in_flight[identifier] = request
+        self.to_send = still
 
     def _push_one(self, node: int, record: Any) -> str | None:
         from flwr.app import Message
@@ -124,9 +124,9 @@ class Relay:
     def _ask_names(self, online: set[int]) -> None:
         """Ask nodes that nobody vouches for what they call themselves."""
         self.names = {node: name for node, name in self.names.items() if node in online}
-        for node in online - self.names.keys() - set(self.asked.values()):
+        for node in online - self.names.keys() - set(self.name_queries.values()):
             if (identifier := self._push_one(node, to_record("who"))) is not None:
-                self.asked[identifier] = node
+                self.name_queries[identifier] = node
 
     def _pull(self) -> None:
         """Bring the responses to the transport.
@@ -135,14 +135,14 @@ class Relay:
         the others. And a message says itself what it replies to, while the SuperLink has checked whose it is: what was
         asked for counts.
         """
-        for identifier, node in list(self.asked.items()):
+        for identifier, node in list(self.name_queries.items()):
             for words, _ in self.pull(identifier, MAX_NAME_BYTES):
-                del self.asked[identifier]
+                del self.name_queries[identifier]
                 if words["kind"] != "failed":  # then it is asked again
                     self.names[node] = words.get("silo", "")
-        for identifier, request in list(self.sent.items()):
+        for identifier, request in list(self.in_flight.items()):
             for words, body in self.pull(identifier, request.limit):
-                del self.sent[identifier]
+                del self.in_flight[identifier]
                 kind = words["kind"] if words["kind"] in ("reply", "refused") else "failed"
                 self._report(request, kind, body)
 

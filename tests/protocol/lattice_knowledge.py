@@ -1,0 +1,68 @@
+"""What the parties of ``lattice`` hold. Attackers use it: the only place where tests look into the state machines."""
+
+from dataclasses import dataclass
+
+from uldp.aggregation.lattice_lookup import uniform_indices
+from uldp.aggregation.lattice_server import LatticeServer
+from uldp.aggregation.lattice_silo import LatticeSilo
+
+
+@dataclass(frozen=True)
+class ServerKnowledge:
+    """The server's state after the setup."""
+
+    side: LatticeServer
+
+    @property
+    def setup(self):
+        return self.side._setup
+
+    @property
+    def secret(self):
+        """s, as evaluations."""
+        return self.side._secret
+
+    @property
+    def blinded(self):
+        """W[N_u] - mu_u of all users."""
+        return self.side._blinded
+
+    @property
+    def weights(self):
+        """The encrypted weights that it sent."""
+        return self.side._fixed.weights
+
+    @property
+    def transfers(self):
+        """The tables that dealers offered in this round."""
+        return self.side._transfers
+
+
+@dataclass(frozen=True)
+class SiloKnowledge:
+    """A silo's state after the setup."""
+
+    side: LatticeSilo
+
+    @property
+    def blinds(self):
+        """mu_u of all users."""
+        return self.side._blinds("blinds")
+
+    @property
+    def ciphertexts(self):
+        """(c0_u + mu_u, c1_u) of all users."""
+        return self.side._fixed
+
+    def rotations(self, users, entries):
+        """rho_u of the users whom it deals, which follow from its own secrets."""
+        stream = self.side._secrets.child("rotations", self.side._setup).stream()
+        return uniform_indices(stream, entries, len(users))
+
+    def open_indices(self, sealed, dealer):
+        """alpha_u, which the server sealed for the keeper of this dealer's tables."""
+        return self.side._server.open(sealed, "indices", self.side._setup, dealer, location="test")
+
+    def drawn_slots(self, round_):
+        """j of its users."""
+        return self.side._transfer(round_)._drawn().tolist()
