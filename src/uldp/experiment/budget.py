@@ -14,6 +14,7 @@ from uldp.experiment.noise import planned_events
 from uldp.mechanisms.local_mechanism import MIN_EPSILON
 from uldp.methods.base import Method
 from uldp.privacy.accountants import account
+from uldp.privacy.bisection import bisect
 from uldp.privacy.calibrate import calibrate, rounds_within
 
 
@@ -54,9 +55,13 @@ def _weaker_weights(method: Method, fits: Callable[..., bool]) -> dict[str, floa
     low, high = MIN_EPSILON, float(method.epsilon_weight)  # type: ignore[attr-defined]
     if not fits(epsilon_weight=low):
         return {}
-    while high > 1.0001 * low:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if fits(epsilon_weight=middle) else (low, middle)
+    low, _ = bisect(
+        lambda weight: fits(epsilon_weight=weight),
+        low,
+        high,
+        close=lambda low, high: high <= 1.0001 * low,
+        geometric=True,
+    )
     step = 10.0 ** (math.floor(math.log10(low)) - 3)
     return {"method.epsilon_weight": max(float(f"{math.floor(low / step) * step:.12g}"), MIN_EPSILON)}
 
@@ -66,7 +71,7 @@ def _smaller_sample(method: Method, fits: Callable[..., bool]) -> dict[str, floa
     low, high = 0.0, getattr(method, "sample_rate", None)
     if not isinstance(high, float):
         return {}
-    for _ in range(10):
+    for _ in range(10):  # every rate that is tried has three decimals
         middle = round((low + high) / 2, 3)
         low, high = (middle, high) if middle > 0 and fits(sample_rate=middle) else (low, middle)
     return {"method.sample_rate": low} if low > 0 else {}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from uldp.errors import ConfigError, require
 from uldp.privacy.accountants import account, check_delta
+from uldp.privacy.bisection import bisect
 from uldp.privacy.events import Composition, Event
 from uldp.privacy.pld import quick_epsilon
 
@@ -81,13 +82,9 @@ def _quick_multiplier(holds: Callable[[float], bool]) -> float:
     low = min(1.0, high)
     while low > MIN_MULTIPLIER and holds(low):
         low, high = max(low / 4, MIN_MULTIPLIER), low
-    while high > 1.01 * low:  # by hand: there is no function to take the root of, and the upper end must hold
-        middle = math.sqrt(low * high)
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+    return bisect(
+        lambda multiplier: not holds(multiplier), low, high, close=lambda low, high: high <= 1.01 * low, geometric=True
+    )[1]
 
 
 def _check_target(epsilon: float, delta: float) -> None:

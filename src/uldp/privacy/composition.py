@@ -9,6 +9,7 @@ import numpy as np
 
 from uldp.errors import require
 from uldp.limits import check_whole
+from uldp.privacy.bisection import bisect
 from uldp.privacy.mixture import Array
 
 MIN_GAIN = 1e-3
@@ -67,11 +68,9 @@ def smallest(delta_of: Callable[[float], float], delta: float, highest: float) -
     """The smallest epsilon with ``delta_of`` at most ``delta``, rounded up; ``highest`` counts as holding."""
     if delta_of(0.0) <= delta:
         return 0.0
-    low, high = 0.0, highest
-    while high - low > TOLERANCE * high:  # by hand: scipy's root may lie below, where delta is exceeded
-        middle = (low + high) / 2
-        if delta_of(middle) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high
+    return bisect(
+        lambda epsilon: not delta_of(epsilon) <= delta,
+        0.0,
+        highest,
+        close=lambda low, high: high - low <= TOLERANCE * high,
+    )[1]

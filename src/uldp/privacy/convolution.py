@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from uldp.privacy.bisection import bisect
 from uldp.privacy.mixture import Array, Sketch
 
 Indices = npt.NDArray[np.int64]
@@ -140,16 +141,14 @@ def _log_prefactor(deviation: float, tilt: float) -> float:
 
 def _saddle_point(sketches: Sequence[tuple[Sketch, int]], delta: float) -> float:
     """The tilt at which the sum has mean epsilon, about: delta(mean) is ``delta``."""
-    low, high = math.log(1e-9), math.log(1e9)
-    while high - low > 1e-2:  # by hand: any tilt near will do, and another root would move the last digits of epsilon
-        middle = (low + high) / 2
-        tilt = math.exp(middle)
+
+    def below(log_tilt: float) -> bool:
+        tilt = math.exp(log_tilt)
         log_moment, mean, deviation = _moments(sketches, tilt)
-        if log_moment - tilt * mean - _log_prefactor(deviation, tilt) > math.log(delta):
-            low = middle
-        else:
-            high = middle
-    return math.exp(low)
+        return log_moment - tilt * mean - _log_prefactor(deviation, tilt) > math.log(delta)
+
+    # Any tilt near will do, but another one would move the last digits of epsilon.
+    return math.exp(bisect(below, math.log(1e-9), math.log(1e9), close=lambda low, high: high - low <= 1e-2)[0])
 
 
 def _moments(sketches: Sequence[tuple[Sketch, int]], tilt: float) -> tuple[float, float, float]:

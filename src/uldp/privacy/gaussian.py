@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from uldp.privacy.bisection import bisect
 from uldp.privacy.events import Composition, Event, Gaussian, Group, NoisedSum, PoissonSampled, flatten, parameters
 
 
@@ -33,14 +34,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     high = 1.0
     while gaussian_delta(high, mu) > delta:
         high *= 2
-    low = 0.0
-    while high - low > 1e-12 * max(1.0, high):  # by hand: scipy's root may lie below, where delta is exceeded
-        middle = (low + high) / 2
-        if gaussian_delta(middle, mu) > delta:
-            low = middle
-        else:
-            high = middle
-    return high
+    return bisect(
+        lambda epsilon: gaussian_delta(epsilon, mu) > delta,
+        0.0,
+        high,
+        close=lambda low, high: high - low <= 1e-12 * max(1.0, high),
+    )[1]
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -52,10 +51,9 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while gaussian_delta(epsilon, high) <= delta:
         low, high = high, high * 2
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if gaussian_delta(epsilon, middle) <= delta else (low, middle)
-    return low
+    return bisect(
+        lambda mu: gaussian_delta(epsilon, mu) <= delta, low, high, close=lambda low, high: high - low <= 1e-12 * high
+    )[0]
 
 
 def unsampled_mu(composition: Composition) -> float:
