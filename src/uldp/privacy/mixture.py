@@ -83,7 +83,7 @@ class Mixture:
         x[x <= -FAR * self.deviation] = -np.inf
         return x
 
-    def profile_of_removing(self, epsilons: Array) -> Profile:
+    def profile_if_left(self, epsilons: Array) -> Profile:
         """What an adversary gains if a user leaves: the hockey-stick divergences of P from Q."""
         from scipy.special import log_ndtr, ndtr
 
@@ -93,7 +93,7 @@ class Mixture:
         q_above, q_below = (np.exp(epsilons + log_ndtr(sign * x / self.deviation)) for sign in (-1, 1))
         return Profile(above - q_above, below + q_above, q_below - below)
 
-    def profile_of_adding(self, epsilons: Array) -> Profile:
+    def profile_if_came(self, epsilons: Array) -> Profile:
         """What an adversary gains if a user comes: the hockey-stick divergences of Q from P."""
         from scipy.special import log_ndtr, logsumexp, ndtr
 

@@ -132,7 +132,7 @@ def distribution_epsilon(items: Items, delta: float) -> float:
     mixtures = [(mixture_of(event).truncate(log_tail - 10), count) for event, count in ordered]
     sketches = [mixture.sketches(log_tail) for mixture, _ in mixtures]
     epsilons = []
-    for way, profile in enumerate((Mixture.profile_of_removing, Mixture.profile_of_adding)):
+    for way, profile in enumerate((Mixture.profile_if_left, Mixture.profile_if_came)):
         parts = []
         for both, (mixture, count) in zip(sketches, mixtures, strict=True):
             if both is None:
