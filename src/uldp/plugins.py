@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,15 @@ def import_user_module(module: str) -> ModuleType:
         sys.path.append("")
     importlib.invalidate_caches()
     return importlib.import_module(module)
+
+
+def is_one_of(value: object, kinds: Iterable[type]) -> bool:
+    """Whether the class of ``value`` is one of ``kinds``, by identity: a metaclass may call its classes equal to ours.
+
+    >>> is_one_of(1, [int]), is_one_of(True, [int])
+    (True, False)
+    """
+    return any(type(value) is kind for kind in kinds)
 
 
 def named_object(name: str, location: str) -> Any:

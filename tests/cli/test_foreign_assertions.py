@@ -272,6 +272,30 @@ def hooked(feature_shape, task):
     model = torch_alone(feature_shape, task)
     model[0].register_forward_hook(lambda *_: None)
     return model
+
+
+def hooked_backward(feature_shape, task):
+    model = torch_alone(feature_shape, task)
+    model[0].register_full_backward_hook(lambda *_: None)
+    return model
+
+
+class CallsItselfTorchs(nn.Linear):
+    def forward(self, x):
+        return super().forward(x)
+
+
+CallsItselfTorchs.__module__ = "torch.nn.modules.linear"
+
+
+def disguised(feature_shape, task):
+    return nn.Sequential(CallsItselfTorchs(*feature_shape, 4), nn.Softsign(), nn.Linear(4, 2))
+
+
+def reparametrized(feature_shape, task):
+    model = torch_alone(feature_shape, task)
+    nn.utils.parametrizations.weight_norm(model[0])
+    return model
 """
 
 
@@ -280,6 +304,9 @@ def hooked(feature_shape, task):
     [
         ("run_on_records", "foreign_nets:Own"),
         ("hooked", "torch.nn.modules.linear:Linear"),
+        ("hooked_backward", "torch.nn.modules.linear:Linear"),
+        ("disguised", "torch.nn.modules.linear:CallsItselfTorchs"),
+        ("reparametrized", ""),
         ("read_by_kernels", ""),
         ("torch_alone", ""),
     ],

@@ -20,14 +20,16 @@ import pytest
 from tests.guarantees.adversary import FAR, PAILLIER, OwnCoordinates, federation_of, release
 from tests.support import decode, drive, make_plan, make_sessions, moved, rows_of, small_federation
 
+from uldp.aggregation import AGGREGATIONS
 from uldp.aggregation.plain import Plain
 from uldp.caveats import Caveat, Severity
 from uldp.errors import ConfigError, ModelError
 from uldp.experiment.build import PreparedExperiment, prepare
 from uldp.experiment.config import Experiment
+from uldp.mechanisms.local_registry import LOCAL_MECHANISMS
 from uldp.mechanisms.two_point import TwoPoint
 from uldp.methods.base import Method, State
-from uldp.methods.registry import METHODS
+from uldp.methods.registry import METHODS, is_builtin
 from uldp.methods.uldp_avg import UldpAvg
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Event, Gaussian, Group, Repeated, parameters
@@ -176,8 +178,37 @@ class RowsOfAbsentUsers(Foreign):
             yield absent, pulls(x, len(absent))
 
 
-ROWS = [LongRows, ManyRowsInABlock, ManyBlocks, AmongOthers, ReusedBuffer]
-WEAK_ROWS = [RowsBeyondFloats, RowsThatAreNoNumbers, RowsOfAbsentUsers]
+class AnotherArrayEachTime:
+    """One array at the first look, and another one at the next."""
+
+    def __init__(self, first, then):
+        self.arrays = [first, then]
+
+    def __len__(self):
+        return len(self.arrays[0])
+
+    def __array__(self, dtype=None, copy=None):
+        return self.arrays.pop(0) if len(self.arrays) > 1 else self.arrays[0]
+
+
+class ChangingRows(Foreign):
+    """Within the clip when they are looked at, far outside when they are added."""
+
+    def silo(self, x, data, learner, streams):
+        if 0 in data.users:
+            yield np.array([0]), AnotherArrayEachTime(np.zeros((1, len(x))), pulls(x))
+
+
+class ChangingUsers(Foreign):
+    """User 0 when it is looked at whose row it is, and user 1 when it is weighted."""
+
+    def silo(self, x, data, learner, streams):
+        if 0 in data.users:
+            yield AnotherArrayEachTime(np.array([0]), np.array([1])), pulls(x)
+
+
+ROWS = [LongRows, ChangingUsers, ManyRowsInABlock, ManyBlocks, AmongOthers, ReusedBuffer]
+WEAK_ROWS = [RowsBeyondFloats, RowsThatAreNoNumbers, RowsOfAbsentUsers, ChangingRows]
 """Whose rows count as nothing at all."""
 COUNTS = np.array([[3, 9, 0, 0, 1], [3, 0, 9, 0, 1], [3, 0, 0, 9, 1]])
 """User 0 is in all silos; users 1 to 3 have all of their records in one."""
@@ -1031,3 +1062,117 @@ def test_an_error_in_somebody_s_method_is_one_sentence_without_records(at, error
         ModelError, match=rf"^method.{at}: .*:Raising raised {error} \(test_foreign_methods.py, line \d+\)$"
     ):
         drive(server, silos)
+
+
+# --- values that change, lie about their type, or are put where ours stand ------------------------------------------
+
+
+class CallsItselfABool(TwoFaced):
+    """A number for who draws the noise and another one for who accounts for it; it says that it is a bool."""
+
+    __class__ = bool
+
+    def __int__(self):
+        return int(TRUE)
+
+
+class LyingNumber(Foreign):
+    def release(self, facts):
+        return with_noise(facts, CallsItselfABool(TRUE))
+
+
+def test_an_object_that_calls_itself_a_bool_becomes_a_plain_number():
+    noise = small(LyingNumber).plan.release.noise_multiplier
+    assert type(noise) is int and noise == TRUE
+
+
+class ChangesTheFacts(Foreign):
+    """More silos than there are would take a part of the noise away, and of what is stated none."""
+
+    def release(self, facts):
+        object.__setattr__(facts, "silos", 100 * facts.silos)
+        return with_noise(facts, TRUE)
+
+
+def test_facts_that_a_method_changed_are_not_the_experiments():
+    with pytest.raises(ConfigError, match="its release is made for"):
+        small(ChangesTheFacts)
+
+
+class LooksLikeOurs(type(GaussianSum)):
+    """Its classes are equal to ours, for whoever asks by ``==`` or looks into a set."""
+
+    def __eq__(self, other):
+        return any(other is one for one in (GaussianSum, UldpAvg, self))
+
+    def __hash__(self):
+        return hash(GaussianSum if any(one is GaussianSum for one in self.__mro__) else UldpAvg)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EqualToOurs(GaussianSum, metaclass=LooksLikeOurs):
+    def event(self, silos_heard: int) -> Event:
+        return Gaussian(STATED)
+
+
+class OnEqualToOurs(Foreign, metaclass=LooksLikeOurs):
+    release = on(EqualToOurs)
+
+
+def test_classes_that_call_themselves_equal_to_ours_are_named():
+    ready = small(OnEqualToOurs)
+    assert is_builtin(UldpAvg(noise_multiplier=TRUE)) and not is_builtin(ready.plan.method)
+    check_named(ready.planned_statement(), [name_of(EqualToOurs), name_of(OnEqualToOurs)])
+    check_named(run(ready).statement, [name_of(EqualToOurs), name_of(OnEqualToOurs)])
+
+
+class BecomesOursInPlace(Foreign):
+    """Changes its own class when it is asked for its rows."""
+
+    def silo(self, x, data, learner, streams):
+        object.__setattr__(self, "__class__", UldpAvg)
+        yield from Foreign.silo(self, x, data, learner, streams)
+
+
+class ReachesTheRelease(Foreign):
+    """Finds the release that calls it, and hangs an event of its own onto it."""
+
+    def silo(self, x, data, learner, streams):
+        for frame in inspect.stack():
+            caller = frame.frame.f_locals.get("self")
+            if isinstance(caller, GaussianSum):
+                object.__setattr__(caller, "event", lambda silos_heard: Gaussian(STATED))
+        yield from super().silo(x, data, learner, streams)
+
+
+@pytest.mark.parametrize("kind", [BecomesOursInPlace, ReachesTheRelease], ids=lambda kind: kind.__name__)
+def test_what_a_method_does_to_values_of_ours_happens_under_its_name(kind):
+    ready = small(kind)
+    check_named(ready.planned_statement(), [name_of(kind)])
+    check_named(run(ready).statement, [name_of(kind)])
+
+
+@dataclass(frozen=True)
+class HangsRows(Experiment):
+    """An experiment with one of our methods, onto which it hangs rows that nobody asked for."""
+
+    def with_noise(self, noise_multiplier):
+        method = super().with_noise(noise_multiplier)
+        object.__setattr__(method, "silo", lambda x, data, learner, streams: iter([(np.array([0]), pulls(x))]))
+        return method
+
+
+def test_a_function_that_hangs_on_a_method_of_ours_is_not_called():
+    tree = tree_of(Foreign, data={"options": {"records": 60, "features": 5}})
+    tree["method"] = {"name": "uldp-avg", "rounds": 2}
+    plan = prepare(HangsRows.from_tree(tree)).plan
+    assert is_builtin(plan.method) and "silo" not in vars(plan.method)
+    assert plan.method.silo.__func__ is UldpAvg.silo
+
+
+@pytest.mark.parametrize(
+    "registry", [METHODS, AGGREGATIONS, LOCAL_MECHANISMS], ids=["methods", "aggregations", "local"]
+)
+def test_nobody_puts_a_class_of_theirs_among_ours(registry):
+    with pytest.raises(TypeError):
+        registry["mine"] = Foreign

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from uldp.aggregation.base import Aggregation
@@ -12,11 +13,16 @@ from uldp.aggregation.paillier import PaillierWeighting
 from uldp.aggregation.plain import Plain
 from uldp.aggregation.shuffled import Shuffled
 from uldp.errors import ConfigError, did_you_mean, format_value
-from uldp.plugins import named_class
+from uldp.plugins import is_one_of, named_class
 
-AGGREGATIONS: Final[Mapping[str, type[Aggregation]]] = {
-    kind.name: kind for kind in (Plain, Masked, LatticeWeighting, PaillierWeighting, Shuffled)
-}
+AGGREGATIONS: Final[Mapping[str, type[Aggregation]]] = MappingProxyType(
+    {kind.name: kind for kind in (Plain, Masked, LatticeWeighting, PaillierWeighting, Shuffled)}
+)
+
+
+def is_builtin(aggregation: Aggregation) -> bool:
+    """Whether the aggregation's code is ours."""
+    return is_one_of(aggregation, AGGREGATIONS.values())
 
 
 def lookup_aggregation(name: str) -> type[Aggregation]:
@@ -34,4 +40,4 @@ def lookup_aggregation(name: str) -> type[Aggregation]:
     )
 
 
-__all__ = ["AGGREGATIONS", "Aggregation", "lookup_aggregation"]
+__all__ = ["AGGREGATIONS", "Aggregation", "is_builtin", "lookup_aggregation"]

@@ -26,7 +26,8 @@ from uldp.experiment.outlook import automatic_model
 from uldp.learners.base import Learner
 from uldp.learners.prior import Prior
 from uldp.limits import MAX_PAIRED_SILOS, MAX_UPDATES
-from uldp.methods.registry import is_builtin
+from uldp.methods.registry import is_builtin, rebuild_method
+from uldp.plugins import is_one_of
 from uldp.privacy.events import Event
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.releases import BUILTIN_RELEASES, PublicFacts, rebuild_release
@@ -143,9 +144,9 @@ def asserted_by(experiment: Experiment, plan: Plan, layers: Sequence[type] = ())
     row. A model that kernels train is read, not run, and is not named. A method may turn into another one
     (``for_model``): the one that the experiment names counts too, under that name.
     """
-    foreign: list[type] = [] if type(plan.release) in BUILTIN_RELEASES else [type(plan.release)]
+    foreign: list[type] = [] if is_one_of(plan.release, BUILTIN_RELEASES) else [type(plan.release)]
     foreign += [] if is_builtin(plan.method) else [type(plan.method)]
-    foreign += [] if type(plan.aggregation) in AGGREGATIONS.values() else [type(plan.aggregation)]
+    foreign += [] if is_one_of(plan.aggregation, AGGREGATIONS.values()) else [type(plan.aggregation)]
     names = [qualified_name(kind) for kind in (*foreign, *layers)]
     return tuple(dict.fromkeys([*names, *third_party_names([experiment])]))
 
@@ -296,8 +297,10 @@ def _plan_under(
 
     silos = tuple(silo.name for silo in federation.silos)
     facts = _public_facts(aggregation, experiment, learner, federation)
-    method = method_with_noise(experiment, totals, facts).for_model(learner.layer_sizes).for_facts(facts)
-    release = rebuild_release(method.release(facts))
+    # Copies of the facts: a method could write into them.
+    method = method_with_noise(experiment, totals, replace(facts)).for_model(learner.layer_sizes)
+    method = rebuild_method(method.for_facts(replace(facts)))
+    release = rebuild_release(method.release(replace(facts)))
     if release.facts != facts:
         raise ConfigError(f"its release is made for {release.facts}, the experiment has {facts}", location="method")
     _check_products(facts, paired=aggregation.needs_key_agreement)

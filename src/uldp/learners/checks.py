@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import sys
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -42,9 +43,23 @@ def check_parameters(module: nn.Module) -> None:
 
 
 def runs_foreign_code(layer: nn.Module) -> bool:
-    """Whether a layer runs third-party code: a ``forward`` that is neither torch's nor uldp's, or hooks."""
-    own = type(layer).__module__.partition(".")[0] in ("torch", "uldp")
-    return not own or bool(layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
+    """Whether a layer runs code that is neither torch's nor uldp's: its class, hooks, or what hangs on the instance."""
+    kind = type(layer)
+    if kind.__module__ == "torch.nn.utils.parametrize" and "forward" not in vars(kind):
+        kind = kind.__mro__[1]  # torch makes such a class on the spot; the parametrizations are layers themselves
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    functions = (value for value in vars(layer).values() if callable(value))
+    tensors = (type(tensor) for tensor in (*layer._parameters.values(), *layer._buffers.values()) if tensor is not None)
+    return any(hooks) or not all(map(_is_ours, (kind, *functions, *tensors)))
+
+
+def _is_ours(thing: Any) -> bool:
+    """Whether a class or a function is found where it says it is, in torch or uldp: anybody can set ``__module__``."""
+    module, name = getattr(thing, "__module__", None) or "", getattr(thing, "__qualname__", "")
+    found: Any = sys.modules.get(module) if module.partition(".")[0] in ("torch", "uldp") else None
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is not None and found is thing
 
 
 def _check_layer(name: str, layer: nn.Module) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any, Final
 
 from uldp.errors import ConfigError, did_you_mean
@@ -14,9 +15,9 @@ from uldp.mechanisms.response import RandomizedResponse
 from uldp.mechanisms.staircase import StaircaseResponse
 from uldp.mechanisms.two_point import TwoPoint
 
-LOCAL_MECHANISMS: Final[Mapping[str, type[LocalMechanism]]] = {
-    mechanism.name: mechanism for mechanism in (StaircaseResponse, TwoPoint, RandomizedResponse, Piecewise, Hybrid)
-}
+LOCAL_MECHANISMS: Final[Mapping[str, type[LocalMechanism]]] = MappingProxyType(
+    {mechanism.name: mechanism for mechanism in (StaircaseResponse, TwoPoint, RandomizedResponse, Piecewise, Hybrid)}
+)
 
 
 def local_mechanism(name: str, **settings: Any) -> LocalMechanism:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, Final
 
 from uldp.errors import ConfigError, did_you_mean, format_value, user_code
@@ -18,7 +19,7 @@ from uldp.methods.uldp_avg import UldpAvg
 from uldp.methods.uldp_group import UldpGroup
 from uldp.methods.uldp_naive import UldpNaive
 from uldp.methods.uldp_sgd import UldpSgd
-from uldp.plugins import named_class
+from uldp.plugins import is_one_of, named_class
 from uldp.privacy.releases import Release
 
 
@@ -54,29 +55,31 @@ class NamedMethod:
         return self.nominal is not None and self.nominal.local
 
 
-METHODS: Final[Mapping[str, NamedMethod]] = {
-    "auto": NamedMethod(Auto),
-    "fedavg": NamedMethod(FedAvg),
-    "ldp-fedavg": NamedMethod(LdpFedAvg),
-    "srr-fl": NamedMethod(
-        LdpFedAvg, {"mechanism": "srr", "sends": "weights"}, "staircase randomized response, as published"
-    ),
-    "ldp-fl": NamedMethod(LdpFedAvg, {"mechanism": "two-point", "sends": "weights"}, "two outputs per weight"),
-    "central-sub-dp": NamedMethod(CentralSubDp),
-    "local-sub-dp": NamedMethod(LocalSubDp),
-    "record-dp": NamedMethod(RecordDp),
-    "uldp-naive": NamedMethod(UldpNaive),
-    "uldp-group": NamedMethod(UldpGroup),
-    "uldp-group-2": NamedMethod(UldpGroup, {"group_size": 2}, "k = 2"),
-    "uldp-group-8": NamedMethod(UldpGroup, {"group_size": 8}, "k = 8"),
-    "uldp-group-median": NamedMethod(UldpGroup, {"group_size": "median"}, "k read from the data"),
-    "uldp-group-max": NamedMethod(UldpGroup, {"group_size": "max"}, "k read from the data, nothing is dropped"),
-    "uldp-sgd": NamedMethod(UldpSgd),
-    "uldp-sgd-w": NamedMethod(UldpSgd, {"weighting": "records"}, "silos weigh by record counts"),
-    "uldp-avg": NamedMethod(UldpAvg),
-    "uldp-avg-w": NamedMethod(UldpAvg, {"weighting": "records"}, "silos weigh by record counts"),
-}
-
+METHODS: Final[Mapping[str, NamedMethod]] = MappingProxyType(
+    {
+        "auto": NamedMethod(Auto),
+        "fedavg": NamedMethod(FedAvg),
+        "ldp-fedavg": NamedMethod(LdpFedAvg),
+        "srr-fl": NamedMethod(
+            LdpFedAvg, {"mechanism": "srr", "sends": "weights"}, "staircase randomized response, as published"
+        ),
+        "ldp-fl": NamedMethod(LdpFedAvg, {"mechanism": "two-point", "sends": "weights"}, "two outputs per weight"),
+        "central-sub-dp": NamedMethod(CentralSubDp),
+        "local-sub-dp": NamedMethod(LocalSubDp),
+        "record-dp": NamedMethod(RecordDp),
+        "uldp-naive": NamedMethod(UldpNaive),
+        "uldp-group": NamedMethod(UldpGroup),
+        "uldp-group-2": NamedMethod(UldpGroup, {"group_size": 2}, "k = 2"),
+        "uldp-group-8": NamedMethod(UldpGroup, {"group_size": 8}, "k = 8"),
+        "uldp-group-median": NamedMethod(UldpGroup, {"group_size": "median"}, "k read from the data"),
+        "uldp-group-max": NamedMethod(UldpGroup, {"group_size": "max"}, "k read from the data, nothing is dropped"),
+        "uldp-sgd": NamedMethod(UldpSgd),
+        "uldp-sgd-w": NamedMethod(UldpSgd, {"weighting": "records"}, "silos weigh by record counts"),
+        "uldp-avg": NamedMethod(UldpAvg),
+        "uldp-avg-w": NamedMethod(UldpAvg, {"weighting": "records"}, "silos weigh by record counts"),
+    }
+)
+"""Read-only: a class in it counts as ours."""
 
 RENAMED: Final = {"default": "fedavg"}
 """Names of earlier versions, and what they are called now."""
@@ -86,7 +89,17 @@ AS_PRINTED: Final = {f"{name}-published": name for name in ("central-sub-dp", "l
 
 def is_builtin(method: Method) -> bool:
     """Whether the method's code is ours: what it asserts about its rows was proven here, not by somebody else."""
-    return type(method) in {named.method for named in METHODS.values()}
+    return is_one_of(method, (named.method for named in METHODS.values()))
+
+
+def rebuild_method(method: Method) -> Method:
+    """A copy of a built-in ``method``, made of its settings alone; any other method is returned as it is.
+
+    Whoever hung a function of their own onto the instance would otherwise make its rows without being named.
+    """
+    if not is_builtin(method):
+        return method
+    return type(method)(**{item.name: getattr(method, item.name) for item in fields(method)})
 
 
 def lookup(name: str) -> NamedMethod:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from uldp._version import __version__
-from uldp.aggregation import AGGREGATIONS
+from uldp.aggregation import is_builtin
 from uldp.aggregation.base import Aggregation, AggregationContext
 from uldp.errors import ConfigError
 from uldp.methods.base import Method
@@ -176,4 +176,4 @@ class Plan(AggregationContext):
 def _display_name(aggregation: Aggregation) -> str:
     """The aggregation's name in a statement: of a third-party one its class, not a name it may have inherited."""
     kind = type(aggregation)
-    return aggregation.name if kind in AGGREGATIONS.values() else f"{kind.__module__}:{kind.__qualname__}"
+    return aggregation.name if is_builtin(aggregation) else f"{kind.__module__}:{kind.__qualname__}"

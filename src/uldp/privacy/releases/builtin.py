@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from uldp.errors import ConfigError
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS
+from uldp.plugins import is_one_of
 from uldp.privacy.releases.base import PublicFacts, Release, Unprotected
 from uldp.privacy.releases.clipped_silo import ClippedSilo
 from uldp.privacy.releases.gaussian_sum import GaussianSum
@@ -33,18 +34,19 @@ def rebuild_release(release: Release) -> Release:
     >>> rebuild_release(sum_) == sum_, rebuild_release(sum_) is sum_
     (True, False)
     """
-    return _rebuild(release) if type(release) in BUILTIN_RELEASES else release
+    return _rebuild(release) if is_one_of(release, BUILTIN_RELEASES) else release
 
 
 def _rebuild(value: Any) -> Any:
+    """A copy of a dataclass of uldp, made of its fields alone: what was hung onto the instance is not in it."""
     return type(value)(**{item.name: _plain(item.name, getattr(value, item.name)) for item in fields(value)})
 
 
 def _plain(name: str, value: Any) -> Any:
     """The value of a field, as a plain number or string, or rebuilt."""
+    if value is None or value is True or value is False:  # an object may say of itself that it is a bool
+        return value
     match value:
-        case None | bool():
-            return value
         case str():
             return "".join(value)  # a subclass may write itself otherwise
         case Integral():
@@ -53,8 +55,6 @@ def _plain(name: str, value: Any) -> Any:
             return float(value)
         case tuple():
             return tuple(_plain(name, one) for one in value)
-    if type(value) in _PARTS:
+    if is_one_of(value, _PARTS):
         return _rebuild(value)
-    raise ConfigError(
-        f"{name} of its release is a {type(value).__name__}, which is not part of uldp", location="method"
-    )
+    raise ConfigError(f"{name} is a {type(value).__name__}, which is not part of uldp", location="method")
