@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from uldp.aggregation.base import Sample
@@ -34,36 +33,13 @@ from uldp.rng import Secrets
 from uldp.sessions.holdout import holdout_means
 from uldp.sessions.plan import Plan
 from uldp.sessions.sampling import RoundSampler
+from uldp.sessions.stored import StoredServer, decode_state
 from uldp.vectors import Residues, Vector, from_residues
-
-
-class _StoredServer(msgspec.Struct, forbid_unknown_fields=True):
-    """What the server stores between rounds."""
-
-    phase: str
-    round: int
-    x: bytes
-    memory: dict[str, bytes]
-    user_totals: bytes | None
-    saturated: int
-    collected: bytes | None
-    setup: list[dict[str, bytes]]
-    prepared: list[dict[str, bytes]]
-    absent: list[str]
-    heard: list[int]
-    metrics: dict[str, float] = {}
-
-
-def _decode_state(state: bytes) -> _StoredServer:
-    try:
-        return msgspec.msgpack.decode(state, type=_StoredServer)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"the server's saved state is unreadable: {error}", location="checkpoint") from error
 
 
 def is_closed(state: bytes) -> bool:
     """Whether ``state``, from :meth:`ServerSession.save`, is that of a session that is over."""
-    return _decode_state(state).phase == Phase.CLOSED
+    return decode_state(state, StoredServer, "the server's saved state").phase == Phase.CLOSED
 
 
 class Stage(Enum):
@@ -450,7 +426,7 @@ class ServerSession:
         memory = {name: m.pack(vector) for name, vector in self._state.memory.items()}
         totals = None if self._user_totals is None else m.pack(self._user_totals)
         collected = None if self._sum is None else m.pack(self._sum)
-        saved = _StoredServer(
+        saved = StoredServer(
             self._phase,
             self._round,
             m.pack(self._state.x),
@@ -470,7 +446,7 @@ class ServerSession:
         """Continue from what :meth:`save` returned."""
         facts = self.plan.facts
         try:
-            saved = _decode_state(state)
+            saved = decode_state(state, StoredServer, "the server's saved state")
             phase = self.plan.phase(saved.phase)
             x = m.unpack_floats(saved.x, facts.dimension, "checkpoint")
             memory = {name: np.frombuffer(data, dtype="<f8").astype(np.float64) for name, data in saved.memory.items()}
@@ -496,7 +472,7 @@ class ServerSession:
             self._replay(request, each)
         self._setup = responses
 
-    def _restore_round(self, saved: _StoredServer) -> None:
+    def _restore_round(self, saved: StoredServer) -> None:
         """Replay the exchanges of a round before its updates."""
         if saved.prepared:
             self._begin_round(saved.round + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
@@ -22,33 +22,8 @@ from uldp.protocol.turns import Phase, turn
 from uldp.rng import Secrets, Streams
 from uldp.sessions.holdout import holdout_sums
 from uldp.sessions.plan import Plan
+from uldp.sessions.stored import RoundRelease, StoredSilo, decode_state, read_fields
 from uldp.vectors import to_residues
-
-
-class _RoundRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A round's noised sum before masks. ``request`` is a digest of the request, without the list of present silos."""
-
-    request: str
-    present: bytes
-    noised_sum: bytes
-    saturated: int
-
-
-class _StoredSilo(msgspec.Struct, forbid_unknown_fields=True):
-    """What a silo stores between messages. ``data`` is a digest of the records that its responses depend on."""
-
-    data: str
-    phase: str
-    round: int
-    user_totals: bytes | None
-    request: str
-    response: bytes
-    setup: list[bytes]
-    prepared: list[bytes]
-    prepared_round: int
-    released: _RoundRelease | None = None
-    parts: dict[int, str] = {}
-    """Large requests that are stored in a :class:`PartStore`: from the index in ``setup`` to the name there."""
 
 
 class PartStore(Protocol):
@@ -63,22 +38,6 @@ class PartStore(Protocol):
 
 PART_BYTES: Final = 1 << 16
 """Requests of the setup that are longer go into a :class:`PartStore`, where there is one."""
-
-
-def _decode_state(state: bytes, whose: str) -> _StoredSilo:
-    try:
-        return msgspec.msgpack.decode(state, type=_StoredSilo)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"the saved state of {whose} is unreadable: {error}", location="checkpoint") from error
-
-
-def _read_fields(state: bytes) -> dict[str, Any]:
-    """The fields of a saved state, even if another version of uldp saved it: what was released then still counts."""
-    try:
-        found = msgspec.msgpack.decode(state)
-        return {**found, "phase": str(found["phase"]), "round": int(found["round"])}
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
-        raise RunError(f"the saved state of the silo is unreadable: {error}", location="checkpoint") from error
 
 
 def _join_digests(*digests: str) -> str:
@@ -181,7 +140,7 @@ class SiloSession:
         self._round = 0
         self._request = ""
         self._response = b""
-        self._released: _RoundRelease | None = None
+        self._released: RoundRelease | None = None
         self.left_out = 0
         """Rows of users that were not finite and counted as zero. It stays in the silo: no message carries it."""
 
@@ -206,17 +165,17 @@ class SiloSession:
     @staticmethod
     def is_closed(state: bytes) -> bool:
         """Whether ``state``, from :meth:`save`, is that of a session that is over."""
-        return bool(_read_fields(state)["phase"] == Phase.CLOSED)
+        return bool(read_fields(state)["phase"] == Phase.CLOSED)
 
     @staticmethod
     def last_round(state: bytes) -> int:
         """The last round that the silo responded to, from what :meth:`save` returned."""
-        return int(_read_fields(state)["round"])
+        return int(read_fields(state)["round"])
 
     @staticmethod
     def close_state(state: bytes) -> bytes:
         """``state`` as if the server had closed the session."""
-        return encode({**_read_fields(state), "phase": Phase.CLOSED, "released": None})
+        return encode({**read_fields(state), "phase": Phase.CLOSED, "released": None})
 
     def reply(self, request: bytes) -> bytes:
         """The response to ``request``. A refused request changes nothing.
@@ -335,7 +294,7 @@ class SiloSession:
             round_, digest, hashlib.sha256(update.noised_sum or update.vector).hexdigest()
         )
         if plan.may_repeat:
-            self._released = _RoundRelease(digest, body.present, update.noised_sum, update.saturated)
+            self._released = RoundRelease(digest, body.present, update.noised_sum, update.saturated)
         return m.Update(round_, update.vector, update.saturated, body.present)
 
     def _select(self, users: Sample | None, round_: int) -> tuple[SiloData, str]:
@@ -486,7 +445,7 @@ class SiloSession:
         setup = [] if self._phase == Phase.CLOSED else list(self._setup)  # nothing comes after Close
         parts = {} if store is None else self._store_large_requests(setup, store)
         last = (self._request, self._response, setup, self._prepared, self._prepared_round, self._released)
-        return encode(_StoredSilo(self._all_digest, self._phase, self._round, totals, *last, parts=parts))
+        return encode(StoredSilo(self._all_digest, self._phase, self._round, totals, *last, parts=parts))
 
     def _store_large_requests(self, setup: list[bytes], store: PartStore) -> dict[int, str]:
         """Move large requests of ``setup`` to the store; each goes there once."""
@@ -499,7 +458,7 @@ class SiloSession:
 
     def restore(self, state: bytes, store: PartStore | None = None) -> None:
         """Continue from what :meth:`save` returned, with the same ``store``."""
-        saved = _decode_state(state, f"silo {self.name}")
+        saved = decode_state(state, StoredSilo, f"the saved state of silo {self.name}")
         try:
             for index, name in saved.parts.items():
                 if store is None:
