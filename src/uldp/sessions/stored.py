@@ -51,7 +51,7 @@ class StoredSilo(msgspec.Struct, forbid_unknown_fields=True):
     prepared_round: int
     released: RoundRelease | None = None
     parts: dict[int, str] = {}
-    """Large requests that are in a :class:`~uldp.sessions.silo.PartStore`: their name there, by the index in ``setup``."""
+    """Large requests that are in a :class:`~uldp.sessions.silo.PartStore`, by index in ``setup``: their names there."""
 
 
 def decode_state(state: bytes, kind: type[Stored], what: str) -> Stored:
