@@ -268,7 +268,19 @@ class Experiment:
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any], base: Path | str = ".", name: str = "") -> Experiment:
-        """The experiment of a tree as it is written in an experiment file."""
+        """The experiment of a tree as it is written in an experiment file.
+
+        Args:
+            tree: Sections and their keys.
+            base: The folder to which relative paths in it refer.
+            name: What the experiment is called; run directories take it over.
+
+        Returns:
+            The experiment, all of whose settings were checked.
+
+        Raises:
+            ConfigError: A section, a key or a value is wrong.
+        """
         sections = ("data", "model", "method", "privacy", "aggregation", "run", "deployment")
         try:
             check_tree(tree)
@@ -299,7 +311,18 @@ class Experiment:
 
     @classmethod
     def from_file(cls, path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
-        """The experiment of a TOML file, with ``section.key=value`` overrides."""
+        """The experiment of a TOML file.
+
+        Args:
+            path: The file; relative paths in it refer to its folder.
+            overrides: ``section.key=value``, each in place of what the file says.
+
+        Returns:
+            The experiment, all of whose settings were checked.
+
+        Raises:
+            ConfigError: The file cannot be read, or a setting is wrong.
+        """
         tree = read_toml(path)
         for assignment in overrides:
             tree = with_override(tree, assignment)
@@ -328,11 +351,25 @@ class Experiment:
         return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
 
     def with_seed(self, seed: int) -> Experiment:
-        """The same experiment with another seed."""
+        """The same experiment with another seed.
+
+        Args:
+            seed: ``run.seed``.
+
+        Returns:
+            A copy of the experiment.
+        """
         return dataclasses.replace(self, run=dataclasses.replace(self.run, seed=seed))
 
     def with_noise(self, noise_multiplier: float) -> Method:
-        """The method with its noise set."""
+        """The method with its noise set.
+
+        Args:
+            noise_multiplier: sigma.
+
+        Returns:
+            A copy of the method, with the ``dropout_tolerance`` of ``[privacy]``.
+        """
         tolerance = self.privacy.dropout_tolerance
         return dataclasses.replace(self.method, noise_multiplier=noise_multiplier, dropout_tolerance=tolerance)
 

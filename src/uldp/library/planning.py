@@ -121,7 +121,19 @@ class TrainingPlan:
         callbacks: Callback | Iterable[Callback] = (),
         progress: bool | None = None,
     ) -> Result:
-        """Train as planned; arguments as for :func:`train`."""
+        """Train as planned.
+
+        Args:
+            directory: Where a run directory is written, as for :func:`train`.
+            callbacks: Called with a report after every round, as for :func:`train`.
+            progress: Whether a bar is shown, as for :func:`train`.
+
+        Returns:
+            The model, its metrics, and the statement.
+
+        Raises:
+            InputError: The directory or a callback cannot be used.
+        """
         return run_training(self.prepared, directory, checked_callbacks(callbacks), progress)
 
     def headline(self) -> list[str]:

@@ -97,38 +97,84 @@ class Method(ABC):
 
     @abstractmethod
     def release(self, facts: PublicFacts) -> Release:
-        """What a round releases, from the settings and the public facts alone."""
+        """What a round releases, from the settings and the public facts alone.
+
+        Args:
+            facts: What everybody knows about the federation.
+
+        Returns:
+            One frozen value: the noise is drawn from it, and the event is read from it.
+
+        Raises:
+            ConfigError: A setting is wrong, for any federation or for this one.
+        """
 
     def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
-        """The part inside a silo: (users, rows), where row u is a function of x and of user u's records alone.
+        """The part inside a silo. A release that trains by itself (``NoisedModel``) does not ask for it.
 
-        ``streams`` is for randomness that may be known (order of records, dropout). A release that trains by itself
-        (:class:`~uldp.privacy.releases.NoisedModel`) does not ask for it.
+        Args:
+            x: The model of the round, a flat vector.
+            data: The silo's records that take part.
+            learner: Trains and evaluates models.
+            streams: For randomness that may be known (order of records, dropout).
+
+        Returns:
+            Pairs (users, rows), where row u is a function of x and of user u's records alone.
         """
         raise ModelError(f"{type(self).__name__} has no part inside a silo", location="method.silo")
 
     @abstractmethod
     def server(self, state: State, total: Vector, facts: RoundFacts) -> State:
-        """The part on the server: the next state, from the noised total and what is public about the round."""
+        """The part on the server.
+
+        Args:
+            state: The model and the method's own vectors.
+            total: The noised total of the round's rows.
+            facts: What is public about the round.
+
+        Returns:
+            The next state.
+        """
 
     def for_facts(self, facts: PublicFacts) -> Method:
-        """The method with settings that follow from public facts filled in."""
+        """The method with settings that follow from public facts filled in.
+
+        Args:
+            facts: What everybody knows about the federation.
+        """
         return self
 
     def for_model(self, layers: tuple[int, ...]) -> Method:
-        """The method for a model whose tensors have these sizes."""
+        """The method for a model.
+
+        Args:
+            layers: The sizes of its tensors.
+        """
         return self
 
     def for_data(self, totals: IntArray) -> Method:
-        """The method with a setting that is computed from users' record totals filled in."""
+        """The method with a setting that is computed from the data filled in (``reads_data``).
+
+        Args:
+            totals: Each user's number of records over all silos.
+        """
         return self
 
     def caveats(self, facts: PublicFacts) -> tuple[Caveat, ...]:
-        """What a privacy statement must say about this method, beside what its release says."""
+        """What a privacy statement must say about this method, beside what its release says.
+
+        Args:
+            facts: What everybody knows about the federation.
+        """
         return ()
 
     def notes(self, facts: PublicFacts, counts: IntArray) -> tuple[str, ...]:
-        """Notes for the party that holds the data, from all silos' counts: without noise, shown to no other party."""
+        """Notes for the party that holds the data: without noise, shown to no other party.
+
+        Args:
+            facts: What everybody knows about the federation.
+            counts: (silos, users), the numbers of records.
+        """
         return ()
 
     def corrections(self) -> tuple[str, ...]:

@@ -217,11 +217,31 @@ class Result:
         return self._fitted.module()
 
     def predict(self, data: Table | FloatArray) -> npt.NDArray[Any]:
-        """The likeliest class, or the number, for each row of a data frame, a file, or an array of features."""
+        """The likeliest class, or the number, for each row.
+
+        Args:
+            data: A data frame or a file, which the schema turns into features, or an array of features.
+
+        Returns:
+            One label per row.
+
+        Raises:
+            InputError: The run kept no model, or the rows do not fit the schema.
+        """
         return self._fitted.predict(data)
 
     def predict_proba(self, data: Table | FloatArray) -> npt.NDArray[np.float64]:
-        """(rows, classes): the probability of each class, in the order of the schema."""
+        """The probability of each class.
+
+        Args:
+            data: As for :meth:`predict`.
+
+        Returns:
+            (rows, classes), classes in the order of the schema.
+
+        Raises:
+            InputError: The run kept no model, or the rows do not fit the schema, or there are no classes.
+        """
         return self._fitted.predict_proba(data)
 
     @property
