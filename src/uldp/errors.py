@@ -48,7 +48,7 @@ def first_line(error: BaseException) -> str:
 
 
 def describe_unexpected(error: BaseException) -> str:
-    """An error that nobody foresaw: its class, and the last line of ours on the way to it. Never its text, for that may
+    """An unexpected error: its class, and the last line of ours on the way to it. Never its text, for that may
     quote somebody's data.
 
     >>> describe_unexpected(ValueError("of patient 17"))
@@ -293,12 +293,12 @@ def error_context(what: str) -> Iterator[None]:
 
 @contextmanager
 def stopping_clearly(location: str) -> Iterator[None]:
-    """An error that nobody foresaw stops a run with one sentence, like those that somebody did.
+    """An unexpected error stops a run with one sentence, like an expected one.
 
     >>> with stopping_clearly("server"):
     ...     1 / 0
     Traceback (most recent call last):
-    uldp.errors.RunError: server: stopped by an error that nobody foresaw (ZeroDivisionError); please report it
+    uldp.errors.RunError: server: stopped by an unexpected error (ZeroDivisionError); please report it
     """
     try:
         yield
@@ -306,7 +306,7 @@ def stopping_clearly(location: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise RunError(
-            f"stopped by an error that nobody foresaw ({describe_unexpected(error)}); please report it",
+            f"stopped by an unexpected error ({describe_unexpected(error)}); please report it",
             location=location,
         ) from None  # its text may quote records
 
