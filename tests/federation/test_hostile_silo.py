@@ -87,7 +87,7 @@ def test_an_error_that_nobody_foresaw_stops_the_server_with_one_sentence_and_not
     made = world(experiment())
     with monkeypatch.context() as patch:
         patch.setattr(ServerSession, where, raising)
-        with pytest.raises(RunError, match=r"unexpected error \(Unforeseen in uldp/runtimes/\w+.py, line \d+\)") as error:
+        with pytest.raises(RunError, match=r"unexpected error \(Unforeseen in uldp/runtimes/\w+.py, line") as error:
             made.serving().run()
     assert "patient 17" not in str(error.value)
     assert made.serving().run().model.tobytes() == run(made.built).model.tobytes()
