@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from uldp.bench import utility, utility_models
-from uldp.bench.utility import Cell, Outcome, run_cell
+from uldp.bench.utility import Cell, CellResult, run_cell
 from uldp.bench.utility_claims import claims, divergence, rows
 from uldp.bench.utility_sets import FAMILIES, SETS
 from uldp.cli.app import app
@@ -16,7 +16,7 @@ from uldp.rng import Streams
 
 
 def outcome(contender, skill, dataset="iris", epsilon=1.0, rho=0.01, seed=0):
-    return Outcome(Cell(dataset, contender, epsilon, seed), skill, rho, 15, "")
+    return CellResult(Cell(dataset, contender, epsilon, seed), skill, rho, 15, "")
 
 
 def outcomes(auto, previous=0.5, linear=0.9, **more):

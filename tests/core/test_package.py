@@ -126,6 +126,16 @@ def test_classes_and_functions_stay_small():
     assert large == []
 
 
+def test_a_class_name_has_one_meaning():
+    """No name of a class stands for two things, private helper classes included."""
+    places = {}
+    for file, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name.lstrip("_"), []).append(file.relative_to(uldp.__path__[0]).as_posix())
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 def modules():
     return [module.name for module in pkgutil.walk_packages(uldp.__path__, "uldp.") if "cli" not in module.name]
 

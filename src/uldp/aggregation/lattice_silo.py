@@ -231,8 +231,8 @@ class LatticeSilo(SiloSide):
             self._sampled = (request.digest, self._ciphertexts(request.weights[:split], request.round, added))
         return self._sampled[1]
 
-    def accumulator(self, weights: Vector | None, request: RoundRequest) -> _Accumulator:
-        return _Accumulator(self, self._round_weights(request), request)
+    def accumulator(self, weights: Vector | None, request: RoundRequest) -> _LatticeAccumulator:
+        return _LatticeAccumulator(self, self._round_weights(request), request)
 
     @property
     def context(self) -> AggregationContext:
@@ -300,7 +300,7 @@ def _unblinded(setup: str, round_: int, data: bytes, blinds: bytes) -> Polynomia
     return found
 
 
-class _Accumulator(Accumulator):
+class _LatticeAccumulator(Accumulator):
     """sum_u X_su (c0_u, c1_u) over all users of a round: who has no row counts as zeros, or the time would tell."""
 
     def __init__(self, silo: LatticeSilo, ciphertexts: Polynomials, request: RoundRequest) -> None:

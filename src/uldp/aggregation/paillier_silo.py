@@ -193,8 +193,8 @@ class PaillierSilo(SiloSide):
             self._sampled = (request.digest, self._weights(sent))
         return self._sampled[1]
 
-    def accumulator(self, weights: Vector | None, request: RoundRequest) -> _Accumulator:
-        return _Accumulator(self, self._round_weights(request), request)
+    def accumulator(self, weights: Vector | None, request: RoundRequest) -> _PaillierAccumulator:
+        return _PaillierAccumulator(self, self._round_weights(request), request)
 
     def raised_sums(self, weights: Weights, users: IntArray, block: Integers) -> list[mpz]:
         """prod_u Enc(w_su)^(a_suj) for every coordinate j, over a block of users."""
@@ -280,7 +280,7 @@ class PaillierSilo(SiloSide):
         return masked
 
 
-class _Accumulator(Accumulator):
+class _PaillierAccumulator(Accumulator):
     """Raises encrypted weights to the rows of up to ``BLOCK_USERS`` users at a time: they share the squarings."""
 
     def __init__(self, silo: PaillierSilo, weights: Weights, request: RoundRequest) -> None:

@@ -107,7 +107,7 @@ Predict = Callable[[LocalMechanism, Evidence], Guess]
 
 
 @dataclass(frozen=True)
-class Adversary:
+class LocalAdversary:
     """``misfit`` says why it cannot be used against a mechanism, and what would help; nothing where it can."""
 
     name: str
@@ -196,13 +196,15 @@ def _mean_by_em(shares: Vector, weights: Vector, ratios: Vector, still: float) -
     return mean
 
 
-ADVERSARIES: Final[Mapping[str, Adversary]] = {
+ADVERSARIES: Final[Mapping[str, LocalAdversary]] = {
     adversary.name: adversary
     for adversary in (
-        Adversary("frequency", "the paper's: how often each of two outputs comes", by_frequency, False, _two_outputs),
-        Adversary("mean", "inverts the mean output", by_mean, False),
-        Adversary("likelihood", "one likeliest weight of all clients", by_likelihood, True, _tells_apart(WEIGHTS)),
-        Adversary(
+        LocalAdversary(
+            "frequency", "the paper's: how often each of two outputs comes", by_frequency, False, _two_outputs
+        ),
+        LocalAdversary("mean", "inverts the mean output", by_mean, False),
+        LocalAdversary("likelihood", "one likeliest weight of all clients", by_likelihood, True, _tells_apart(WEIGHTS)),
+        LocalAdversary(
             "em", "the law of clients' weights by EM", by_deconvolution, True, _tells_apart(WEIGHTS // _EM_EVERY)
         ),
     )

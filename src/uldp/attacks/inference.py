@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from uldp.attacks.estimators import Adversary, Channel, Evidence
+from uldp.attacks.estimators import Channel, Evidence, LocalAdversary
 from uldp.errors import ConfigError, require
 from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.rng import Secrets, Streams
@@ -95,7 +95,7 @@ class Outcome:
 
 
 def attack(
-    mechanism: LocalMechanism, adversaries: Iterable[Adversary], scene: Scene, streams: Streams, secrets: Secrets
+    mechanism: LocalMechanism, adversaries: Iterable[LocalAdversary], scene: Scene, streams: Streams, secrets: Secrets
 ) -> list[Outcome]:
     """One outcome for each adversary that fits the mechanism. All see the same reports."""
     if not abs(scene.offset) <= mechanism.radius:
@@ -115,7 +115,7 @@ def attack(
 
 
 def _collect(
-    mechanism: LocalMechanism, adversaries: Sequence[Adversary], scene: Scene, streams: Streams, secrets: Secrets
+    mechanism: LocalMechanism, adversaries: Sequence[LocalAdversary], scene: Scene, streams: Streams, secrets: Secrets
 ) -> tuple[Evidence, Vector]:
     """What the server sees in all trials, and the true means of the last rounds."""
     counted = any(adversary.uses_counts for adversary in adversaries)

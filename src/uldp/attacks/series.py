@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Final
 
-from uldp.attacks.estimators import ADVERSARIES, Adversary
+from uldp.attacks.estimators import ADVERSARIES, LocalAdversary
 from uldp.attacks.inference import Outcome, Scene, attack
 from uldp.errors import ConfigError, did_you_mean
 from uldp.mechanisms.local_mechanism import LocalMechanism
@@ -42,7 +42,7 @@ def _published_delta(settings: dict[str, Any]) -> float:
     return delta * float(largest_delta(size, groups) / largest_delta(size_then, groups_then))
 
 
-def chosen_adversaries(names: Sequence[str], mechanisms: Sequence[LocalMechanism]) -> list[Adversary]:
+def chosen_adversaries(names: Sequence[str], mechanisms: Sequence[LocalMechanism]) -> list[LocalAdversary]:
     """The named ones, or all. One that fits none of the mechanisms is refused."""
     for name in names:
         if name not in ADVERSARIES:
@@ -58,14 +58,14 @@ def chosen_adversaries(names: Sequence[str], mechanisms: Sequence[LocalMechanism
     return [ADVERSARIES[name] for name in names or ADVERSARIES]
 
 
-def misfits(adversary: Adversary, mechanisms: Sequence[LocalMechanism]) -> dict[str, str]:
+def misfits(adversary: LocalAdversary, mechanisms: Sequence[LocalMechanism]) -> dict[str, str]:
     """The mechanisms that an adversary cannot be used on, and why."""
     found = {mechanism.name: adversary.misfit(mechanism) for mechanism in mechanisms}
     return {name: why for name, why in found.items() if why}
 
 
 def play(
-    mechanisms: Sequence[LocalMechanism], adversaries: Sequence[Adversary], scene: Scene, seed: int
+    mechanisms: Sequence[LocalMechanism], adversaries: Sequence[LocalAdversary], scene: Scene, seed: int
 ) -> list[Outcome]:
     """The outcomes of every adversary against every mechanism that it fits."""
     streams, secrets = Streams.from_seed(seed), Secrets.simulated_from_seed(seed)

@@ -22,7 +22,7 @@ from uldp.data.federation import Federation
 from uldp.errors import ConfigError, did_you_mean
 from uldp.experiment.build import PreparedExperiment
 from uldp.limits import check_whole
-from uldp.privacy.gaussian import gaussian_epsilon, unsampled_mu
+from uldp.privacy.gaussian import gaussian_epsilon, gaussian_mu, unsampled_mu
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.releases import Adversary, ClippedSilo, GaussianSum, LocalPerturbation, NoisedModel, Release, views
 from uldp.privacy.statement import Exposure, adversaries_of, exposures_of
@@ -78,7 +78,7 @@ def size_of(prepared: PreparedExperiment, canaries: int | None, *, real: bool = 
     needed, expected = 0, 0.0
     if isinstance(plan.release, GaussianSum):
         delta, level = prepared.experiment.privacy.delta, LEVEL * SHARES["trade-off"]
-        mu = _mu_of(epsilon, delta)
+        mu = gaussian_mu(epsilon, delta)
         needed = next(n for n in (2**power for power in range(4, 60)) if _expected_mu(mu, n / 2, level) > 0)
         expected = gaussian_epsilon(_expected_mu(mu, number / 2, level), delta)
         if canaries is not None and number < min(needed, CANARIES):
@@ -98,15 +98,6 @@ def _check_claim(prepared: PreparedExperiment) -> None:
     if not statement.holds:
         reason = prepared.no_guarantee or "epsilon is infinite"
         raise ConfigError(f"no guarantee is claimed, so there is nothing to refute: {reason}", location="privacy")
-
-
-def _mu_of(epsilon: float, delta: float) -> float:
-    """mu of the Gaussian with this epsilon."""
-    low, high = 1e-6, 1e4
-    for _ in range(60):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if gaussian_epsilon(middle, delta) < epsilon else (low, middle)
-    return low
 
 
 def _expected_mu(mu: float, each: float, level: float) -> float:

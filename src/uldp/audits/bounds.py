@@ -172,6 +172,7 @@ def largest_unrefuted(refuted: Callable[[float], bool]) -> float:
     low, high = -4.0, 4.0
     if not refuted(2.0**high):
         return math.inf
+    # By hand: ``refuted`` is a yes or no, without a sign or size for scipy's root finders, and each call is dear.
     for _ in range(_STEPS):
         middle = (low + high) / 2
         low, high = (low, middle) if refuted(2.0**middle) else (middle, high)
@@ -222,7 +223,7 @@ def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, level
     low, high = 0.0, 40.0
     if one_run_p_value(canaries, guesses, right, low, delta) >= level:
         return 0.0
-    for _ in range(40):
+    for _ in range(40):  # by hand: the lower end is an epsilon that was refuted; a root of scipy's may lie just above
         middle = (low + high) / 2
         refuted = one_run_p_value(canaries, guesses, right, middle, delta) < level
         low, high = (middle, high) if refuted else (low, middle)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from uldp.bench.machine import Case, Problem, Say, plural, silent, thread_options, time_call
+from uldp.bench.machine import Case, Say, TrainingJob, plural, silent, thread_options, time_call
 from uldp.bench.versus import Variant, Versus, variants_note
 from uldp.data.federation import Task
 from uldp.learners.base import Vector
@@ -61,8 +61,8 @@ class Epoch:
         )
 
 
-def make_problem(epoch: Epoch) -> Problem[Epoch]:
-    return Problem.random("dp-sgd", epoch, (epoch.records, 1), _SHAPE, _TASK, "cnn", {"dropout": epoch.dropout})
+def make_problem(epoch: Epoch) -> TrainingJob[Epoch]:
+    return TrainingJob.random("dp-sgd", epoch, (epoch.records, 1), _SHAPE, _TASK, "cnn", {"dropout": epoch.dropout})
 
 
 def run_case(say: Say = silent, epoch: Epoch = Epoch()) -> Case:  # noqa: B008
@@ -91,7 +91,7 @@ def run_case(say: Say = silent, epoch: Epoch = Epoch()) -> Case:  # noqa: B008
     return case
 
 
-def run_ours(problem: Problem[Epoch]) -> Vector:
+def run_ours(problem: TrainingJob[Epoch]) -> Vector:
     """The change of the model in an epoch."""
     streams, secrets = Streams.from_seed(0), Secrets.from_os()
     method = problem.work.method
@@ -101,7 +101,7 @@ def run_ours(problem: Problem[Epoch]) -> Vector:
     return change
 
 
-def _opacus_seconds(problem: Problem[Epoch], mode: str, threads: int, part: float) -> float:
+def _opacus_seconds(problem: TrainingJob[Epoch], mode: str, threads: int, part: float) -> float:
     with torch_threads(threads), torch.random.fork_rng(devices=[]):
         opacus = Opacus(problem, mode)
         opacus.run(1)
@@ -111,7 +111,7 @@ def _opacus_seconds(problem: Problem[Epoch], mode: str, threads: int, part: floa
 class Opacus:
     """The problem, made private by Opacus in one of its modes."""
 
-    def __init__(self, problem: Problem[Epoch], mode: str) -> None:
+    def __init__(self, problem: TrainingJob[Epoch], mode: str) -> None:
         from opacus import PrivacyEngine
 
         method = problem.work.method

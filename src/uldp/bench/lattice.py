@@ -100,7 +100,7 @@ def references(shape: Shape) -> tuple[Reference, Reference]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class RoundCost:
     """One round: seconds of wall time in one silo and at the server, processor time and memory of the silo.
 
     ``products`` is a silo's time until the last row is added; after it come encryptions of zero, noise and masks.
@@ -139,7 +139,7 @@ class Measurement:
             yield owners, self._rows[: len(owners)]
         self._added = time.perf_counter()
 
-    def round(self, number: int) -> Measured:
+    def round(self, number: int) -> RoundCost:
         parties = self._parties
         request, names = parties.update_request(number), list(parties.silos)
         vectors, walls, products, processors = {}, [], [], []
@@ -157,7 +157,7 @@ class Measurement:
             parties.server.total(vectors)
             seconds = time.perf_counter() - start
         largest = max(len(vector) for vector in vectors.values())
-        return Measured(min(walls), min(products), seconds, min(processors), silo.growth_mb, server.growth_mb, largest)
+        return RoundCost(min(walls), min(products), seconds, min(processors), silo.growth_mb, server.growth_mb, largest)
 
 
 def lattice_case(shape: LatticeShape, small: Shape, workers: int, say: Say) -> Case:

@@ -97,7 +97,7 @@ def plural(number: int, what: str) -> str:
 
 
 @dataclass(frozen=True)
-class Problem(Generic[Work]):
+class TrainingJob(Generic[Work]):
     """Work to be done by both sides: one silo of random records, in the order of users, and a model of the zoo."""
 
     work: Work
@@ -117,7 +117,7 @@ class Problem(Generic[Work]):
         model: str,
         options: Mapping[str, Any],
         threads: int | None = None,
-    ) -> Problem[Work]:
+    ) -> TrainingJob[Work]:
         """``size`` says how many users there are, and how many records each of them has."""
         from uldp.learners.models import build_model
         from uldp.learners.torch import TorchLearner

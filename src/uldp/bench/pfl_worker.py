@@ -52,7 +52,7 @@ class Network(nn.Sequential):
         return {"loss": Weighted(float(self.loss(features, labels)) * len(labels), len(labels))}
 
 
-class Clock(TrainingProcessCallback):  # type: ignore[misc]
+class RoundTimer(TrainingProcessCallback):  # type: ignore[misc]
     """When each central iteration ended. After the first one the model is set to x again."""
 
     def __init__(self, x: Tensor) -> None:
@@ -71,7 +71,7 @@ class Clock(TrainingProcessCallback):  # type: ignore[misc]
 class Cohort(HyperParam):  # type: ignore[misc]
     """A few users in the first iteration, all of them in the second."""
 
-    def __init__(self, clock: Clock, users: int) -> None:
+    def __init__(self, clock: RoundTimer, users: int) -> None:
         self._clock, self._users = clock, users
 
     def value(self) -> int:
@@ -88,7 +88,7 @@ def run(given: dict[str, np.ndarray[Any, Any]]) -> tuple[float, np.ndarray[Any, 
         for user, (first, end) in enumerate(pairwise(bounds))
     }
     network = Network(features.shape[1], int(given["width"]), int(given["outputs"]))
-    clock = Clock(torch.from_numpy(given["x"]))
+    clock = RoundTimer(torch.from_numpy(given["x"]))
     nn.utils.vector_to_parameters(clock.x.clone(), network.parameters())
     model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
     data = FederatedDataset(users.__getitem__, MinimizeReuseUserSampler(list(users)))

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import torch
 
-from uldp.bench.machine import Case, Problem, Say, silent, thread_options, time_call
+from uldp.bench.machine import Case, Say, TrainingJob, silent, thread_options, time_call
 from uldp.data.federation import Task
 from uldp.learners.base import LocalTraining
 
 FEATURES: Final = 30
 _TASK: Final = Task(classes=2)
 _LOCAL: Final = LocalTraining(epochs=5, lr=0.01, batch_size=64)
-Measured = dict[str, Any]
+Timing = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def run_case(
     }
 
 
-def _threads(base: Point, repeats: int) -> list[Measured]:
+def _threads(base: Point, repeats: int) -> list[Timing]:
     """One thread, and all of torch's, in turn."""
     problems = [_problem(replace(base, threads=n)) for n in thread_options()]
     times = [[time_call(partial(_train, problem)) for problem in problems] for _ in range(repeats + 1)][1:]
@@ -81,18 +81,18 @@ def _threads(base: Point, repeats: int) -> list[Measured]:
     ]
 
 
-def _problem(point: Point) -> Problem[Point]:
+def _problem(point: Point) -> TrainingJob[Point]:
     size, model = (point.users, point.records), {"width": point.width, "dropout": 0.0}
-    return Problem.random("scaling", point, size, (FEATURES,), _TASK, "creditcard", model, point.threads)
+    return TrainingJob.random("scaling", point, size, (FEATURES,), _TASK, "creditcard", model, point.threads)
 
 
-def _train(problem: Problem[Point]) -> None:
+def _train(problem: TrainingJob[Point]) -> None:
     """Train all users."""
     for _ in problem.learner.user_deltas(problem.x, problem.data, _LOCAL, problem.streams):
         pass
 
 
-def _measure(problem: Problem[Point], setting: str, value: int | None, seconds: float) -> Measured:
+def _measure(problem: TrainingJob[Point], setting: str, value: int | None, seconds: float) -> Timing:
     flops = problem.learner.training((FEATURES,)).flops * len(problem.data) * _LOCAL.epochs
     return {
         "setting": setting,

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from uldp.bench.machine import Case, Problem, Say, plural, run_process, silent, thread_options
+from uldp.bench.machine import Case, Say, TrainingJob, plural, run_process, silent, thread_options
 from uldp.bench.versus import Variant, Versus, variants_note
 from uldp.data.federation import Task
 from uldp.learners.base import Vector
@@ -58,9 +58,9 @@ class Round:
         )
 
 
-def make_problem(work: Round) -> Problem[Round]:
+def make_problem(work: Round) -> TrainingJob[Round]:
     size, model = (work.users, work.records_per_user), {"width": WIDTH, "dropout": 0.0}
-    return Problem.random("user-round", work, size, (WIDTH,), _TASK, "creditcard", model)
+    return TrainingJob.random("user-round", work, size, (WIDTH,), _TASK, "creditcard", model)
 
 
 def run_case(say: Say = silent, work: Round = Round()) -> Case:  # noqa: B008
@@ -88,7 +88,7 @@ def run_case(say: Say = silent, work: Round = Round()) -> Case:  # noqa: B008
     return case
 
 
-def run_ours(problem: Problem[Round]) -> Vector:
+def run_ours(problem: TrainingJob[Round]) -> Vector:
     """The model after the round."""
     method, facts = problem.work.method, PublicFacts(problem.work.users, 1, problem.learner.dimension)
     streams, secrets, release = Streams.from_seed(0), Secrets.from_os(), method.release(facts)
@@ -100,7 +100,7 @@ def run_ours(problem: Problem[Round]) -> Vector:
     return method.server(State(problem.x), release.encoding.decode(noisy), facts.in_round(1, 1)).x
 
 
-def run_pfl(problem: Problem[Round], users: int, threads: int = 1, workers: int = 1) -> tuple[float, Vector]:
+def run_pfl(problem: TrainingJob[Round], users: int, threads: int = 1, workers: int = 1) -> tuple[float, Vector]:
     """Seconds of a central iteration with the first ``users`` users, and the model after it."""
     work, method = problem.work, problem.work.method
     records = users * work.records_per_user
@@ -130,5 +130,5 @@ def run_pfl(problem: Problem[Round], users: int, threads: int = 1, workers: int 
             return float(found["seconds"]), found["x"].astype(np.float64)
 
 
-def _pfl_seconds(problem: Problem[Round], threads: int, workers: int, part: float) -> float:
+def _pfl_seconds(problem: TrainingJob[Round], threads: int, workers: int, part: float) -> float:
     return run_pfl(problem, round(part * problem.work.users), threads, workers)[0]

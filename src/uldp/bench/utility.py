@@ -55,7 +55,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellResult:
     """A cell's result. ``rho`` is the noise-to-signal ratio sqrt(d) / (mu n), 0 without noise."""
 
     cell: Cell
@@ -69,7 +69,7 @@ class Outcome:
         return tree | {"skill": self.skill if math.isfinite(self.skill) else None}
 
     @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> Outcome:
+    def from_json(cls, tree: Mapping[str, Any]) -> CellResult:
         found = -math.inf if tree["skill"] is None else float(tree["skill"])
         return cls(Cell(**tree["cell"]), found, tree["rho"], tree["parameters"], tree["settings"])
 
@@ -111,7 +111,7 @@ def cells(names: Iterable[str], seeds: int = MAX_SEEDS, quick: bool = False) -> 
                     yield from (Cell(name, one.name, epsilon, seed) for one in models.TUNED)
 
 
-def run_cell(folder: Path, cell: Cell) -> Outcome:
+def run_cell(folder: Path, cell: Cell) -> CellResult:
     """The outcome of a cell: from the folder if it is there, else computed and written to it."""
     path = folder / cell.file
     federation = _federation(cell.dataset, cell.seed)
@@ -121,11 +121,11 @@ def run_cell(folder: Path, cell: Cell) -> Outcome:
         settings, compute = _private(cell, federation)
     digest = hashlib.blake2b(f"{__version__} {settings}".encode(), digest_size=8).hexdigest()
     if path.exists():
-        found = Outcome.from_json(json.loads(path.read_text()))
+        found = CellResult.from_json(json.loads(path.read_text()))
         if found.settings == digest:
             return found
     loss, rho, parameters = compute()
-    outcome = Outcome(cell, models.skill(federation, loss), rho, parameters, digest)
+    outcome = CellResult(cell, models.skill(federation, loss), rho, parameters, digest)
     temporary = path.with_suffix(f".{os.getpid()}")
     temporary.write_text(json.dumps(outcome.to_json()))
     temporary.replace(path)
@@ -163,7 +163,7 @@ def run_all(
     quick: bool = False,
     workers: int = 1,
     say: Say = silent,
-) -> list[Outcome]:
+) -> list[CellResult]:
     """All outcomes of the named sets (all by default), with what is in the folder already."""
     check_whole(seeds, 1, MAX_SEEDS, "--seeds")
     check_whole(workers, 1, MAX_THREADS, "--workers")
@@ -180,7 +180,7 @@ def run_all(
         return [*_said(pool.map(partial(run_cell, folder), todo, chunksize=4), len(todo), say)]
 
 
-def _said(outcomes: Iterable[Outcome], count: int, say: Say) -> Iterator[Outcome]:
+def _said(outcomes: Iterable[CellResult], count: int, say: Say) -> Iterator[CellResult]:
     last = ""
     for number, outcome in enumerate(outcomes):
         if outcome.cell.dataset != last:

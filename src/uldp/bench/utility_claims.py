@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Final
 
 from uldp.bench import utility_models as models
-from uldp.bench.utility import EPSILONS, Outcome
+from uldp.bench.utility import EPSILONS, CellResult
 from uldp.bench.utility_sets import RANDOM
 
 AUTO: Final = models.AUTO.name
@@ -37,7 +37,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Claim:
+class ClaimCheck:
     """A sentence; whether it holds (None where nothing here tells); and the number that decides."""
 
     text: str
@@ -49,15 +49,15 @@ class Claim:
         return {True: "holds", False: "DOES NOT HOLD", None: "not measured"}[self.holds]
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[Row]:
+def rows(outcomes: Sequence[CellResult]) -> list[Row]:
     """One row for each set and epsilon that ``auto`` was trained with."""
     return [row for name in dict.fromkeys(one.cell.dataset for one in outcomes) for row in _rows_of(name, outcomes)]
 
 
-def _rows_of(name: str, outcomes: Sequence[Outcome]) -> Iterator[Row]:
+def _rows_of(name: str, outcomes: Sequence[CellResult]) -> Iterator[Row]:
     here = [one for one in outcomes if one.cell.dataset == name]
     for epsilon in EPSILONS:
-        found: dict[str, dict[int, Outcome]] = {}
+        found: dict[str, dict[int, CellResult]] = {}
         for one in here:
             if one.cell.epsilon in (epsilon, math.inf):
                 found.setdefault(one.cell.contender, {})[one.cell.seed] = one
@@ -72,7 +72,7 @@ def _rows_of(name: str, outcomes: Sequence[Outcome]) -> Iterator[Row]:
         yield Row(name, epsilon, first.rho, first.parameters, {**skills, TRIED: best}, best - own)
 
 
-def claims(table: Sequence[Row]) -> list[Claim]:
+def claims(table: Sequence[Row]) -> list[ClaimCheck]:
     """The claims about ``auto``, each judged by the rows that it is about."""
     linear = models.LINEAR
     known = models.WITH_BASE_RATE.name
@@ -105,32 +105,34 @@ def _at(table: Sequence[Row], rho: float, epsilon: float | None = None) -> list[
     return [row for row in table if row.rho <= rho and epsilon in (None, row.epsilon)]
 
 
-def _at_most(limit: float, what: str, table: Sequence[Row], amount: Callable[[Row], float]) -> Claim:
+def _at_most(limit: float, what: str, table: Sequence[Row], amount: Callable[[Row], float]) -> ClaimCheck:
     text = f"{what} by at most {limit:g}"
     if not table:
-        return Claim(text, None, "no such set here")
+        return ClaimCheck(text, None, "no such set here")
     worst = max(table, key=amount)
     over = sum(amount(row) > limit for row in table)
     where = f"largest {amount(worst):.3f}: {worst.dataset} at epsilon {worst.epsilon:g}"
-    return Claim(text, not over, f"{where}; {len(table) - over} of {len(table)} within")
+    return ClaimCheck(text, not over, f"{where}; {len(table) - over} of {len(table)} within")
 
 
-def _gain(table: Sequence[Row]) -> Claim:
+def _gain(table: Sequence[Row]) -> ClaimCheck:
     text = "rho <= 0.5: better than the previous defaults by at least 0.1, on average"
     if not table:
-        return Claim(text, None, "no such set here")
+        return ClaimCheck(text, None, "no such set here")
     gain = mean(row.skills[AUTO] - row.skills[models.PREVIOUS.name] for row in table)
     # One previous model that diverged would make any average; the base rate is there for free.
     floored = mean(row.skills[AUTO] - max(row.skills[models.PREVIOUS.name], 0.0) for row in table)
-    return Claim(text, gain >= 0.1, f"by {gain:.3f}; where the previous skill below 0 counts as 0, by {floored:.3f}")
+    return ClaimCheck(
+        text, gain >= 0.1, f"by {gain:.3f}; where the previous skill below 0 counts as 0, by {floored:.3f}"
+    )
 
 
-def divergence(outcomes: Sequence[Outcome]) -> Claim:
+def divergence(outcomes: Sequence[CellResult]) -> ClaimCheck:
     """Of random federations: none ends with a loss far above the base rate's."""
     drawn = [one for one in outcomes if one.cell.dataset == RANDOM.name]
     text = f"random federations: none diverges (loss above {DIVERGED:g} times that of the base rate)"
     if not drawn:
-        return Claim(text, None, "not asked for")
+        return ClaimCheck(text, None, "not asked for")
     worst = min(drawn, key=lambda one: one.skill)
     count = sum(1 - one.skill > DIVERGED for one in drawn)
     where = f"number {worst.cell.seed} at epsilon {worst.cell.epsilon:g}, rho {worst.rho:.2g}"
@@ -139,4 +141,4 @@ def divergence(outcomes: Sequence[Outcome]) -> Claim:
     detail = (
         f"{count} of {len(drawn)} diverged; lowest skill {worst.skill:.2f} (loss {1 - worst.skill:.3g} times): {where}"
     )
-    return Claim(text, not count, f"{detail}; {below} of {quiet} with rho <= 0.5 are below the base rate by 0.02")
+    return ClaimCheck(text, not count, f"{detail}; {below} of {quiet} with rho <= 0.5 are below the base rate by 0.02")

@@ -60,7 +60,7 @@ def spread(work: Work, count: int, workers: int, width: int) -> list[mpz]:
     if workers == 1 or count < 2 or not CAN_FORK:
         return [mpz(value) for value in work(range(count))]
     mine, *others = parts(count, workers)
-    children: list[_Child] = []
+    children: list[_WorkerProcess] = []
     with _hold_interrupts() as interrupts:
         try:
             for part in others:
@@ -125,7 +125,7 @@ def _hold_interrupts() -> Iterator[_Interrupts]:
 
 
 @dataclass(frozen=True)
-class _Child:
+class _WorkerProcess:
     pid: int
     pipe: int
 
@@ -154,14 +154,14 @@ class _Child:
             os.waitpid(self.pid, 0)
 
 
-def _start(work: Work, part: range, width: int, children: list[_Child]) -> None:
+def _start(work: Work, part: range, width: int, children: list[_WorkerProcess]) -> None:
     """One more child at work."""
     reader, writer = os.pipe()
     try:
         pid = os.fork()
         if pid == 0:
             _calculate(work, part, width, writer, [reader, *(child.pipe for child in children)])
-        children.append(_Child(pid, reader))
+        children.append(_WorkerProcess(pid, reader))
     except OSError:
         os.close(reader)
         raise

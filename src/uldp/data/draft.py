@@ -92,7 +92,7 @@ def draft_schema(frame: pd.DataFrame, user: str, label: str, *, from_data: bool)
     for name in map(str, frame.columns):
         if name in (user, label):
             continue
-        seen = _Seen.of(frame[name])
+        seen = _ColumnValues.of(frame[name])
         why = _why_left_out(name, seen)
         if why:
             left_out[name] = why
@@ -102,7 +102,7 @@ def draft_schema(frame: pd.DataFrame, user: str, label: str, *, from_data: bool)
         "outside": "error",
         "standardise": "none",
         "source": "data" if from_data else "public",
-        "label": _label(_Seen.of(frame[label]), from_data),
+        "label": _label(_ColumnValues.of(frame[label]), from_data),
         "columns": columns,
     }
     return Draft(tree, left_out)
@@ -115,7 +115,7 @@ def _need_column(table: pd.DataFrame, column: str, location: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ColumnValues:
     """What a column holds: distinct values by canonical spelling, in order, and whether some are missing."""
 
     rows: int
@@ -126,7 +126,7 @@ class _Seen:
     missing: bool
 
     @classmethod
-    def of(cls, column: pd.Series) -> _Seen:
+    def of(cls, column: pd.Series) -> _ColumnValues:
         cells, rows = distinct(column)
         present = np.array([not is_missing(cell) for cell in cells], dtype=np.bool_)[rows]
         values = {canonical(cell) for cell in cells if not is_missing(cell)}
@@ -168,7 +168,7 @@ class _Seen:
         return [low, high] if math.isfinite(high - low) else []
 
 
-def _why_left_out(name: str, seen: _Seen) -> str | None:
+def _why_left_out(name: str, seen: _ColumnValues) -> str | None:
     """Names, ids, dates and free text would reveal who a person is rather than what is to be learned."""
     if _ID_NAME.search(name):
         return "looks like an identifier by its name"
@@ -181,7 +181,7 @@ def _why_left_out(name: str, seen: _Seen) -> str | None:
     return None
 
 
-def _column(seen: _Seen, from_data: bool) -> dict[str, Any]:
+def _column(seen: _ColumnValues, from_data: bool) -> dict[str, Any]:
     few = seen.whole and len(seen.distinct) <= FEW_NUMBERS and 3 * len(seen.distinct) <= seen.rows
     if seen.numeric and not few:
         if not from_data:
@@ -196,7 +196,7 @@ def _column(seen: _Seen, from_data: bool) -> dict[str, Any]:
     return {"kind": "category", "categories": [*seen.list_values(), *imputed], "missing": _IMPUTED}
 
 
-def _label(seen: _Seen, from_data: bool) -> dict[str, Any]:
+def _label(seen: _ColumnValues, from_data: bool) -> dict[str, Any]:
     if seen.numeric and not (seen.whole and len(seen.distinct) <= MANY_CLASSES):
         return {"kind": "number", "range": seen.range() if from_data else []}
     return {"kind": "class", "classes": seen.list_values() if from_data else []}

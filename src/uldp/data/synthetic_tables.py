@@ -158,7 +158,7 @@ def _labels(
 def _offset(scores: Floats, share: float) -> float:
     """What is added to the scores so that ``share`` of the records are positive."""
     low, high = -40.0, 40.0
-    for _ in range(40):
+    for _ in range(40):  # by hand: scipy's root finders may round differently on another processor, and so would tables
         middle = (low + high) / 2
         low, high = (middle, high) if float(logistic(scores + middle).mean()) < share else (low, middle)
     return low

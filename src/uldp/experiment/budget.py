@@ -71,7 +71,8 @@ def _smaller_sample(method: Method, fits: Callable[..., bool]) -> dict[str, floa
     low, high = 0.0, getattr(method, "sample_rate", None)
     if not isinstance(high, float):
         return {}
-    for _ in range(10):  # every rate that is tried has three decimals
+    # By hand: only rates of three decimals are tried, and the result is one that was found to fit, not a root between.
+    for _ in range(10):
         middle = round((low + high) / 2, 3)
         low, high = (middle, high) if middle > 0 and fits(sample_rate=middle) else (low, middle)
     return {"method.sample_rate": low} if low > 0 else {}
