@@ -181,7 +181,10 @@ class Audit:
         return [(bound.name, show_epsilon(bound.epsilon), bound.assumes) for bound in (first.bounds if first else ())]
 
     def figure(self, path: Path | str) -> Path:
-        """Draw claimed and measured trade-off curves to a file (png, pdf, svg).
+        """Draw claimed and measured trade-off curves to a file.
+
+        Args:
+            path: The file, whose ending (png, pdf, svg) decides on the format.
 
         Raises:
             ConfigError: The file cannot be written, or there is no curve to draw.

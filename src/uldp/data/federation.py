@@ -78,12 +78,20 @@ class Records:
         return len(self.labels)
 
     def take(self, rows: npt.NDArray[np.bool_] | IntArray) -> Records:
-        """Only these rows."""
+        """Only some of the rows.
+
+        Args:
+            rows: A mask, or the rows' indices.
+        """
         return Records(self.features[rows], self.labels[rows])
 
     @classmethod
     def joined(cls, parts: Sequence[Records]) -> Records:
-        """The rows of all parts, one part after the other."""
+        """The rows of all parts, one part after the other.
+
+        Args:
+            parts: At least one, all with features of the same shape.
+        """
         features, labels = zip(*((part.features, part.labels) for part in parts), strict=True)
         return cls(np.concatenate(features), np.concatenate(labels))
 
@@ -121,7 +129,11 @@ class SiloData:
         return len(self.labels)
 
     def counts(self, users: int) -> IntArray:
-        """n_su: how many records each of the ``users`` users has here."""
+        """n_su: how many records each user has here.
+
+        Args:
+            users: |U|, the number of users.
+        """
         return np.bincount(self.users, minlength=users).astype(np.int64)
 
     def digest(self) -> str:
@@ -133,7 +145,11 @@ class SiloData:
         return state.hexdigest()
 
     def take(self, rows: npt.NDArray[np.bool_] | IntArray) -> SiloData:
-        """The same silo with only these rows."""
+        """The same silo with only some of the rows.
+
+        Args:
+            rows: A mask, or the rows' indices.
+        """
         return replace(self, features=self.features[rows], labels=self.labels[rows], users=self.users[rows])
 
 
@@ -253,7 +269,15 @@ class Federation:
 
     @classmethod
     def from_files(cls, silos: Mapping[str, Path | str], **settings: Any) -> Federation:
-        """A federation of CSV or Parquet files, one per silo; otherwise like :meth:`from_frames`."""
+        """A federation of CSV or Parquet files, one per silo.
+
+        Args:
+            silos: The files' paths by the silos' names.
+            settings: The other arguments of :meth:`from_frames`.
+
+        Raises:
+            DataError: A file cannot be read as the schema says; the message names columns and rows, never a cell.
+        """
         return cls.from_frames(silos, **settings)
 
     @classmethod
@@ -283,7 +307,16 @@ class Federation:
 
     @classmethod
     def from_dataset(cls, name: str, *, seed: int = 0, **settings: Any) -> Federation:
-        """A built-in data set, see ``uldp data list``; ``settings`` are users, silos, allocation, options."""
+        """A built-in data set.
+
+        Args:
+            name: As ``uldp data list`` shows it.
+            seed: Decides which user and which silo a record is allocated to.
+            settings: ``users``, ``silos``, ``allocation`` and ``options``, as in ``[data]`` of an experiment file.
+
+        Raises:
+            ConfigError: There is no such data set or setting.
+        """
         from uldp.data.memory import load_dataset
 
         return load_dataset(name, seed, settings)
@@ -300,7 +333,11 @@ class Federation:
         return np.stack([silo.counts(self.users) for silo in self.silos])
 
     def without(self, user: int) -> Federation:
-        """The neighbouring federation: all records of ``user`` removed from all silos, |U| unchanged."""
+        """The neighbouring federation: all records of one user removed from all silos, |U| unchanged.
+
+        Args:
+            user: The user's index.
+        """
         silos, holdout = (tuple(s.take(s.users != user) for s in part) for part in (self.silos, self.holdout))
         return replace(self, silos=silos, holdout=holdout)
 

@@ -114,20 +114,38 @@ class Schema:
 
     @classmethod
     def classes(cls, label: str, classes: Sequence[Value], outside: str = "error") -> Schema:
-        """A schema without features yet, to predict which of ``classes`` the column ``label`` holds."""
+        """A schema without features yet, to predict a class.
+
+        Args:
+            label: The column to predict.
+            classes: What it may hold: texts, numbers or true/false.
+            outside: What happens to values outside their range or categories: ``error``, ``clip`` or ``missing``.
+        """
         tree = {"kind": "class", "classes": _as_list(classes)}
         return cls((), label_from_dict(label, tree, f"schema.{label}"), outside)
 
     @classmethod
     def numbers(cls, label: str, low: float, high: float, outside: str = "error") -> Schema:
-        """A schema without features yet, to predict the number in the column ``label``, from ``low`` to ``high``."""
+        """A schema without features yet, to predict a number.
+
+        Args:
+            label: The column to predict.
+            low: The smallest number that it may hold.
+            high: The largest.
+            outside: As for :meth:`classes`.
+        """
         tree = {"kind": "number", "range": [low, high]}
         return cls((), label_from_dict(label, tree, f"schema.{label}"), outside)
 
     def numeric(self, name: str, low: float, high: float, missing: float | None = None, **rules: Any) -> Schema:
-        """This schema with a column of numbers from ``low`` to ``high``; ``missing`` is used for missing values.
+        """This schema with a column of numbers.
 
-        ``rules`` are the other keys of an experiment file, such as ``missing_codes=[9999]``.
+        Args:
+            name: The column.
+            low: The smallest number that it may hold.
+            high: The largest.
+            missing: The number to use for missing values; without one they are refused.
+            rules: The other keys of a column in an experiment file, such as ``missing_codes=[9999]``.
 
         Example:
             >>> schema = Schema.classes("ill", [0, 1]).numeric("visit", 0, 3000, kind="date", since="2020-01-01")
@@ -137,9 +155,13 @@ class Schema:
         return self._with({"kind": "number", "range": [low, high], **rules}, name, missing)
 
     def category(self, name: str, categories: Sequence[Value], missing: Value | None = None, **rules: Any) -> Schema:
-        """This schema with a column of ``categories``; ``missing``, one of them, is used for missing values.
+        """This schema with a column of categories.
 
-        ``rules`` are the other keys of an experiment file, such as ``kind="ordinal"`` or ``fold_case=True``.
+        Args:
+            name: The column.
+            categories: What it may hold.
+            missing: The category to use for missing values; without one they are refused.
+            rules: The other keys of a column in an experiment file, such as ``kind="ordinal"`` or ``fold_case=True``.
         """
         return self._with({"kind": "category", "categories": _as_list(categories), **rules}, name, missing)
 
@@ -235,10 +257,16 @@ class Schema:
     def from_dict(
         cls, tree: Tree, *, label: str | None = None, user: str | None = None, location: str = "data.schema"
     ) -> Schema:
-        """Read the tree of an experiment file or a run directory.
+        """The schema in a tree that was read from an experiment file or a run directory.
 
-        ``label`` is the label's column, needed where the tree does not name it itself; ``user`` is the id
-        column, which must not be a feature.
+        Args:
+            tree: Section ``data.schema``.
+            label: The label's column, needed where the tree does not name it itself.
+            user: The column of user ids, which must not be a feature.
+            location: What errors call the tree.
+
+        Raises:
+            ConfigError: A key is unknown or missing, or a value does not fit.
         """
         check_keys(tree, ("label", "columns", *RULES, "statistics"), location)
         target = _label(tree, label, location)
@@ -277,19 +305,29 @@ class Schema:
         return frozenset({*self.label.columns, *(column.name for column in self.columns)})
 
     def feature_names(self) -> tuple[str, ...]:
+        """Names of the features, in order: one for a column of numbers, one per value for categories."""
         return tuple(name for column in self.columns for name in column.feature_names())
 
     def features(self, frame: pd.DataFrame, location: str, silo: str = "") -> FloatArray:
-        """(rows, features), each row from that row's cells alone; ``location`` names the table in errors.
+        """(rows, features), each row from that row's cells alone.
 
-        ``silo`` says whose units numbers are in; without it they are in the agreed ones.
+        Args:
+            frame: The table.
+            location: What errors call it.
+            silo: Whose units its numbers are in; without it they are in the agreed ones.
+
+        Raises:
+            DataError: A column is missing, or a cell is refused.
         """
         matrix, findings = self._features(frame, location, silo)
         judge(findings, location)
         return matrix
 
     def labels(self, frame: pd.DataFrame, location: str, silo: str = "") -> LabelArray:
-        """Class positions, or numbers scaled to [-1, 1]; of records without a label only if they are not left out."""
+        """Class positions, or numbers scaled to [-1, 1]. Records that are left out for want of a label have none.
+
+        ``frame``, ``location`` and ``silo`` are those of :meth:`features`.
+        """
         labels, findings = self._labels(frame, location, silo)
         judge(findings, location)
         return labels[kept_rows(findings, len(frame))]

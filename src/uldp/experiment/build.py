@@ -100,15 +100,27 @@ class PreparedExperiment:
         return self.federation.test if len(self.federation.test) else None
 
     def data(self, silo: str) -> SiloData:
-        """The records of one silo."""
+        """The records of one silo.
+
+        Args:
+            silo: Its name.
+        """
         return self.federation.silos[self.plan.silos.index(silo)]
 
     def holdout(self, silo: str) -> SiloData | None:
-        """A silo's records of held-out people; None where nobody is held out."""
+        """A silo's records of held-out people; None where nobody is held out.
+
+        Args:
+            silo: Its name.
+        """
         return self.federation.holdout[self.plan.silos.index(silo)] if self.federation.holdout else None
 
     def ledger(self, entries: tuple[Entry, ...] = ()) -> Ledger:
-        """A ledger with the experiment's budget and what was released before."""
+        """A ledger with the experiment's budget.
+
+        Args:
+            entries: What was released before.
+        """
         budget = self.experiment.privacy.epsilon if self.plan.release.privacy_unit is not None else None
         return Ledger(self.experiment.privacy.delta, budget, entries)
 

@@ -215,7 +215,11 @@ class Comparison:
         return pd.DataFrame(rows).set_index("method")
 
     def plot(self, metric: str = "") -> Figure:
-        """Test metric (mean, and a band of one standard deviation) and epsilon over the rounds."""
+        """Test metric (mean, and a band of one standard deviation) and epsilon over the rounds.
+
+        Args:
+            metric: Which one, such as ``accuracy``; by default the task's own.
+        """
         return comparison_figure(self.methods, checked_metric(metric, self.methods[0].metrics))
 
     def rows(self) -> list[tuple[str, ...]]:

@@ -245,14 +245,22 @@ class UldpClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """(rows, classes): the probability of each class, in the order of ``classes_``."""
+        """(rows, classes): the probability of each class, in the order of ``classes_``.
+
+        Args:
+            X: (rows, features), as for :meth:`fit`.
+        """
         check_is_fitted(self)
         with without_cells("predict"):
             scores: npt.NDArray[np.float64] = self.result_.predict_proba(self._rows(X, reset=False))[:, self._order]
         return scores
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The likeliest class of each row."""
+        """The likeliest class of each row.
+
+        Args:
+            X: (rows, features), as for :meth:`fit`.
+        """
         likeliest = self.predict_proba(X).argmax(axis=1)
         classes: npt.NDArray[Any] = self.classes_[likeliest]
         return classes
@@ -328,7 +336,11 @@ class UldpRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
-        """The number for each row, within the label's range."""
+        """The number for each row, within the label's range.
+
+        Args:
+            X: (rows, features), as for :meth:`fit`.
+        """
         check_is_fitted(self)
         with without_cells("predict"):
             numbers: npt.NDArray[np.float64] = self.result_.predict(self._rows(X, reset=False))

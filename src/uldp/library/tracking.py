@@ -29,15 +29,27 @@ class Tracker(ABC):
 
     @abstractmethod
     def begin(self, experiment: Experiment) -> None:
-        """Called before training begins, and again before it goes on."""
+        """Called before training begins, and again before it goes on.
+
+        Args:
+            experiment: Its settings.
+        """
 
     @abstractmethod
     def __call__(self, report: RoundReport) -> None:
-        """Called after every round."""
+        """Called after every round.
+
+        Args:
+            report: The round's metrics and epsilon.
+        """
 
     @abstractmethod
     def finish(self, result: Result | None) -> None:
-        """Called when training ends or pauses; without a result if it failed."""
+        """Called when training ends or pauses.
+
+        Args:
+            result: What was trained; None if training failed.
+        """
 
 
 @contextmanager

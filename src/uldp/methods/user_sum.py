@@ -123,7 +123,11 @@ class UserSum(Method):
         return optimizer.step(state, noised_total, self.server_lr)
 
     def published_step(self, facts: PublicFacts) -> float:
-        """What the total is multiplied by: Algorithm 3, line 6; Algorithm 4, line 10."""
+        """What the total is multiplied by: Algorithm 3, line 6; Algorithm 4, line 10.
+
+        Args:
+            facts: The federation.
+        """
         return self.global_lr / (self.sample_rate * facts.users * facts.silos)
 
     def corrections(self) -> tuple[str, ...]:

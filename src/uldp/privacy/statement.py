@@ -180,6 +180,7 @@ class Statement:
         return max(self.caveats, key=lambda caveat: caveat.severity, default=None)
 
     def to_json(self) -> dict[str, Any]:
+        """The statement as a plain tree: the content of ``statement.json``."""
         return {
             "guarantee": self.headline(),
             "unit": self.privacy_unit,
@@ -204,8 +205,11 @@ class Statement:
     def from_json(cls, tree: Mapping[str, Any]) -> Statement:
         """The statement that :meth:`to_json` wrote.
 
+        Args:
+            tree: What it returned.
+
         Raises:
-            RunError: The tree is no statement of this version.
+            RunError: The tree is damaged, or was written by another version of uldp.
         """
         try:
             return cls(

@@ -99,6 +99,16 @@ class RoundReport:
 
     @classmethod
     def from_json(cls, line: dict[str, Any], rounds: int, seconds: float = 0.0) -> RoundReport:
+        """The report in a line of ``metrics.jsonl``.
+
+        Args:
+            line: The line's tree.
+            rounds: How many rounds the run has in all.
+            seconds: How long the round took, if that is known.
+
+        Raises:
+            RunError: The line is damaged.
+        """
         try:
             privacy = line["privacy"]
             epsilon = math.inf if privacy["epsilon"] is None else float(privacy["epsilon"])

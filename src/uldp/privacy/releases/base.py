@@ -63,7 +63,12 @@ class PublicFacts:
         object.__setattr__(self, "people", self.people or self.users)
 
     def in_round(self, round_: int, silos_heard: int) -> RoundFacts:
-        """The same, and what is known of a round."""
+        """These facts with those of a round that has ended.
+
+        Args:
+            round_: The round's number, from 1 up.
+            silos_heard: How many silos took part.
+        """
         return RoundFacts(**vars(self), round=round_, silos_heard=silos_heard)
 
 
@@ -109,7 +114,11 @@ class Adversary:
     unsampled: bool = False
 
     def shares(self, facts: PublicFacts) -> int:
-        """How many shares of the noise this adversary cannot subtract from the total."""
+        """How many shares of the noise this adversary cannot subtract from the total.
+
+        Args:
+            facts: The federation.
+        """
         return max(0, facts.silos - self.dropped - (self.colluding if self.who == "silos" else 0))
 
 
@@ -168,12 +177,22 @@ class Release(ABC):
     ) -> Iterator[Contribution]:
         """A silo's rows, within what :meth:`event` assumes of them.
 
-        ``streams`` is for what may be known (order of records, dropout), ``secrets`` for what the guarantee rests on.
+        Args:
+            method: Computes the rows, from the silo's records.
+            x: The current model.
+            data: The silo's records that take part in the round.
+            learner: Trains the model.
+            streams: Randomness that may be public (order of records, dropout layers).
+            secrets: Randomness that the guarantee rests on.
         """
 
     @abstractmethod
     def event(self, silos_heard: int) -> Event:
-        """What is released in a round in which ``silos_heard`` silos took part, for the accountant."""
+        """What a round releases, for the accountant.
+
+        Args:
+            silos_heard: How many silos took part in the round.
+        """
 
     @property
     def silo_noise_std(self) -> float:
@@ -181,7 +200,11 @@ class Release(ABC):
         return 0.0
 
     def noise_variance(self, silos_heard: int) -> float:
-        """The variance of the noise in each coordinate of the total when this many silos take part."""
+        """The variance of the noise in each coordinate of the total.
+
+        Args:
+            silos_heard: How many silos took part in the round.
+        """
         return silos_heard * (self.silo_noise_std * self.encoding.limit / self.encoding.integer_limit) ** 2
 
     @property
@@ -200,15 +223,30 @@ class Release(ABC):
         return None
 
     def weights(self, counts: IntArray, user_totals: IntArray | None) -> Vector | None:
-        """w_su for all users of one silo, each from that user's counts only; None where all weights are 1."""
+        """w_su for all users of one silo, each from that user's counts only; None where all weights are 1.
+
+        Args:
+            counts: How many records each user has in the silo.
+            user_totals: How many each user has in all silos; None where the silo does not know it.
+        """
         return None
 
     def select(self, data: SiloData, user_totals: IntArray | None, streams: Streams) -> SiloData:
-        """The records that take part, the same in every round."""
+        """The records that take part, the same in every round.
+
+        Args:
+            data: All records of the silo.
+            user_totals: How many records each user has in all silos; None where the silo does not know it.
+            streams: Randomness for the selection.
+        """
         return data
 
     def view(self, adversary: Adversary) -> Event:
-        """What an adversary sees of a round. By default the guarantee holds against the public only."""
+        """What an adversary sees of a round. By default the guarantee holds against the public only.
+
+        Args:
+            adversary: Who it is, and what else it knows.
+        """
         return self.event(adversary.shares(self.facts)) if adversary.who == "public" else NonPrivate()
 
     def check(self) -> None:
@@ -217,7 +255,11 @@ class Release(ABC):
         self.encoding.check_range(self.max_rows, self.silo_noise_std * self.facts.silos**0.5)
 
     def check_counts(self, counts: IntArray) -> None:  # noqa: B027
-        """Refuse data that break what the guarantee assumes; ``counts`` is (silos, users), in a simulation only."""
+        """Refuse data that break what the guarantee assumes. Called in a simulation only: no party has all counts.
+
+        Args:
+            counts: (silos, users): how many records each user has in each silo.
+        """
 
     def caveats(self) -> tuple[Caveat, ...]:
         """What a privacy statement must say about this release."""

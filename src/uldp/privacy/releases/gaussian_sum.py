@@ -106,6 +106,9 @@ class GaussianSum(Release):
         The noise of T totals has the norm sqrt(T d) sigma C, and n people move them by T n C at most. With full
         participation this is sqrt(d) / (mu n), where mu is that of the whole run, so it does not depend on the
         number of rounds. With b groups that take turns it is sqrt(b) times as large.
+
+        Args:
+            rounds: T.
         """
         return self.noise_multiplier * math.sqrt(self.facts.dimension / rounds) / people_in_a_round(self)
 
