@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from uldp.library.estimators import UldpClassifier, UldpRegressor
     from uldp.library.loading import load
     from uldp.library.planning import TrainingPlan, plan
+    from uldp.library.reporting import report
     from uldp.library.totals import Total, total
     from uldp.library.tracking import MlflowTracker, TensorBoardTracker
     from uldp.library.training import resume, train
@@ -86,6 +87,7 @@ _HOMES = {
     "noise_multiplier": "uldp.library.calculators",
     "plan": "uldp.library.planning",
     "prepare": "uldp.experiment.build",
+    "report": "uldp.library.reporting",
     "resume": "uldp.library.training",
     "total": "uldp.library.totals",
     "train": "uldp.library.training",
@@ -136,6 +138,7 @@ __all__ = [
     "noise_multiplier",
     "plan",
     "prepare",
+    "report",
     "resume",
     "total",
     "train",

@@ -58,6 +58,7 @@ PUBLIC = [
     "noise_multiplier",
     "plan",
     "prepare",
+    "report",
     "resume",
     "total",
     "train",

@@ -25,10 +25,11 @@ from uldp.cli.keys import keys
 from uldp.cli.local_dp import local
 from uldp.cli.models import export, predict, statement
 from uldp.cli.new import new
-from uldp.cli.output import report
+from uldp.cli.output import report as show_error
 from uldp.cli.plan import plan
 from uldp.cli.published import published
 from uldp.cli.rehearse import rehearse
+from uldp.cli.report import report
 from uldp.cli.run import resume, run
 from uldp.cli.serve import serve
 from uldp.cli.total import total
@@ -49,7 +50,7 @@ class OneSentence(TyperGroup):
             code = error.exit_code
         except click.ClickException as error:
             given = sys.argv[1:] if args is None else args
-            report(_in_one_sentence(error), as_json="--json" in given)
+            show_error(_in_one_sentence(error), as_json="--json" in given)
             code = error.exit_code
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -71,7 +72,7 @@ app = typer.Typer(
 )
 GROUPS: Final = {
     "Start": (demo, new, methods, datasets),
-    "Train": (plan, tune, run, resume, compare, predict, export),
+    "Train": (plan, tune, run, resume, compare, report, predict, export),
     "Check": (statement, epsilon, sigma, total, audit),
     "Deploy": (doctor, serve, join, leave, rehearse),
     "Research": (local, published),

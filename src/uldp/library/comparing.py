@@ -265,21 +265,7 @@ class Comparison:
 
     def together(self) -> str:
         """What all runs cost together, in words."""
-        total = self.total
-        if not total.private_runs:
-            return "None of these runs protects a whole person: the total is infinite."
-        if total.private_runs == 1:
-            text = "Each further run on the same data adds to this epsilon, and choosing among the results does too."
-        else:
-            runs = f"{total.private_runs} private runs" + (f" in {self.folder}" if self.folder else "")
-            text = (
-                f"{f'On real data the {runs} would' if total.simulated else f'The {runs}'} together cost epsilon "
-                f"{show_epsilon(total.private_epsilon)} (towards anyone who sees all models, at the same delta), not "
-                "the epsilon of one: repeated training adds up, and choosing among the results does too."
-            )
-        if total.private_runs < total.runs:
-            text += " The other runs protect no whole person: with them the total is infinite."
-        return text
+        return self.total.together(self.folder or "")
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``uldp compare --json``."""

@@ -70,4 +70,6 @@ def load(path: Path | str, model: OwnModel | None = None) -> Result:
         spent=spent,
         fitted=fitted,
         complete=len(reports) >= experiment.method.rounds,
+        silos=tuple(map(str, written.get("silos", ()))),
+        users=written.get("users"),
     )

@@ -27,7 +27,7 @@ from uldp.experiment.foreign import foreign_code
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Event
 from uldp.privacy.ledger import Ledger
-from uldp.privacy.sentences import finite_or_none, guarantee, noise_kind
+from uldp.privacy.sentences import finite_or_none, guarantee, noise_kind, show_epsilon
 from uldp.protocol.messages import PROTOCOL_VERSION
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.result import OnRound, Result
@@ -141,6 +141,23 @@ class ComparisonTotal:
             "asserted_by": list(by),
         }
 
+    def together(self, folder: str = "") -> str:
+        """The total in words; ``folder`` is where the runs are."""
+        if not self.private_runs:
+            return "None of these runs protects a whole person: the total is infinite."
+        if self.private_runs == 1:
+            text = "Each further run on the same data adds to this epsilon, and choosing among the results does too."
+        else:
+            runs = f"{self.private_runs} private runs" + (f" in {folder}" if folder else "")
+            text = (
+                f"{f'On real data the {runs} would' if self.simulated else f'The {runs}'} together cost epsilon "
+                f"{show_epsilon(self.private_epsilon)} (towards anyone who sees all models, at the same delta), not "
+                "the epsilon of one: repeated training adds up, and choosing among the results does too."
+            )
+        if self.private_runs < self.runs:
+            text += " The other runs protect no whole person: with them the total is infinite."
+        return text
+
 
 @dataclass(frozen=True)
 class ComparedRuns:
@@ -240,7 +257,7 @@ def _total(folder: RunDirectory, experiment: Experiment, protected: Mapping[str,
             if entries := directory.log.ledger_entries() if directory.is_started else ():
                 ledger = Ledger(experiment.privacy.delta, None, entries)
                 released[name, frozenset(ledger.composition().items())] += 1
-    return _add_up(released, protected, experiment)
+    return add_up(released, protected, experiment.privacy.delta, simulated=_simulated(experiment))
 
 
 def _total_in_memory(series: Sequence[MethodRuns], experiment: Experiment) -> ComparisonTotal:
@@ -254,11 +271,12 @@ def _total_in_memory(series: Sequence[MethodRuns], experiment: Experiment) -> Co
         for one in series
         if one.privacy_unit == "user" and not one.results[0].statement.no_guarantee
     }
-    return _add_up(released, protected, experiment)
+    return add_up(released, protected, experiment.privacy.delta, simulated=_simulated(experiment))
 
 
-def _add_up(released: Released, protected: Mapping[str, tuple[str, ...]], experiment: Experiment) -> ComparisonTotal:
-    delta, private, counted = experiment.privacy.delta, Counter[Event](), Counter[str]()
+def add_up(released: Released, protected: Mapping[str, tuple[str, ...]], delta: float, *, simulated: bool) -> ComparisonTotal:
+    """What these runs cost together. ``protected`` are those that protect a whole person, and whose code says so."""
+    private, counted = Counter[Event](), Counter[str]()
     for (name, events), count in released.items():
         if name in protected and math.isfinite(account(dict(events), delta).value):
             counted[name] += count
@@ -266,9 +284,12 @@ def _add_up(released: Released, protected: Mapping[str, tuple[str, ...]], experi
     runs, private_runs = released.total(), counted.total()
     private_epsilon = account(private, delta).value if private_runs else math.inf
     epsilon = private_epsilon if private_runs == runs else math.inf
-    simulated = experiment.run.secrets == "simulated"
     by = tuple(dict.fromkeys(one for name in sorted(counted) for one in protected[name]))
     return ComparisonTotal(runs, private_runs, epsilon, private_epsilon, delta, simulated, by)
+
+
+def _simulated(experiment: Experiment) -> bool:
+    return experiment.run.secrets == "simulated"
 
 
 def _path(folder: RunDirectory, method: str, seed: int) -> Path:

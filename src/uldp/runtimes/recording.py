@@ -333,6 +333,8 @@ class RecordedRun(ABC):
             fitted=FittedModel(self._learner, *described, self._server.model, federation.feature_shape),
             constant_loss=None if test is None else constant_loss(federation.task, test.labels),
             complete=self._server.round >= plan.rounds,
+            silos=tuple(plan.silos),
+            users=plan.facts.users,
         )
 
     def _finish(self) -> Result:

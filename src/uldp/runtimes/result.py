@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
 
+    from uldp.audits.result import Audit
     from uldp.data.federation import FloatArray
     from uldp.data.files import Table
     from uldp.runs.trained import FittedModel
@@ -139,6 +140,8 @@ class Result:
         fitted: The model with its preprocessing, ready to predict.
         constant_loss: The test loss of always predicting the test set's base rates, or its mean label.
         complete: Whether all rounds were trained.
+        silos: The names of the silos, which are public.
+        users: |U|, which is public.
         continuation: Trains the rounds that are missing, see :meth:`resume`.
 
     Example:
@@ -162,6 +165,8 @@ class Result:
     fitted: FittedModel | None = field(default=None, compare=False)
     constant_loss: float | None = None
     complete: bool = True
+    silos: tuple[str, ...] = ()
+    users: int | None = None
     continuation: Callable[[], Result] | None = field(default=None, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -323,6 +328,24 @@ class Result:
             shutil.rmtree(partial, ignore_errors=True)
         return target
 
+    def report(self, path: Path | str, *, audit: Audit | None = None, force: bool = False) -> Path:
+        """Write a page about this run that may be shown, and a model card (``.md``) beside it.
+
+        Args:
+            path: A file that ends in ``.html``.
+            audit: What :func:`uldp.audit` found about the same experiment, to stand in the page.
+            force: Replace files that are there.
+
+        Returns:
+            The path.
+
+        Raises:
+            RunError: A file is there already, or cannot be written.
+        """
+        from uldp.runtimes.reporting import view_of_result, write_report
+
+        return write_report([view_of_result(self, None if audit is None else audit.to_json())], path, force=force).page
+
     def __repr__(self) -> str:
         metrics = "".join(f"{name} {value:.4g}, " for name, value in self.metrics.items())
         alarm = f"{self.constant_model_note}, " if self.constant_model_note else ""
@@ -346,6 +369,8 @@ class Result:
             "dataset": self.dataset,
             "method": self.method,
             "rounds": self.rounds,
+            "silos": list(self.silos),
+            "users": self.users,
             "metrics": dict(self.metrics),
             "constant_loss": self.constant_loss,
             "no_better": self.constant_model_note,

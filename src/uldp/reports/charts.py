@@ -1,0 +1,147 @@
+"""Lines over the rounds of a run, with what the page's script needs to answer a pointer or the arrow keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from uldp.reports.drawing import (
+    COLOURS,
+    FLOOR,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Chart,
+    Show,
+    below,
+    circle,
+    frame,
+    grid,
+    shape,
+    tag,
+)
+from uldp.reports.scales import Scale, ticks
+
+MAX_POINTS: Final = 300
+"""Of a line: more cannot be told apart on this width."""
+_AWAY: Final = -20
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line: its values (NaN where there is none), a colour, and a band of this half width where there is one."""
+
+    label: str
+    values: Sequence[float]
+    colour: int = 0
+    spread: Sequence[float] | None = None
+    dashed: bool = False
+
+    def at(self, indices: Sequence[int]) -> Series:
+        """The same line at some of its points."""
+        spread = None if self.spread is None else [self.spread[index] for index in indices]
+        return replace(self, values=[self.values[index] for index in indices], spread=spread)
+
+    def extent(self) -> list[float]:
+        """All finite numbers that must fit on the axis."""
+        spread = self.spread or [0.0] * len(self.values)
+        pairs = zip(self.values, spread, strict=True)
+        return [edge for value, half in pairs if math.isfinite(value) for edge in (value - half, value + half)]
+
+
+def thinned(count: int, most: int = MAX_POINTS) -> list[int]:
+    """Which of ``count`` points are drawn: all of them, or ``most`` at equal distances with the last one.
+
+    >>> thinned(3), len(thinned(10_000)), thinned(10_000)[-1]
+    ([0, 1, 2], 300, 9999)
+    """
+    if count <= most:
+        return list(range(count))
+    return sorted({round(step * (count - 1) / (most - 1)) for step in range(most)})
+
+
+def line_chart(key: str, title: str, rounds: Sequence[int], series: Sequence[Series], show: Show, tick: Show) -> Chart:
+    """Lines over the rounds. The pointer and the arrow keys choose a round."""
+    kept = thinned(len(rounds))
+    numbers, lines = [rounds[index] for index in kept], [one.at(kept) for one in series]
+    across = Scale(min(numbers[0], numbers[-1] - 1), numbers[-1], LEFT + 6, WIDTH - RIGHT)
+    up, steps = upwards([value for one in lines for value in one.extent()])
+    cursor = tag(
+        "g",
+        "cursor",
+        [
+            tag("line", y1=TOP, y2=FLOOR),
+            *(circle("mark", one.colour, _AWAY, _AWAY, 4.5) for one in lines),
+        ],
+    )
+    drawn = [_line(one, numbers, across, up) for one in lines]
+    svg = frame([grid(up, steps, tick), below(across, _round_ticks(numbers, across), "round"), *drawn, cursor])
+    text = f"{title} over {len(rounds)} rounds. " + " ".join(_spoken(one, numbers, show) for one in lines)
+    data = {
+        "x": [across(number) for number in numbers],
+        "label": [f"round {number}" for number in numbers],
+        "series": [_for_script(one, up, show) for one in lines],
+    }
+    legend = tuple((one.label, one.colour % COLOURS, one.dashed) for one in lines) if len(lines) > 1 else ()
+    return Chart(key, title, svg, text, data, legend)
+
+
+def upwards(values: Sequence[float]) -> tuple[Scale, list[float]]:
+    """The vertical axis for these values, and its ticks."""
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    steps = ticks(0.0 if 0 < low < 0.35 * high else low, high)
+    return Scale(steps[0], steps[-1], FLOOR, TOP), steps
+
+
+def _for_script(one: Series, up: Scale, show: Show) -> dict[str, Any]:
+    return {
+        "name": one.label,
+        "colour": one.colour % COLOURS,
+        "y": [up(value) if math.isfinite(value) else None for value in one.values],
+        "text": [show(value) if math.isfinite(value) else "" for value in one.values],
+    }
+
+
+def _round_ticks(numbers: Sequence[int], across: Scale) -> list[float]:
+    """The first round, and round numbers that are not too close to it."""
+    wanted = ticks(numbers[0], numbers[-1]) if len(numbers) > 1 else []
+    inside = [step for step in wanted if step == int(step) and numbers[0] < step <= numbers[-1]]
+    first = across(numbers[0])
+    return [float(numbers[0]), *(step for step in inside if across(step) - first > 20)]
+
+
+def _line(one: Series, numbers: Sequence[int], across: Scale, up: Scale) -> Markup:
+    points = [
+        (across(number), up(value)) for number, value in zip(numbers, one.values, strict=True) if math.isfinite(value)
+    ]
+    parts = []
+    if one.spread is not None:
+        edges = [
+            (across(number), up(value + half), up(value - half))
+            for number, value, half in zip(numbers, one.values, one.spread, strict=True)
+            if math.isfinite(value)
+        ]
+        area = [*((x, high) for x, high, _ in edges), *((x, low) for x, _, low in reversed(edges))]
+        parts.append(shape("polygon", "band", one.colour, area))
+    parts.append(shape("polyline", "line dashed" if one.dashed else "line", one.colour, points))
+    if points:
+        parts.append(circle("dot", one.colour, *points[-1], 3.2))
+    return Markup("").join(parts)
+
+
+def _spoken(one: Series, numbers: Sequence[int], show: Show) -> str:
+    """A line for those who do not see it."""
+    pairs = [(number, value) for number, value in zip(numbers, one.values, strict=True) if math.isfinite(value)]
+    if not pairs:
+        return f"{one.label}: no values."
+    (first, start), (last, end) = pairs[0], pairs[-1]
+    lowest, highest = min(value for _, value in pairs), max(value for _, value in pairs)
+    return (
+        f"{one.label}: {show(start)} after round {first}, {show(end)} after round {last}; "
+        f"between {show(lowest)} and {show(highest)}."
+    )
