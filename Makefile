@@ -5,6 +5,7 @@ STAMP := $(VENV)/.installed
 FLOWER := $(VENV)/.flower
 TRACKING := $(VENV)/.tracking
 RAY := $(VENV)/.ray
+BROWSER := $(VENV)/.browser
 DOCS := $(VENV)/.docs
 PFL := .venv-pfl
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
@@ -36,6 +37,10 @@ $(RAY): $(STAMP)
 	$(INSTALL) '.[flower-sim]'
 	@touch $@
 
+$(BROWSER): $(STAMP)
+	$(INSTALL) '.[browser]'
+	@touch $@
+
 $(DOCS): $(FLOWER) docs/site/package.json
 	$(INSTALL) '.[docs]'
 	@mkdir -p $(VENV)/npm && cp docs/site/package.json $(VENV)/npm/
@@ -63,6 +68,10 @@ test-identity: $(STAMP) ## Compare whole runs bit by bit under several instructi
 .PHONY: test-sim
 test-sim: $(RAY) ## Run simulations on Flower's engine, which needs Ray
 	$(BIN)/python -m pytest tests/flower/test_simulation.py
+
+.PHONY: test-browser
+test-browser: $(BROWSER) ## Open reports in headless Chromium; skipped where there is none
+	$(BIN)/python -m pytest tests/browser -rs
 
 .PHONY: check
 check: $(STAMP) ## Check style, types and the direction of imports

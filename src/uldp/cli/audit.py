@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from uldp.cli import options as opt
 from uldp.cli.output import name_options, print_json, print_table, report_errors, say
-from uldp.cli.source import experiment_from, shortcuts
+from uldp.cli.source import experiment_from, experiment_of, shortcuts
+from uldp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from uldp.runs.directory import RunDirectory
 
 _OPTIONS = {
     "canaries": "--canaries",
@@ -22,7 +27,10 @@ _OPTIONS = {
 
 @report_errors
 def audit(
-    file: opt.File = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="An experiment file, or a run: then the result goes to its report.", show_default=False),
+    ] = None,
     dataset: opt.Dataset = None,
     method: opt.Method = None,
     data_dir: opt.DataDir = None,
@@ -53,13 +61,16 @@ def audit(
     from uldp.library.auditing import public_shape, real_records, run_audit
     from uldp.limits import MAX_SEED, check_whole
     from uldp.reports.figures import check_picture
+    from uldp.runtimes.reporting import AUDIT
 
     if out is not None:
         check_picture(out)
     with name_options(_OPTIONS):
         check_whole(audit_seed, 0, MAX_SEED, "audit_seed")
         chosen = shortcuts(overrides, epsilon, delta, rounds, None)
-        request = CallArguments(experiment_from(file, dataset, method, chosen, "", data_dir), None, None)
+        run = _run_of(file, [*chosen, dataset, method, data_dir, records])
+        given = experiment_from(file, dataset, method, chosen, "", data_dir) if run is None else experiment_of(run)
+        request = CallArguments(given, None, None)
         prepared = public_shape(request) if records is None else request.prepare()
         size = size_of(prepared, canaries, real=records is not None)
         say(f"audit of {prepared.experiment.method_name} on {prepared.federation.name}: {size}")
@@ -70,6 +81,8 @@ def audit(
                 made = run_audit(prepared, size, adversary, audit_seed, None, real)
     if out is not None:
         made.figure(out)
+    if run is not None:
+        run.write_json(AUDIT, made.to_json())
     if as_json:
         print_json(made.to_json())
     else:
@@ -81,3 +94,16 @@ def audit(
         for note in made.notes:
             typer.echo(note)
     raise typer.Exit(1 if made.refuted else 0)
+
+
+def _run_of(file: Path | None, settings: Sequence[object]) -> RunDirectory | None:
+    """The run whose experiment is audited; None for an experiment file or a data set."""
+    from uldp.runs.directory import RunDirectory
+
+    if file is None or not file.is_dir():
+        return None
+    run = RunDirectory.open(file)
+    if any(setting is not None for setting in settings):
+        reason = "an audit of a run takes its settings; leave the others out, or audit an experiment file"
+        raise ConfigError(reason, location=str(file), value=str(file))
+    return run

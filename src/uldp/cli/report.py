@@ -21,12 +21,15 @@ def report(
     holder: Annotated[
         bool, typer.Option("--holder", help="Also show record counts: a page for the holder of the data only.")
     ] = False,
+    registry: Annotated[
+        bool, typer.Option("--registry", help="Also draft a record for the registry of DP deployments (JSON).")
+    ] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Write a page about a run that may be shown, with a model card beside it; of several runs a comparison."""
     from uldp.library.reporting import make_report
 
-    written = make_report(runs, out, holder, force=force)
+    written = make_report(runs, out, holder, registry=registry, force=force)
     if holder:
         warn("this page shows record counts, which no epsilon covers: it is for the holder of the data only.")
     if as_json:
@@ -35,3 +38,5 @@ def report(
     typer.echo(f"report: {written.page}")
     if written.card is not None:
         typer.echo(f"model card: {written.card}")
+    if written.record is not None:
+        typer.echo(f"draft for the registry: {written.record}; fill in: {', '.join(written.missing)}")

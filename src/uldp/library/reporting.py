@@ -16,7 +16,15 @@ from uldp.reports.view import RunView
 from uldp.runs.directory import RunDirectory
 from uldp.runs.totals import runs_below
 from uldp.runtimes.compare import Released, add_up
-from uldp.runtimes.reporting import Written, check_target, view_of_directory, view_of_result, write_report
+from uldp.runtimes.reporting import (
+    Written,
+    check_targets,
+    view_of_directory,
+    view_of_result,
+    write_comparison,
+    write_holder_report,
+    write_run_report,
+)
 from uldp.runtimes.result import Result
 
 NAME: Final = "report.html"
@@ -60,26 +68,38 @@ def report(
 
 
 def make_report(
-    runs: Sequence[object], path: Path | str | None, holder: bool | Federation = False, *, force: bool = False
+    runs: Sequence[object],
+    path: Path | str | None,
+    holder: bool | Federation = False,
+    *,
+    registry: bool = False,
+    force: bool = False,
 ) -> Written:
     """The report of these runs, with the files that were written."""
     found = _flat(runs)
-    if len(found) > 1 and holder is not False:
-        raise ConfigError("shows the records of one run; name a single run directory", location="--holder")
+    if len(found) > 1 and (registry or holder is not False):
+        option = "--registry" if registry else "--holder"
+        raise ConfigError("is about one run; name a single run directory", location=option)
     target = _target(runs, found, path, holder is not False)
-    check_target(target, card=len(found) == 1 and holder is False, force=force)
-    if holder is not False:
-        _check_holder_target(target, found[0])
-    views = [view_of_result(one) if isinstance(one, Result) else view_of_directory(one) for one in found]
-    if len(views) == 1:
-        held = None if holder is False else _holdings(found[0], holder)
-        return write_report(views, target, held=held, force=force)
-    data = {view.dataset for view in views}
-    if len(data) > 1:
-        listed = ", ".join(sorted(data))
-        raise ConfigError(f"these runs are about different data ({listed}); report each on its own", location="runs")
-    title = f"{len(views)} runs on {views[0].dataset}"
-    return write_report(views, target, together=spent_together(views), title=title, force=force)
+    if len(found) > 1:
+        check_targets(target, (), force=force)
+        views = [_view(one) for one in found]
+        data = sorted({view.dataset for view in views})
+        if len(data) > 1:
+            reason = f"these runs are about different data ({', '.join(data)}); report each on its own"
+            raise ConfigError(reason, location="runs")
+        return write_comparison(views, target, spent_together(views), force=force)
+    if holder is False:
+        return write_run_report(_view(found[0]), target, registry=registry, force=force)
+    if registry:
+        raise ConfigError("is for what may be shown; leave --holder out", location="--registry")
+    check_targets(target, (), force=force)
+    _check_holder_target(target, found[0])
+    return write_holder_report(_view(found[0]), _holdings(found[0], holder), target, force=force)
+
+
+def _view(run: Result | Path) -> RunView:
+    return view_of_result(run) if isinstance(run, Result) else view_of_directory(run)
 
 
 def spent_together(views: Sequence[RunView]) -> str:

@@ -65,12 +65,20 @@ def thinned(count: int, most: int = MAX_POINTS) -> list[int]:
     return sorted({round(step * (count - 1) / (most - 1)) for step in range(most)})
 
 
-def line_chart(key: str, title: str, rounds: Sequence[int], series: Sequence[Series], show: Show, tick: Show) -> Chart:
-    """Lines over the rounds. The pointer and the arrow keys choose a round."""
+def line_chart(
+    key: str,
+    title: str,
+    rounds: Sequence[int],
+    series: Sequence[Series],
+    show: Show,
+    tick: Show,
+    most: float = math.inf,
+) -> Chart:
+    """Lines over the rounds. The pointer and the arrow keys choose a round; no value is above ``most``."""
     kept = thinned(len(rounds))
     numbers, lines = [rounds[index] for index in kept], [one.at(kept) for one in series]
     across = Scale(min(numbers[0], numbers[-1] - 1), numbers[-1], LEFT + 6, WIDTH - RIGHT)
-    up, steps = upwards([value for one in lines for value in one.extent()])
+    up, steps = upwards([min(value, most) for one in lines for value in one.extent()])
     cursor = tag(
         "g",
         "cursor",

@@ -12,12 +12,12 @@ from typing import Final
 
 from uldp.privacy.sentences import show_epsilon
 from uldp.reports.charts import Series, line_chart
-from uldp.reports.drawing import Chart
+from uldp.reports.drawing import COLOURS, Chart
 from uldp.reports.epsilons import Point, frontier_chart
 from uldp.reports.view import RunView
-from uldp.reports.words import LOWER_IS_BETTER, metric_name, show_metric, show_tick, show_with_spread
+from uldp.reports.words import LOWER_IS_BETTER, metric_name, most_of, show_metric, show_tick, show_with_spread
 
-MAX_LINES: Final = 10
+MAX_LINES: Final = COLOURS
 """Of a chart over rounds: more cannot be told apart."""
 SAME_EPSILON: Final = 0.01
 """Two epsilons that differ by less were meant to be the same: noise is calibrated to a tolerance."""
@@ -96,7 +96,16 @@ def grouped(runs: Sequence[RunView]) -> list[Group]:
         detail = ", ".join(f"{key.rpartition('.')[2]} {flat.get(key) or 'none'}" for key in own[:3])
         label = f"{method}, {detail}" if methods[method] > 1 and detail else method
         groups.append(Group(label, tuple(sorted(group, key=lambda run: str(run.seed))), differs))
-    return _distinct(groups)
+    order = {method: number for number, method in enumerate(methods)}
+    return _distinct(sorted(groups, key=lambda group: (order[group.first.method], group.epsilon)))
+
+
+def colours(groups: Sequence[Group]) -> list[int]:
+    """Each setting's own colour; where there are more settings than colours, that of its method."""
+    if len(groups) <= COLOURS:
+        return list(range(len(groups)))
+    order = list(dict.fromkeys(group.first.method for group in groups))
+    return [order.index(group.first.method) % COLOURS for group in groups]
 
 
 def _distinct(groups: Sequence[Group]) -> list[Group]:
@@ -128,7 +137,7 @@ def unbeaten(points: Sequence[Point], name: str) -> list[Point]:
 def frontier(groups: Sequence[Group], name: str) -> tuple[Chart, list[str]]:
     """The privacy-utility frontier, and the labels on it."""
     points = []
-    for colour, group in enumerate(groups):
+    for colour, group in zip(colours(groups), groups, strict=True):
         mean, deviation = group.metric(name)
         points.append(Point(group.label, group.epsilon, mean, deviation, colour, hollow=group.unit != "user"))
     best = unbeaten(points, name)
@@ -145,7 +154,7 @@ def comparison_charts(groups: Sequence[Group]) -> list[Chart]:
         if lines and any(len(line.values) > 1 for line in lines):
             charts.append(_over_rounds(name, metric_name(name), drawn, lines))
     private = [(colour, group) for colour, group in enumerate(drawn) if math.isfinite(group.epsilon)]
-    if private:
+    if private and any(len(group.first.rounds) > 1 for _, group in private):
         lines = [group.series("epsilon", colour) for colour, group in private]
         charts.append(_over_rounds("epsilon", "Epsilon spent", [group for _, group in private], lines))
     return charts
@@ -160,7 +169,7 @@ def _over_rounds(name: str, title: str, groups: Sequence[Group], lines: Sequence
     def show(value: float) -> str:
         return show_epsilon(value) if name == "epsilon" else show_metric(name, value)
 
-    return line_chart(name, title, rounds, padded, show, lambda value: show_tick(name, value))
+    return line_chart(name, title, rounds, padded, show, lambda value: show_tick(name, value), most_of(name))
 
 
 def _padded(line: Series, rounds: int) -> Series:

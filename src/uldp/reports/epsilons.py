@@ -29,7 +29,7 @@ from uldp.reports.drawing import (
     words,
 )
 from uldp.reports.scales import Scale, log_ticks
-from uldp.reports.words import metric_name, show_metric, show_tick, show_with_spread
+from uldp.reports.words import metric_name, most_of, show_metric, show_tick, show_with_spread
 
 _COLUMN: Final = 74
 """The width of the column at the right for what has no epsilon."""
@@ -59,7 +59,9 @@ def frontier_chart(points: Sequence[Point], best: Sequence[Point], metric: str) 
     edge = WIDTH - RIGHT - _COLUMN * unbounded
     steps = log_ticks(min(finite) * 0.8, max(finite) * 1.25) if finite else [1.0, 10.0]
     across = Scale(steps[0], steps[-1], LEFT + 10, edge - 8, log=True)
-    up, rows = upwards([value for p in points for value in (p.value - p.spread, p.value + p.spread)])
+    up, rows = upwards(
+        [value for p in points for value in (p.value - p.spread, min(p.value + p.spread, most_of(metric)))]
+    )
     body = [grid(up, rows, lambda value: show_tick(metric, value)), below(across, steps, "epsilon: less protects more")]
     if unbounded:
         body.append(tag("line", "break", x1=edge, x2=edge, y1=TOP, y2=FLOOR))

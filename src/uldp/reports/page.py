@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uldp._version import __version__
 from uldp.privacy.sentences import COUNTS_MARK, show_epsilon
 from uldp.reports.charts import Series, line_chart, thinned
-from uldp.reports.comparison import MAX_LINES, Group, common_metrics, comparison_charts, frontier, grouped
+from uldp.reports.comparison import MAX_LINES, Group, colours, common_metrics, comparison_charts, frontier, grouped
 from uldp.reports.drawing import Chart
 from uldp.reports.epsilons import adversary_chart
 from uldp.reports.holdings import Holdings, users_chart
@@ -54,6 +54,8 @@ def comparison_page(views: Sequence[RunView], title: str, together: str) -> str:
         title=title,
         version=__version__,
         groups=groups,
+        colours=colours(groups),
+        key=_key(groups),
         names=names,
         best=best,
         frontier=drawn,
@@ -119,7 +121,8 @@ def _refuted(found: dict[str, Any] | None) -> str:
     if found is None or found.get("not_audited"):
         return "not audited"
     epsilon = found.get("refuted_epsilon")
-    return f"{found.get('verdict')} (up to {epsilon:.4g})" if isinstance(epsilon, int | float) else "REFUTED"
+    bound = f"{epsilon:.4g}" if isinstance(epsilon, int | float) else "infinite"
+    return f"{found.get('verdict')}: at least {bound}"
 
 
 def _ruler(view: RunView) -> Chart | None:
@@ -172,6 +175,14 @@ def _chart(name: str, title: str, rounds: Sequence[int], values: Sequence[float]
         return show_epsilon(value) if name == "epsilon" else show_metric(name, value)
 
     return line_chart(name, title, rounds, [Series(title, values, colour)], show, lambda value: show_tick(name, value))
+
+
+def _key(groups: Sequence[Group]) -> list[tuple[str, int, bool]]:
+    """What the colours of the frontier mean: a label, a colour, and whether points are hollow."""
+    shown = zip(groups, colours(groups), strict=True)
+    if len(groups) <= MAX_LINES:
+        return [(group.label, colour, group.unit != "user") for group, colour in shown]
+    return list({group.first.method: (group.first.method, c, group.unit != "user") for group, c in shown}.values())
 
 
 def _notes(groups: Sequence[Group]) -> list[str]:

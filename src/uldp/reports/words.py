@@ -121,6 +121,15 @@ def show_metric(name: str, value: float) -> str:
     return f"{100 * value:.1f} %" if name.removeprefix("holdout_") == "accuracy" else f"{value:.3g}"
 
 
+def most_of(name: str) -> float:
+    """The largest value that a metric can have.
+
+    >>> most_of("roc_auc"), most_of("loss")
+    (1.0, inf)
+    """
+    return 1.0 if name.removeprefix("holdout_") in ("accuracy", "roc_auc", "c_index", "r2") else math.inf
+
+
 def show_tick(name: str, value: float) -> str:
     """A value on the axis of a chart.
 

@@ -274,7 +274,9 @@ def _total_in_memory(series: Sequence[MethodRuns], experiment: Experiment) -> Co
     return add_up(released, protected, experiment.privacy.delta, simulated=_simulated(experiment))
 
 
-def add_up(released: Released, protected: Mapping[str, tuple[str, ...]], delta: float, *, simulated: bool) -> ComparisonTotal:
+def add_up(
+    released: Released, protected: Mapping[str, tuple[str, ...]], delta: float, *, simulated: bool
+) -> ComparisonTotal:
     """What these runs cost together. ``protected`` are those that protect a whole person, and whose code says so."""
     private, counted = Counter[Event](), Counter[str]()
     for (name, events), count in released.items():

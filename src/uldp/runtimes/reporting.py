@@ -6,18 +6,21 @@ the same with and without that folder.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from uldp.data.schema import Schema
 from uldp.errors import ConfigError, RunError, format_value
-from uldp.experiment.config import in_todays_words
+from uldp.privacy.events import Event
 from uldp.privacy.ledger import Entry, Ledger
 from uldp.privacy.statement import Statement
 from uldp.reports.card import model_card
 from uldp.reports.holdings import Holdings
 from uldp.reports.page import comparison_page, run_page
+from uldp.reports.registry import registry_record
 from uldp.reports.view import Round, RunView
 from uldp.runs.directory import RunDirectory, versions
 from uldp.runs.files import replace_file, report_disk_errors
@@ -30,6 +33,7 @@ AUDIT: Final = "audit.json"
 """Of a run directory: what ``uldp audit RUN`` found."""
 PAGE: Final = ".html"
 CARD: Final = ".md"
+RECORD: Final = ".registry.json"
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,14 @@ class Written:
     """The files of a report."""
 
     page: Path
-    card: Path | None
+    card: Path | None = None
+    record: Path | None = None
+    missing: tuple[str, ...] = ()
+    """What a record of the registry needs besides, and uldp does not know."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"report": str(self.page), "card": None if self.card is None else str(self.card)}
+        files = {"report": self.page, "card": self.card, "registry": self.record}
+        return {name: None if file is None else str(file) for name, file in files.items()}
 
 
 def view_of_directory(path: Path | str) -> RunView:
@@ -53,30 +61,28 @@ def view_of_directory(path: Path | str) -> RunView:
     directory.check_version()
     if not directory.finished:
         raise RunError("has no result yet; finish it with `uldp resume`", location=str(path), value=str(path))
-    tree, written = in_todays_words(directory.read_json("experiment.json")), directory.read_json("result.json")
+    tree, written = directory.read_json("experiment.json"), directory.read_json("result.json")
     statement = Statement.from_json(directory.read_json("statement.json"))
     audit = directory.read_json(AUDIT) if directory.has(AUDIT) else None
     try:
         planned = int(tree["method"]["rounds"])
-        return _view(
+        return RunView(
             name=directory.path.resolve().name,
             dataset=str(written["dataset"]),
             method=str(written["method"]),
             statement=statement,
-            reports=[RoundReport.from_json(line, planned) for line in directory.log.metrics()],
-            entries=directory.log.ledger_entries(),
-            settings=tree,
+            rounds=_rounds(_reports(directory, planned, int(written["rounds"]))),
+            planned=planned,
+            settings=_settings(tree),
             versions={str(key): str(value) for key, value in directory.read_json("versions.json").items()},
-            about={
-                "planned": planned,
-                "silos": tuple(map(str, written.get("silos", ()))),
-                "users": written.get("users"),
-                "parameters": int(directory.load_model().size) if directory.has("model.npz") else None,
-                "no_better": str(written.get("no_better", "")),
-                "task": directory.read_json("task.json") if directory.has("task.json") else None,
-                "schema": directory.read_json("schema.json") if directory.has("schema.json") else None,
-                "audit": _checked_audit(audit, written, statement, str(directory.path / AUDIT)),
-            },
+            released=_released(directory.log.ledger_entries(), statement),
+            silos=tuple(map(str, written.get("silos", ()))),
+            users=None if written.get("users") is None else int(written["users"]),
+            parameters=int(directory.load_model().size) if directory.has("model.npz") else None,
+            no_better=str(written.get("no_better", "")),
+            task=directory.read_json("task.json") if directory.has("task.json") else None,
+            schema=_schema(directory),
+            audit=_checked_audit(audit, written, statement, str(directory.path / AUDIT)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = "holds settings or results that this version of uldp does not know; restore it, or train again"
@@ -93,56 +99,59 @@ def view_of_result(result: Result, audit: Mapping[str, Any] | None = None) -> Ru
     task = None if fitted is None else {"features": list(fitted.feature_shape), **asdict(fitted.task)}
     schema = fitted.schema.to_dict() if fitted is not None and fitted.schema is not None else None
     about = {"method": result.method, "rounds": result.rounds}
-    return _view(
+    return RunView(
         name="" if result.run is None else Path(result.run).resolve().name,
         dataset=result.dataset,
         method=result.method,
         statement=result.statement,
-        reports=result.reports,
-        entries=result.entries,
-        settings=experiment.to_tree(),
+        rounds=_rounds(result.reports),
+        planned=experiment.method.rounds,
+        settings=_settings(experiment.to_tree()),
         versions=versions(),
-        about={
-            "planned": experiment.method.rounds,
-            "silos": result.silos,
-            "users": result.users,
-            "parameters": int(result.model.size),
-            "no_better": result.no_better,
-            "task": task,
-            "schema": schema,
-            "audit": _checked_audit(audit, about, result.statement, "audit"),
-        },
+        released=_released(result.entries, result.statement),
+        silos=result.silos,
+        users=result.users,
+        parameters=int(result.model.size),
+        no_better=result.no_better,
+        task=task,
+        schema=schema,
+        audit=_checked_audit(audit, about, result.statement, "audit"),
     )
 
 
-def _view(
-    *,
-    name: str,
-    dataset: str,
-    method: str,
-    statement: Statement,
-    reports: Sequence[RoundReport],
-    entries: Sequence[Entry],
-    settings: Mapping[str, Any],
-    versions: Mapping[str, str],
-    about: Mapping[str, Any],
-) -> RunView:
-    rounds = tuple(
+def _reports(directory: RunDirectory, planned: int, rounds: int) -> list[RoundReport]:
+    """The reports of all rounds, in their order."""
+    reports = [RoundReport.from_json(line, planned) for line in directory.log.metrics()]
+    if [one.round for one in reports] != list(range(1, rounds + 1)):
+        why = f"does not hold the metrics of rounds 1 to {rounds}; restore it, or train again"
+        raise RunError(why, location=str(directory.path / "metrics.jsonl"))
+    return reports
+
+
+def _schema(directory: RunDirectory) -> dict[str, Any] | None:
+    if not directory.has("schema.json"):
+        return None
+    location = str(directory.path / "schema.json")
+    return Schema.from_dict(directory.read_json("schema.json"), location=location).to_dict()
+
+
+def _rounds(reports: Sequence[RoundReport]) -> tuple[Round, ...]:
+    return tuple(
         Round(one.round, {name: one.metrics[name] for name in metric_names(one.metrics)}, one.epsilon, one.missing)
         for one in reports
     )
-    ledger = Ledger(statement.delta, None, tuple(entries))
-    return RunView(
-        name=name,
-        dataset=dataset,
-        method=method,
-        statement=statement,
-        rounds=rounds,
-        settings={key: part for key, part in settings.items() if key not in ("name", "base")},
-        versions=versions,
-        released=dict(ledger.composition()),
-        **about,
-    )
+
+
+def _settings(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of an experiment, without the folders of the machine."""
+    sections = {key: part for key, part in tree.items() if key not in ("name", "base")}
+    if not all(isinstance(part, Mapping) for part in sections.values()):
+        raise TypeError("a section that is no table")
+    return sections
+
+
+def _released(entries: Sequence[Entry], statement: Statement) -> dict[Event, int]:
+    return dict(Ledger(statement.delta, None, tuple(entries)).composition())
 
 
 def _checked_audit(
@@ -154,19 +163,27 @@ def _checked_audit(
     own = (run.get("method"), run.get("rounds"), statement.delta)
     if (audit.get("method"), audit.get("rounds"), audit.get("delta")) != own:
         raise RunError("is an audit of another experiment; take it away, or audit this run again", location=location)
+    try:
+        found = [(str(one["who"]), str(one["verdict"])) for one in audit["adversaries"]]
+        found += [(str(one["check"]), str(one["found"])) for one in audit["checks"] if one["failed"] in (True, False)]
+        whole = isinstance(audit["headline"], str) and len(found) == len(audit["adversaries"]) + len(audit["checks"])
+    except (KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise RunError("is damaged; take it away, or audit this run again", location=location)
     if audit.get("records") != "synthetic":
         raise RunError("was made on real records and is not for a report; audit synthetic people", location=location)
     return audit
 
 
-def check_target(path: object, *, card: bool, force: bool) -> Path:
-    """The page's path, if it and the card beside it can be written."""
+def check_targets(path: object, kinds: Sequence[str], *, force: bool) -> Path:
+    """The page's path, if it and the files of these kinds beside it can be written."""
     if not isinstance(path, Path | str):
         raise ConfigError(f"the path of a file, not {format_value(path)}", location="path")
     target = Path(path)
     if target.suffix != PAGE:
-        raise ConfigError(f"a name that ends in {PAGE}, not {str(target)!r}", location="--out", value=str(target))
-    for file in (target, *([target.with_suffix(CARD)] if card else [])):
+        raise ConfigError(f"a name that ends in {PAGE}, not {format_value(str(target))}", location="--out")
+    for file in (target.with_suffix(kind) for kind in (PAGE, *kinds)):
         with report_disk_errors(file):
             exists, folder = file.exists(), file.parent.is_dir()
             unfit = exists and not file.is_file()
@@ -178,23 +195,28 @@ def check_target(path: object, *, card: bool, force: bool) -> Path:
     return target
 
 
-def write_report(
-    views: Sequence[RunView],
-    path: Path | str,
-    *,
-    together: str = "",
-    title: str = "",
-    held: Holdings | None = None,
-    force: bool = False,
-) -> Written:
-    """Write the page of one run with its card, or of several; with ``held`` it is readable by its owner only."""
-    single = len(views) == 1
-    shown_card = single and held is None
-    target = check_target(path, card=shown_card, force=force)
-    page = run_page(views[0], held) if single else comparison_page(views, title, together)
-    replace_file(target, page.encode(), mode=0o644 if held is None else 0o600)
-    if not shown_card:
-        return Written(target, None)
-    card = target.with_suffix(CARD)
-    replace_file(card, model_card(views[0]).encode(), mode=0o644)
-    return Written(target, card)
+def write_run_report(view: RunView, path: Path | str, *, registry: bool = False, force: bool = False) -> Written:
+    """Write the page of one run with its card and, where it is wanted, a draft for the registry of deployments."""
+    target = check_targets(path, (CARD, RECORD) if registry else (CARD,), force=force)
+    page, card = run_page(view), model_card(view)
+    draft = registry_record(view) if registry else None
+    files = {PAGE: page, CARD: card} | ({} if draft is None else {RECORD: json.dumps(draft.record, indent=2) + "\n"})
+    for kind, text in files.items():
+        replace_file(target.with_suffix(kind), text.encode(), mode=0o644)
+    record, missing = (None, ()) if draft is None else (target.with_suffix(RECORD), draft.missing)
+    return Written(target, target.with_suffix(CARD), record, missing)
+
+
+def write_holder_report(view: RunView, held: Holdings, path: Path | str, *, force: bool = False) -> Written:
+    """Write the page for the holder of the data, readable by its owner only."""
+    target = check_targets(path, (), force=force)
+    replace_file(target, run_page(view, held).encode(), mode=0o600)
+    return Written(target)
+
+
+def write_comparison(views: Sequence[RunView], path: Path | str, together: str, *, force: bool = False) -> Written:
+    """Write the page of several runs. ``together`` says what they cost."""
+    target = check_targets(path, (), force=force)
+    title = f"{len(views)} runs on {views[0].dataset}"
+    replace_file(target, comparison_page(views, title, together).encode(), mode=0o644)
+    return Written(target)

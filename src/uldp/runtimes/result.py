@@ -342,9 +342,11 @@ class Result:
         Raises:
             RunError: A file is there already, or cannot be written.
         """
-        from uldp.runtimes.reporting import view_of_result, write_report
+        from uldp.runtimes.reporting import view_of_result, write_run_report
 
-        return write_report([view_of_result(self, None if audit is None else audit.to_json())], path, force=force).page
+        return write_run_report(
+            view_of_result(self, None if audit is None else audit.to_json()), path, force=force
+        ).page
 
     def __repr__(self) -> str:
         metrics = "".join(f"{name} {value:.4g}, " for name, value in self.metrics.items())
