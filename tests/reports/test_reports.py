@@ -334,6 +334,30 @@ def test_a_run_without_a_guarantee_is_not_for_the_registry(runs):
     assert "no guarantee to be registered" in refused("plain", "--registry")
 
 
+def test_the_agreed_columns_are_in_the_page_and_the_card_and_no_cell_is(tmp_path, monkeypatch):
+    import pandas as pd
+
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame({"id": range(40), "age": [30, 61] * 20, "ward": ["a|b", "c"] * 20, "ill": [0, 1] * 20})
+    schema = uldp.Schema.classes("ill", [0, 1]).numeric("age", 0, 110).category("ward", ["a|b", "c"])
+    silos = {"north": frame[:20], "south": frame[20:]}
+    tables = {"user": "id", "label": "ill", "schema": schema}
+    result = uldp.train(
+        silos, **tables, users=40, test=frame, epsilon=5.0, rounds=2, progress=False, directory="r"
+    )  # fmt: skip
+    assert view_of_result(result) == view_of_directory("r")
+    page, card = uldp.report("r"), Path("r/report.md").read_text()
+    said = " ".join(page_of(page).words)
+    assert "age number 0" in said and "ward category a|b, c" in said and "north" in said and "south" in said
+    assert "| ward | category | a\\|b, c |" in card and "Predicts one of 2 classes ill (0, 1)" in card
+    with pytest.raises(uldp.ConfigError, match="handed over in Python"):
+        uldp.report("r", holder=True)
+    silos = uldp.Federation.from_frames(
+        {"north": frame[:20], "south": frame[20:]}, user="id", label="ill", schema=schema
+    )
+    assert "for the holder only" in uldp.report("r", holder=silos).read_text()
+
+
 def test_large_runs_and_comparisons_stay_small_pages(trained):
     from dataclasses import replace
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from uldp.privacy.sentences import COUNTS_MARK, show_epsilon
 from uldp.reports.page import environment
@@ -28,7 +26,7 @@ def model_card(view: RunView) -> str:
             useful="" if view.no_better else metric_sentence(view.metrics, ""),
             use=_use(view),
             data=_data(view),
-            columns=[_column(name, column) for name, column in (view.schema or {}).get("columns", {}).items()],
+            columns=[tuple(map(_plain, row)) for row in view.columns()],
             metrics=[(metric_name(name), show_metric(name, value)) for name, value in view.metrics.items()],
             exposures=[
                 (
@@ -53,7 +51,7 @@ def _use(view: RunView) -> str:
     shape = task.get("features")
     if not view.schema and shape:
         inputs = f"{' x '.join(map(str, shape))} features"
-    name = f" {_plain(label['name'])}" if label.get("name") else ""
+    name = f" {_plain(label['column'])}" if label.get("column") else ""
     kind = task.get("kind")
     if kind == "regression":
         what = f"a number{name}"
@@ -73,15 +71,6 @@ def _data(view: RunView) -> str:
         f"{silos}{users}. Each silo kept its own records. How many records anybody has is not public, and not in this "
         "card."
     )
-
-
-def _column(name: str, column: Mapping[str, Any]) -> tuple[str, str, str]:
-    """A row of the table of columns; a bar would end a cell."""
-    if "range" in column:
-        values = f"{column['range'][0]:g} to {column['range'][1]:g}"
-    else:
-        values = ", ".join(map(str, column.get("categories", [])))
-    return _plain(name), str(column.get("kind", "")), _plain(values)
 
 
 def _plain(text: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -26,6 +27,7 @@ from uldp.reports.drawing import (
     tag,
 )
 from uldp.reports.scales import Scale, ticks
+from uldp.reports.words import most_of, show_tick, show_value
 
 MAX_POINTS: Final = 300
 """Of a line: more cannot be told apart on this width."""
@@ -65,30 +67,15 @@ def thinned(count: int, most: int = MAX_POINTS) -> list[int]:
     return sorted({round(step * (count - 1) / (most - 1)) for step in range(most)})
 
 
-def line_chart(
-    key: str,
-    title: str,
-    rounds: Sequence[int],
-    series: Sequence[Series],
-    show: Show,
-    tick: Show,
-    most: float = math.inf,
-) -> Chart:
-    """Lines over the rounds. The pointer and the arrow keys choose a round; no value is above ``most``."""
+def line_chart(key: str, title: str, rounds: Sequence[int], series: Sequence[Series]) -> Chart:
+    """Lines of a metric, or of ``epsilon``, over the rounds. The pointer and the arrow keys choose a round."""
+    show, most = partial(show_value, key), most_of(key)
     kept = thinned(len(rounds))
     numbers, lines = [rounds[index] for index in kept], [one.at(kept) for one in series]
     across = Scale(min(numbers[0], numbers[-1] - 1), numbers[-1], LEFT + 6, WIDTH - RIGHT)
     up, steps = upwards([min(value, most) for one in lines for value in one.extent()])
-    cursor = tag(
-        "g",
-        "cursor",
-        [
-            tag("line", y1=TOP, y2=FLOOR),
-            *(circle("mark", one.colour, _AWAY, _AWAY, 4.5) for one in lines),
-        ],
-    )
-    drawn = [_line(one, numbers, across, up) for one in lines]
-    svg = frame([grid(up, steps, tick), below(across, _round_ticks(numbers, across), "round"), *drawn, cursor])
+    parts = [grid(up, steps, partial(show_tick, key)), below(across, _round_ticks(numbers, across), "round")]
+    svg = frame([*parts, *(_line(one, numbers, across, up) for one in lines), _cursor(lines)])
     text = f"{title} over {len(rounds)} rounds. " + " ".join(_spoken(one, numbers, show) for one in lines)
     data = {
         "x": [across(number) for number in numbers],
@@ -97,6 +84,12 @@ def line_chart(
     }
     legend = tuple((one.label, one.colour % COLOURS, one.dashed) for one in lines) if len(lines) > 1 else ()
     return Chart(key, title, svg, text, data, legend)
+
+
+def _cursor(lines: Sequence[Series]) -> Markup:
+    """What the page's script moves to the chosen round; until then it is out of sight."""
+    marks = [circle("mark", one.colour, _AWAY, _AWAY, 4.5) for one in lines]
+    return tag("g", "cursor", [tag("line", y1=TOP, y2=FLOOR), *marks])
 
 
 def upwards(values: Sequence[float]) -> tuple[Scale, list[float]]:

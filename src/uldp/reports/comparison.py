@@ -15,7 +15,7 @@ from uldp.reports.charts import Series, line_chart
 from uldp.reports.drawing import COLOURS, Chart
 from uldp.reports.epsilons import Point, frontier_chart
 from uldp.reports.view import RunView
-from uldp.reports.words import LOWER_IS_BETTER, metric_name, most_of, show_metric, show_tick, show_with_spread
+from uldp.reports.words import LOWER_IS_BETTER, metric_name, show_metric, show_with_spread
 
 MAX_LINES: Final = COLOURS
 """Of a chart over rounds: more cannot be told apart."""
@@ -165,11 +165,7 @@ def _over_rounds(name: str, title: str, groups: Sequence[Group], lines: Sequence
     longest = max((run for group in groups for run in group.runs), key=lambda run: len(run.rounds))
     rounds = [one.number for one in longest.rounds][:most]
     padded = [_padded(line, most) for line in lines]
-
-    def show(value: float) -> str:
-        return show_epsilon(value) if name == "epsilon" else show_metric(name, value)
-
-    return line_chart(name, title, rounds, padded, show, lambda value: show_tick(name, value), most_of(name))
+    return line_chart(name, title, rounds, padded)
 
 
 def _padded(line: Series, rounds: int) -> Series:

@@ -21,7 +21,6 @@ from uldp.reports.words import (
     metric_sentence,
     show_guess,
     show_metric,
-    show_tick,
     shown_epsilon,
     verdict,
 )
@@ -164,17 +163,11 @@ def _charts(view: RunView) -> list[Chart]:
     charts = []
     for colour, name in enumerate(names):
         values = [one.metrics.get(name, math.nan) for one in view.rounds]
-        charts.append(_chart(name, metric_name(name), rounds, values, colour))
+        charts.append(line_chart(name, metric_name(name), rounds, [Series(metric_name(name), values, colour)]))
     if view.statement.holds:
-        charts.append(_chart("epsilon", "Epsilon spent", rounds, [one.epsilon for one in view.rounds], len(names)))
+        spent = Series("Epsilon spent", [one.epsilon for one in view.rounds], len(names))
+        charts.append(line_chart("epsilon", "Epsilon spent", rounds, [spent]))
     return charts
-
-
-def _chart(name: str, title: str, rounds: Sequence[int], values: Sequence[float], colour: int) -> Chart:
-    def show(value: float) -> str:
-        return show_epsilon(value) if name == "epsilon" else show_metric(name, value)
-
-    return line_chart(name, title, rounds, [Series(title, values, colour)], show, lambda value: show_tick(name, value))
 
 
 def _key(groups: Sequence[Group]) -> list[tuple[str, int, bool]]:

@@ -94,6 +94,15 @@ class RunView:
         rows = {f"{section}.{key}": value for section, part in self.sections() for key, value in part}
         return {key: value for key, value in rows.items() if key != "run.seed"}
 
+    def columns(self) -> list[tuple[str, str, str]]:
+        """The agreed columns of the tables: name, kind, public range or categories."""
+        found = []
+        for name, column in (self.schema or {}).get("columns", {}).items():
+            kind = " ".join(str(column[key]) for key in ("kind", "part") if key in column)
+            low_high = " to ".join(map(str, column.get("range", [])))
+            found.append((str(name), kind, low_high or ", ".join(map(str, column.get("categories", [])))))
+        return found
+
     def releases(self) -> list[str]:
         """What was released, in words."""
         return [f"{count} x {event_words(event_to_json(event))}" for event, count in self.released.items()]

@@ -121,6 +121,11 @@ def show_metric(name: str, value: float) -> str:
     return f"{100 * value:.1f} %" if name.removeprefix("holdout_") == "accuracy" else f"{value:.3g}"
 
 
+def show_value(name: str, value: float) -> str:
+    """A metric's value, or ``epsilon``, for people."""
+    return show_epsilon(value) if name == "epsilon" else show_metric(name, value)
+
+
 def most_of(name: str) -> float:
     """The largest value that a metric can have.
 
