@@ -144,7 +144,7 @@ def _flat(runs: Sequence[object]) -> list[Result | Path]:
 
 def _directories(path: Path) -> list[Path]:
     """A run directory, or those below a folder."""
-    if not path.is_dir() or RunDirectory(path).begun:
+    if not path.is_dir() or RunDirectory(path).is_started:
         return [path]
     below = sorted(runs_below(path))
     if not below:
@@ -181,6 +181,6 @@ def _holdings(run: Result | Path, holder: bool | Federation) -> Holdings:
     if isinstance(run, Result):
         raise ConfigError("the data of this result are in memory; hand the Federation over", location="holder")
     directory = RunDirectory.open(run)
-    if directory.served:
+    if directory.is_served:
         raise RunError("the records of this run are with its silos, not here", location=str(run), value=str(run))
     return Holdings.of(load_federation(directory.experiment()))
