@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uldp._version import __version__
 
 if TYPE_CHECKING:
+    from uldp.attacks.membership_result import Attack
     from uldp.audits.result import Audit
     from uldp.data.federation import Federation, Records, SiloData, Task
     from uldp.data.schema import Schema
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
     from uldp.experiment.build import PreparedExperiment, prepare
     from uldp.experiment.config import Experiment
+    from uldp.library.attacking import attack
     from uldp.library.auditing import audit
     from uldp.library.calculators import epsilon, noise_multiplier
     from uldp.library.comparing import Comparison, compare
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Adversary": "uldp.privacy.releases",
+    "Attack": "uldp.attacks.membership_result",
     "Audit": "uldp.audits.result",
     "BudgetExhausted": "uldp.errors",
     "Comparison": "uldp.library.comparing",
@@ -80,6 +83,7 @@ _HOMES = {
     "UldpError": "uldp.errors",
     "UldpRegressor": "uldp.library.estimators",
     "UserSum": "uldp.methods.user_sum",
+    "attack": "uldp.library.attacking",
     "audit": "uldp.library.auditing",
     "compare": "uldp.library.comparing",
     "epsilon": "uldp.library.calculators",
@@ -96,6 +100,7 @@ _HOMES = {
 
 __all__ = [
     "Adversary",
+    "Attack",
     "Audit",
     "BudgetExhausted",
     "Comparison",
@@ -131,6 +136,7 @@ __all__ = [
     "UldpRegressor",
     "UserSum",
     "__version__",
+    "attack",
     "audit",
     "compare",
     "epsilon",

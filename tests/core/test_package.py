@@ -16,6 +16,7 @@ import uldp
 
 PUBLIC = [
     "Adversary",
+    "Attack",
     "Audit",
     "BudgetExhausted",
     "Comparison",
@@ -51,6 +52,7 @@ PUBLIC = [
     "UldpRegressor",
     "UserSum",
     "__version__",
+    "attack",
     "audit",
     "compare",
     "epsilon",

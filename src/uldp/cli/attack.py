@@ -1,4 +1,4 @@
-"""``uldp attack``: what a server that is not trusted finds out, by simulation."""
+"""``uldp attack``: what a server that is not trusted, or anyone who sees the models, finds out, by simulation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from uldp.cli import options as opt
+from uldp.cli.membership import membership
 from uldp.cli.output import name_options, print_json, print_table, report_errors
 from uldp.errors import ConfigError
 from uldp.limits import MAX_CURVE, MAX_SEED, check_whole
 
-attack = typer.Typer(help="Run attacks on what is sent.", no_args_is_help=True)
+attack = typer.Typer(help="Run attacks on what is sent and on what is released.", no_args_is_help=True)
+attack.command()(membership)
 
 _OPTIONS = {
     "method.epsilon_weight": "--epsilon",

@@ -73,7 +73,7 @@ def compare(
     check_whole(repeats, 1, MAX_REPEATS, "repeats")
     if "method" in what:
         raise ConfigError("name the methods in `methods`", location="method")
-    labelled = _label_methods(methods)
+    labelled = label_methods(methods)
     experiments: dict[str, list[Experiment]] = {}
     base = None if isinstance(silos, str) else CallArguments.of(silos, what, "compare")
     for name, method in labelled.items():
@@ -129,7 +129,7 @@ def _show_warnings_and_progress(progress: bool | None, warn: Warn) -> OnRun:
     return shown_run
 
 
-def _label_methods(methods: Methods) -> dict[str, Method | str]:
+def label_methods(methods: Methods) -> dict[str, Method | str]:
     """The methods by what they are called: their names, with the settings in which namesakes differ."""
     if isinstance(methods, Mapping):
         labelled = {str(name): method for name, method in methods.items()}

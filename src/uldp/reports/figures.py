@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from uldp.attacks.inference import Outcome
+    from uldp.attacks.membership_result import Attack
     from uldp.data.federation import Federation
     from uldp.runtimes.compare import MethodRuns
 
@@ -127,6 +128,31 @@ def attack_figure(outcomes: Sequence[Outcome], path: Path) -> Path:
     axes.set(xlabel="epsilon of one weight", ylabel="error, % of the range", title="Guessing the clients' mean weight")
     axes.legend(frameon=False, fontsize="small")
     axes.grid(alpha=0.25)
+    return save_figure(figure, path)
+
+
+def membership_figure(found: Attack, path: Path) -> Path:
+    """A panel for each method: the AUC of every attack with its interval, by kind of people, below its ceiling."""
+    number = len(found.methods)
+    figure, grid = panels((3.2 * number + 1, 4.2), 1, number, squeeze=False, sharey=True)
+    for axes, method in zip(grid[0], found.methods, strict=True):
+        places, attacks = np.arange(len(method.kinds)), list(method.kinds[0].rates)
+        for index, (attack, colour) in enumerate(zip(attacks, cycle(COLOURS))):
+            auc = [kind.rates[attack].auc for kind in method.kinds]
+            values = [one.value for one in auc]
+            spans = [[one.value - one.low for one in auc], [one.high - one.value for one in auc]]
+            shifted = places + 0.1 * (index - (len(attacks) - 1) / 2)
+            axes.errorbar(shifted, values, yerr=spans, fmt="o", markersize=3, color=colour, label=attack)
+        for place, kind in zip(places, method.kinds, strict=True):
+            label = "ceiling by the guarantee" if place == 0 else None
+            axes.hlines(kind.ceiling.auc, place - 0.45, place + 0.45, color="black", linewidth=1.2, label=label)
+        axes.axhline(0.5, color="#BBBBBB", linewidth=0.8)
+        names = [str(kind.kind).replace(", ", "\n") for kind in method.kinds]
+        axes.set_xticks(places, names, fontsize="x-small", rotation=45)
+        axes.set_title(f"{method.method}\n{method.claim}\n{method.shown_metric}", fontsize="small")
+        axes.grid(alpha=0.25, axis="y")
+    grid[0][0].set_ylabel("AUC of membership")
+    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return save_figure(figure, path)
 
 
