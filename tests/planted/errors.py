@@ -34,6 +34,12 @@ _HALF = "return total + sample_discrete_gaussian(scale / 2, len(total), stream)"
 _STEP = "sample_gaussian(self.noise_multiplier * self.clip, len(x), noise)"
 _HALF_STEP = "sample_gaussian(self.noise_multiplier * self.clip / 2, len(x), noise)"
 _DP_SGD = "privacy/releases/noised_model.py"
+_LOCAL = "privacy/releases/local_perturbation.py"
+_PERTURBED = "mechanism.perturb(values[part], stream)"
+_HALF_PERTURBED = "replace(mechanism, epsilon=2 * mechanism.epsilon).perturb(values[part], stream)"
+_LATTICE = "aggregation/lattice_ring.py"
+_NO_BUDGET = ("--set", "privacy.epsilon=none", "--set", "method.epsilon_weight=2")
+_MASKED = ("--set", "aggregation.name=masked")
 
 ERRORS = (
     Planted(
@@ -83,13 +89,50 @@ ERRORS = (
         "key.stream(*self._pair_purpose(other, purpose), *further)",
         "key.stream(*self._pair_purpose(other, purpose))",
     ),
+    Planted("half of the noise, auto", _SUMS, _DRAWN, _HALF, "auto", _MASKED),
     Planted("half of the noise, uldp-avg", _SUMS, _DRAWN, _HALF),
+    Planted("half of the noise, uldp-avg-w", _SUMS, _DRAWN, _HALF, "uldp-avg-w", _MASKED),
+    Planted("half of the noise, uldp-sgd", _SUMS, _DRAWN, _HALF, "uldp-sgd"),
     Planted("half of the noise, uldp-sgd-w", _SUMS, _DRAWN, _HALF, "uldp-sgd-w"),
     Planted("half of the noise, uldp-naive", _SUMS, _DRAWN, _HALF, "uldp-naive"),
     Planted("half of the noise, central-sub-dp", _SUMS, _DRAWN, _HALF, "central-sub-dp"),
+    Planted("half of the noise, uldp-group", _DP_SGD, _STEP, _HALF_STEP, "uldp-group", DP_SGD),
+    Planted("half of the noise, uldp-group-2", _DP_SGD, _STEP, _HALF_STEP, "uldp-group-2", DP_SGD),
     Planted("half of the noise, uldp-group-8", _DP_SGD, _STEP, _HALF_STEP, "uldp-group-8", DP_SGD),
     Planted("half of the noise, record-dp", _DP_SGD, _STEP, _HALF_STEP, "record-dp", DP_SGD),
     Planted("half of the noise, local-sub-dp", _DP_SGD, _STEP, _HALF_STEP, "local-sub-dp", DP_SGD),
+    Planted("half of the noise, ldp-fedavg", _LOCAL, _PERTURBED, _HALF_PERTURBED, "ldp-fedavg", _NO_BUDGET),
+    Planted("half of the noise, srr-fl", _LOCAL, _PERTURBED, _HALF_PERTURBED, "srr-fl", _NO_BUDGET),
+    Planted("half of the noise, ldp-fl", _LOCAL, _PERTURBED, _HALF_PERTURBED, "ldp-fl", _NO_BUDGET),
+    Planted(
+        "half of the noise, under lattice",
+        _LATTICE,
+        "sample_discrete_gaussian(scale * 2.0 **",
+        "sample_discrete_gaussian(scale / 2 * 2.0 **",
+        test="tests/guarantees/test_lattice_noise.py::test_the_noise_is_that_of_the_event",
+    ),
+    Planted(
+        "half of the noise, under paillier",
+        "aggregation/paillier_silo.py",
+        "[multiple * z + d for z, d in",
+        "[multiple * (z // 2) + d for z, d in",
+        test="tests/protocol/test_exactness.py::test_with_noise_it_is_the_same_plus_the_noise_that_plain_adds",
+    ),
+    Planted(
+        "noise that follows the largest number of a subject's items, as published",
+        _DP_SGD,
+        _STEP,
+        "sample_gaussian(self.noise_multiplier * self.clip * np.bincount(data.users).max() / 2, len(x), noise)",
+        "local-sub-dp",
+        DP_SGD,
+    ),
+    Planted(
+        "features scaled by the data",
+        "data/tables.py",
+        'if schema.standardise == "silo":',
+        "if True:",
+        test="tests/guarantees/test_one_user_from_raw_tables.py::test_leaving_one_person_out_of_all_files",
+    ),
     Planted(
         "NAIVE's claimed sensitivity",
         "privacy/releases/clipped_silo.py",
@@ -119,11 +162,25 @@ ERRORS = (
         options=("--set", "method.sample_rate=0.3", "--rounds", "10"),
     ),
     Planted(
-        "the dithers left out",
+        "noise in multiples of the common multiple: the dithers left out",
         "aggregation/paillier_silo.py",
         "dithers = uniform_below(secrets.stream(), multiple, len(noise))",
         "dithers = [0] * len(noise)",
         test="tests/protocol/test_attacks.py::test_ours_the_residue_is_a_coin",
+    ),
+    Planted(
+        "noise in multiples of 2^k alone, under lattice",
+        _LATTICE,
+        "return ring.from_parts(drawn, below, DITHER_BITS)",
+        "return ring.from_parts(drawn, 0 * below, DITHER_BITS)",
+        test="tests/protocol/test_lattice_circuit_privacy.py",
+    ),
+    Planted(
+        "lattice without encryptions of zero",
+        "aggregation/lattice_silo.py",
+        'v = ring.to_evaluations(ring.from_integers(ternary(zero.child("v").stream(), (blocks, N))))',
+        "v = ring.to_evaluations(ring.from_integers(np.zeros((blocks, N), dtype=np.int64)))",
+        test="tests/protocol/test_lattice_circuit_privacy.py",
     ),
     Planted(
         "the re-randomisation left out",
