@@ -126,6 +126,16 @@ def test_a_likelihood_ratio_does_not_use_the_models_own_coin(models):
     assert np.isfinite(likelihood_ratios(np.zeros((models, 4)), included)).all()
 
 
+def test_scores_without_a_signal_have_an_auc_of_one_half():
+    generator, found = np.random.default_rng(0), []
+    for _ in range(60):
+        coins = generator.random((100, 3)) < 0.5
+        ratios = likelihood_ratios(generator.normal(size=coins.shape), coins)
+        inside, outside = ratios[coins], ratios[~coins]
+        found.append((inside[:, None] > outside).mean())
+    assert np.mean(found) == pytest.approx(0.5, abs=0.02)
+
+
 def test_rates_are_those_of_gaussians_and_their_intervals_cover():
     generator, covered = np.random.default_rng(0), 0
     for _ in range(20):
