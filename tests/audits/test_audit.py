@@ -34,6 +34,7 @@ def wrong(made):
     ]
 
 
+FEW = {"data.users": 20}
 SMALL = {"method.local_steps": 5, "method.record_rate": 0.2}
 CASES = [
     ("uldp-avg", {}),
@@ -229,12 +230,24 @@ def test_bad_input_is_refused_in_one_sentence(arguments, said):
     assert said in result.output and "Traceback" not in result.output
 
 
+def test_under_lattice_silos_that_collude_are_audited_too():
+    """They know their own shares of the noise."""
+    made = uldp.audit("synthetic", method="uldp-avg-w", aggregation="lattice", rounds=2, epsilon=4.0, options=FEW)
+    assert wrong(made) == []
+    assert {found.verdict for found in made.found} == {"not refuted"}
+    shares = {found.exposure.who: found.epsilon / found.exposure.epsilon for found in made.found}
+    assert "two colluding silos" in shares and min(shares.values()) > 0.7
+    assert "noise of every silo's share" in [check.name for check in made.checks]
+
+
+@pytest.mark.slow
 def test_an_adversary_whose_view_cannot_be_had_is_said():
-    what = {"aggregation": "lattice", "rounds": 1, "epsilon": 4.0, "users": 20}
-    made = uldp.audit("synthetic", method="uldp-avg", **what)
+    what = {"aggregation": "paillier", "rounds": 1, "epsilon": 4.0, "options": {**FEW, "aggregation.key_bits": 2048}}
+    made = uldp.audit("synthetic", method="uldp-avg-w", **what)
+    assert wrong(made) == []
     assert {found.verdict for found in made.found} == {"not refuted", "not audited"}
     with pytest.raises(uldp.ConfigError, match="cannot be taken off"):
-        uldp.audit("synthetic", method="uldp-avg", adversary="one silo", **what)
+        uldp.audit("synthetic", method="uldp-avg-w", adversary="one silo", **what)
 
 
 # --- the command, and real records ------------------------------------------------------------------------------------

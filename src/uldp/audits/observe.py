@@ -138,7 +138,7 @@ class AuditSetup:
                 watch.record_sample(server)
                 on_round()
             server.advance()
-        return watch.collect(included)
+        return watch.collect(included, server)
 
 
 class _Watch:
@@ -159,11 +159,11 @@ class _Watch:
         if sample is not None:
             self._samples.append(sample[self._canaries.users :])
 
-    def collect(self, included: Mask) -> Seen:
+    def collect(self, included: Mask, server: ServerSession) -> Seen:
         method, own = self._plan.method, self._canaries.dimension
         assert isinstance(method, CanaryMethod)
         totals = np.array(method.totals)
-        sums, sent = self._silo_sums(), self._sent_residues()
+        sums, sent = self._silo_sums(server), self._sent_residues()
         return Seen(
             included,
             totals[:, own:],
@@ -173,14 +173,18 @@ class _Watch:
             totals[:, :own],
         )
 
-    def _silo_sums(self) -> Array | None:
-        """Of aggregations that add up residues: what a silo's own sum was, noise included."""
-        encoding, dimension = self._plan.release.encoding, self._plan.facts.dimension
-        if any(len(update.noised_sum) != 8 * dimension for _, update in self.noised):
+    def _silo_sums(self, server: ServerSession) -> Array | None:
+        """What each silo's own sum was, noise included, as that silo can compute it.
+
+        Where it is a ciphertext (lattice), the server's key opens it here: what a silo knows of its own rows and noise
+        comes to the same. Nobody has it under paillier, which multiplies masks into the ciphertexts at once.
+        """
+        encoding = self._plan.release.encoding
+        if not self.noised or any(not update.noised_sum for _, update in self.noised):
             return None
         by_silo: list[list[Vector]] = [[] for _ in self._plan.silos]
         for index, update in self.noised:
-            residues = m.unpack_residues(update.noised_sum, dimension, "audit")
+            residues = server.side.total({self._plan.silos[index]: update.noised_sum})
             by_silo[index].append(encoding.decode(from_residues(residues)))
         return np.array(by_silo)
 
