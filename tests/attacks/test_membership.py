@@ -18,7 +18,7 @@ from uldp.attacks.replay import Replay, Round, scores_of_round
 from uldp.attacks.targets import deal_targets, kinds_of
 from uldp.experiment.build import prepare
 from uldp.experiment.config import Experiment
-from uldp.library.arguments import Request
+from uldp.library.arguments import CallArguments
 from uldp.library.attacking import attackable_people
 from uldp.rng import Secrets, Streams
 from uldp.runtimes.simulation import run as simulate
@@ -87,7 +87,8 @@ def test_a_replay_trains_the_model_of_a_run(method, targets):
 @pytest.mark.parametrize("method", ["uldp-avg-w", "record-dp", "uldp-naive", "fedavg"])
 def test_the_noise_of_a_replay_is_the_stated_one(method, targets):
     privacy = {} if method == "fedavg" else {"privacy": {"noise_multiplier": 5.0}}
-    prepared = prepare(experiment(method, targets, rounds=1, **privacy), targets.federation)
+    settings = {"local_steps": 5} if method == "record-dp" else {}
+    prepared = prepare(experiment(method, targets, rounds=1, settings=settings, **privacy), targets.federation)
     seen = [next(replay(prepared, seed).rounds()) for seed in range(40)]
     spread = np.std([one.total for one in seen], axis=0).mean()
     stated = np.sqrt(np.diagonal(seen[0].noise).mean() if seen[0].noise.ndim else seen[0].noise)
@@ -257,10 +258,10 @@ def test_own_records_are_not_read():
         }
         return uldp.Federation.from_arrays(silo, test=(np.zeros((4, 4)), np.array([0, 1, 0, 1])), classes=2, users=20)
 
-    people = [attackable_people(Request.of(federation(seed), {"epsilon": 4.0})) for seed in (0, 1)]
+    people = [attackable_people(CallArguments.of(federation(seed), {"epsilon": 4.0})) for seed in (0, 1)]
     assert people[0][1] == "made-up tables of the same public shape"
     assert [silo.digest() for silo in people[0][0]] == [silo.digest() for silo in people[1][0]]
-    public, source = attackable_people(Request.of("breast-cancer", {"epsilon": 4.0}))
+    public, source = attackable_people(CallArguments.of("breast-cancer", {"epsilon": 4.0}))
     assert "breast-cancer" in source and public.name == "breast-cancer"
 
 

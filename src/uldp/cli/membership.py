@@ -51,8 +51,8 @@ def membership(
     """
     from uldp.attacks.membership_result import COLUMNS
     from uldp.data.store import expand_home
-    from uldp.experiment.variants import fitting
-    from uldp.library.arguments import Request
+    from uldp.experiment.variants import overrides_for
+    from uldp.library.arguments import CallArguments
     from uldp.library.attacking import planned_attack, run_planned_attack
     from uldp.reports.figures import check_picture
 
@@ -64,8 +64,10 @@ def membership(
         sizes, requests, admit = [_whole(text) for text in _listed(records, "--records")], {}, CodeNotice(overrides)
         for name in names:
             with error_context(f"method {name}"):
-                own = fitting(chosen, name, names)
-                requests[name] = Request(experiment_from(file, dataset, name, own, "", data_dir, admit), None, None)
+                own = overrides_for(chosen, name, names)
+                requests[name] = CallArguments(
+                    experiment_from(file, dataset, name, own, "", data_dir, admit), None, None
+                )
         planned = planned_attack(requests, sizes, models, attack_seed)
         say(f"attack: {planned}")
         folder = None if directory is None else expand_home(directory, "--directory")

@@ -15,7 +15,7 @@ from uldp.data.federation import Federation
 from uldp.data.synthetic_tables import TableShape, draw_federation
 from uldp.errors import ConfigError, error_context
 from uldp.experiment.loading import load_federation
-from uldp.library.arguments import Request, Settings
+from uldp.library.arguments import CallArguments, Settings
 from uldp.library.comparing import label_methods
 from uldp.library.progress import steps_bar
 from uldp.library.synthetic_runs import PublicShape
@@ -78,16 +78,18 @@ def attack(
     check_whole(attack_seed, 0, MAX_SEED, "attack_seed")
     kinds_of(records)
     requests = {}
-    base = None if isinstance(silos, str) else Request.of(silos, what, "attack")
+    base = None if isinstance(silos, str) else CallArguments.of(silos, what, "attack")
     for name, method in label_methods(methods).items():
         with error_context(f"method {name}"):
             given = {**what, "method": method}
-            requests[name] = base.with_method(method) if base else Request.of(silos, given, "attack")
+            requests[name] = base.with_method(method) if base else CallArguments.of(silos, given, "attack")
     plan = planned_attack(requests, records, models, attack_seed)
     return run_planned_attack(plan, workers, None if directory is None else checked_path(directory), progress)
 
 
-def planned_attack(requests: dict[str, Request], records: Sequence[int], models: int, seed: int) -> MembershipPlan:
+def planned_attack(
+    requests: dict[str, CallArguments], records: Sequence[int], models: int, seed: int
+) -> MembershipPlan:
     """What will be trained for these requests, which are about the same data."""
     first = next(iter(requests.values()))
     if first.module is not None:
@@ -104,7 +106,7 @@ def run_planned_attack(plan: MembershipPlan, workers: int, folder: Path | None, 
         return run_attack(plan, workers=workers, folder=folder, on_model=on_model)
 
 
-def attackable_people(request: Request) -> tuple[Federation, str]:
+def attackable_people(request: CallArguments) -> tuple[Federation, str]:
     """Records that may be attacked, and whose they are: a public data set's, or made-up ones of the same shape."""
     experiment, given = request.experiment, request.federation
     name = experiment.data.dataset if given is None else given.people.dataset if given.people is not None else None
