@@ -174,6 +174,12 @@ class Attack:
     def figure(self, path: Path | str) -> Path:
         """Draw AUC and ceilings to a file (png, pdf, svg).
 
+        Args:
+            path: The file.
+
+        Returns:
+            The same path.
+
         Raises:
             ConfigError: The file cannot be written.
         """
