@@ -1,8 +1,11 @@
 # %% [markdown]
 # # Your own module
 #
-# Any `nn.Module` whose output has one value per class (or a single one for numbers) can be trained. Sequential models
-# of common layers are trained by compiled kernels, one user at a time; others go through PyTorch, which is slower.
+# Any `nn.Module` whose output has one value per class (or a single one for numbers) can be trained. An
+# `nn.Sequential` of common layers is trained by compiled kernels, and so is a class whose `forward` hands features from
+# one such layer to the next. Others go through PyTorch, which takes some hundred times as long, and a warning says so.
+#
+# The outputs are scores, without a sigmoid or softmax at the end: the loss applies it.
 
 # %%
 import torch

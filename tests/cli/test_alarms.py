@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import uldp
 from uldp.cli.app import app
 from uldp.data.federation import Task
 from uldp.experiment.config import Experiment
 from uldp.experiment.outlook import Outlook, automatic_model
-from uldp.learners.metrics import constant_loss
+from uldp.learners.metrics import constant_accuracy, constant_loss
 
 runner = CliRunner()
 FILE = """
@@ -63,6 +65,18 @@ def test_a_model_no_better_than_the_base_rate_is_said_in_the_headline(tables):
     assert "noise dominates, expect little better than the base rate; with " in result.stderr
     found = json.loads(runner.invoke(app, ["run", "e.toml", "--json"]).stdout)
     assert found["no_better"] and found["constant_loss"] < found["metrics"]["loss"]
+
+
+def test_a_worse_loss_with_more_right_answers_is_told_apart(tables):
+    """Too sure, but right more often than the most frequent class: that was "NO BETTER" once."""
+    result = uldp.train("synthetic", method="fedavg", noise_multiplier=0.0, rounds=1, progress=False)
+    worse = replace(result.reports[-1], metrics={"loss": 2.0, "accuracy": 0.8})
+    result = replace(result, reports=(worse,), constant_loss=0.7, constant_accuracy=0.6)
+    assert result.constant_model_note.startswith("PROBABILITIES NO BETTER THAN THE BASE RATE: test loss 2;")
+    assert "right more often (accuracy 0.8, of the most frequent class 0.6)" in result.constant_model_note
+    assert replace(result, constant_accuracy=0.8).constant_model_note.startswith("NO BETTER THAN")
+    assert replace(result, constant_accuracy=None).constant_model_note.startswith("NO BETTER THAN")  # of an older run
+    assert replace(result, constant_loss=2.1).constant_model_note == ""
 
 
 def test_training_that_diverges_stops_and_says_so(tables):
@@ -125,6 +139,12 @@ def test_the_loss_of_a_constant():
     assert constant_loss(Task(0), np.array([0.0, 2.0], np.float32)) == 1.0
     assert constant_loss(Task(2), np.array([0, 1])) == pytest.approx(np.log(2))
     assert constant_loss(Task(0, survival=True), np.array([1.0], np.float32)) is None
+
+
+def test_the_accuracy_of_a_constant():
+    assert constant_accuracy(Task(3), np.array([0, 2, 2])) == pytest.approx(2 / 3)
+    assert constant_accuracy(Task(0), np.array([0.0, 2.0], np.float32)) is None
+    assert constant_accuracy(Task(2), np.zeros(0, np.int64)) is None
 
 
 @pytest.mark.parametrize("chosen", ["sample_rate=0.1", "participation_groups=10"])

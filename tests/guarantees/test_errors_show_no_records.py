@@ -53,6 +53,14 @@ def train(silos=None, **changes):
     return uldp.train({"one": OK} if silos is None else silos, **chosen)
 
 
+def test_what_a_notebook_prints_of_a_federation_shows_no_record():
+    federation = uldp.Federation.from_frames({"one": OK}, user="pid", label="ill", schema=SCHEMA, test=OK)
+    shown = [repr(part) for part in (federation, federation.silos, federation.test, federation.people)]
+    assert shown[0].startswith("<Federation 'data frames': 1 silo(s) with records: one 30; ")
+    assert shown[1] == "(<silo 'one': 30 records>,)"
+    assert not [text for text in shown if "array" in text or "[" in text or TEXT in text]
+
+
 def said(error):
     """All that Python prints of an error, and what ours keep besides."""
     texts = ["".join(traceback.format_exception(error))]

@@ -10,7 +10,7 @@ from torch import nn
 
 from uldp.data.federation import SiloData, Task
 from uldp.learners.base import LocalTraining
-from uldp.learners.loop import Address, address_dropout
+from uldp.learners.loop import DropoutAddress, address_dropout
 from uldp.learners.randomness import TrainingRandomness
 from uldp.rng import Streams
 
@@ -69,7 +69,7 @@ def tensors(module, task, data, user):
 
 def train_user(module, task, data, user, x, local: LocalTraining, streams: Streams) -> np.ndarray:
     """x_u - x, by torch's own layers, autograd and optimisers."""
-    here = Address()
+    here = DropoutAddress()
     model = address_dropout(load(module, x), here)
     features, labels = tensors(model, task, data, user)
     noise = TrainingRandomness(streams, np.array([user]))
@@ -92,7 +92,7 @@ def train_user(module, task, data, user, x, local: LocalTraining, streams: Strea
 
 
 def gradient_of_user(module, task, data, user, x, streams: Streams) -> np.ndarray:
-    here = Address()
+    here = DropoutAddress()
     model = address_dropout(load(module, x), here)
     features, labels = tensors(model, task, data, user)
     here.set(TrainingRandomness(streams, np.array([user])), 0, 0)

@@ -214,6 +214,12 @@ def test_bad_input_is_a_value_error_of_one_sentence_and_nothing_is_spent(changes
     assert not runs_in_process
 
 
+def test_columns_of_text_without_a_schema_are_named_before_anything_else():
+    frame = pd.DataFrame({"age": X[:, 0], "sex": "f", "ward": ["a", None] * 60, "code": [str(n) for n in range(120)]})
+    with pytest.raises(ValueError, match=r"^X: no numbers in column\(s\) sex, ward: describe the columns by a schema"):
+        fitted(x=frame)
+
+
 def test_before_fit_and_with_other_columns():
     with pytest.raises(NotFittedError):
         CLASSIFIER.predict(X)

@@ -42,6 +42,8 @@ name = "auto"   # see `uldp methods`
 epsilon = 3.0   # our budget
 """
 
+TUNED = FILE.replace('name = "auto"', 'rounds = 7\nname = "auto"')
+
 
 @pytest.fixture
 def few(monkeypatch):
@@ -98,9 +100,12 @@ def test_many_people_are_simulated_by_fewer_with_the_same_rho(tmp_path):
 
 
 def test_the_chosen_settings_are_written_and_everything_else_stays(file, few):
+    file.write_text(TUNED)
     result = CliRunner().invoke(app, ["tune", str(file)])
     assert result.exit_code == 0, result.output
     assert "no privacy" in result.output
+    assert "the file before is" in result.output and "before-tune" in result.output
+    assert file.with_name("experiment.toml.before-tune").read_text() == TUNED
     before, after = tomllib.loads(FILE), tomllib.loads(file.read_text())
     assert {key: value for key, value in after.items() if key != "method"} == {
         key: value for key, value in before.items() if key != "method"
@@ -108,6 +113,17 @@ def test_the_chosen_settings_are_written_and_everything_else_stays(file, few):
     for comment in ("# Two hospitals.", "# agreed in May", "# our budget", "# see `uldp methods`"):
         assert comment in file.read_text()
     Experiment.from_file(file)
+
+
+def test_a_file_that_has_the_chosen_settings_already_is_left_alone(file):
+    assert write_method(file, {"name": "auto"}) is None
+    assert file.read_text() == FILE and list(file.parent.iterdir()) == [file]
+
+
+def test_no_copy_replaces_an_earlier_one(file):
+    copies = [write_method(file, {"name": "auto", "rounds": rounds}) for rounds in (3, 4, 5)]
+    assert len({*copies, file}) == 4 and copies[0].read_text() == FILE
+    assert [tomllib.loads(copy.read_text())["method"].get("rounds") for copy in copies] == [None, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +152,8 @@ def test_bad_input(file):
         uldp.tune(file, records=0.0)
     with pytest.raises(ConfigError, match="images and survival times"):
         uldp.tune(Experiment.from_tree({"data": {"dataset": "tcga-brca"}, "privacy": {"epsilon": 3.0}}))
+    with pytest.raises(ConfigError, match=r"^experiment: a uldp\.Experiment or the path .*, not a Federation"):
+        uldp.tune(uldp.Federation.from_dataset("breast-cancer"))
     with pytest.raises(ConfigError, match="there is no file"):
         uldp.tune(Experiment.from_file(file), write=True)
 

@@ -25,7 +25,7 @@ def tune(
     found = choose(file, records=records, write=not dry_run, progress=say)
     if as_json:
         trials = [{"settings": dict(one.settings), "skill": one.skill, "of": one.federations} for one in found.trials]
-        about = {"file": found.file, "shape": found.shape, "note": FREE}
+        about = {"file": found.file, "backup": found.backup, "shape": found.shape, "note": FREE}
         print_json({"chosen": dict(found.chosen), "trials": trials, **about})
         return
     rows = [
@@ -40,4 +40,6 @@ def tune(
     print_table(("method", "rounds", "clip", "server_lr", "skill", "federations"), rows, title="The best of all tried")
     typer.echo(found.summary())
     if found.file is not None:
-        typer.echo(f"wrote [method] of {found.file}")
+        typer.echo(f"wrote [method] of {found.file}; the file before is {found.backup}")
+    elif not dry_run:
+        typer.echo(f"{file} has these settings already and stays as it is")

@@ -51,7 +51,7 @@ class Task:
         return "classification" if self.classes else "regression"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Records:
     """Rows of features with their labels, already preprocessed.
 
@@ -77,6 +77,10 @@ class Records:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        """Its size: a notebook, a log or a debugger shows nobody's record."""
+        return f"<{len(self)} records of shape {self.features.shape[1:]}>"
+
     def take(self, rows: npt.NDArray[np.bool_] | IntArray) -> Records:
         """Only some of the rows.
 
@@ -96,7 +100,7 @@ class Records:
         return cls(np.concatenate(features), np.concatenate(labels))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SiloData:
     """One silo's records.
 
@@ -127,6 +131,9 @@ class SiloData:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"<silo {self.name!r}: {len(self)} records>"
 
     def counts(self, users: int) -> IntArray:
         """n_su: how many records each user has here.
@@ -169,7 +176,7 @@ class People:
     dataset: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Federation:
     """Silos that train one model together.
 
@@ -320,6 +327,14 @@ class Federation:
         from uldp.data.memory import load_dataset
 
         return load_dataset(name, seed, settings)
+
+    def __repr__(self) -> str:
+        """What it consists of; no record, and nobody's id."""
+        shown = ", ".join(f"{silo.name} {len(silo)}" for silo in self.silos[:5])
+        shown += f" and {len(self.silos) - 5} more" if len(self.silos) > 5 else ""
+        learned = f"{self.task.classes} classes" if self.task.classes else self.task.kind
+        about = f"{len(self.silos)} silo(s) with records: {shown}; {self.users} users, features of shape"
+        return f"<Federation {self.name!r}: {about} {self.feature_shape}, {learned}, {len(self.test)} test records>"
 
     def __iter__(self) -> Iterator[SiloData]:
         return iter(self.silos)

@@ -18,6 +18,7 @@ import numpy as np
 
 from uldp.data.federation import Federation, FloatArray, People, Records, SiloData
 from uldp.data.files import Table, read_table, table_name, table_stem
+from uldp.data.id_forms import different_forms
 from uldp.data.ids import normalised_ids
 from uldp.data.roster import HashedIds, UserIndex, check_room, select_test_rows
 from uldp.data.schema import EncodedTable, Schema, check_silos, encode_table, number_positions
@@ -88,6 +89,7 @@ def load_tables(
         [silo.encoded_holdout(schema) for silo in silos] if test_part is None else [encode_table(schema, *test_part)]
     )
     notes += [] if test_part is None else tests[0].notes
+    notes += different_forms({silo.data.name: silo.spellings for silo in silos})
     return Federation(
         name,
         tuple(silo.data for silo in silos),

@@ -100,6 +100,36 @@ def _check_behaviour(module: nn.Module, feature_shape: Shape) -> None:
             _check_coupling(model.train(training), inputs)
 
 
+def check_scores(module: nn.Module, feature_shape: Shape) -> None:
+    """Refuse a classifier that ends in a sigmoid or softmax: the loss applies it, and twice is hardly ever meant.
+
+    Seen by what the model does, whatever its layers are called: its outputs stay between 0 and 1 even with parameters
+    thirty times as large. Those of a dead ReLU stay there too, but do not vary.
+
+    Raises:
+        ModelError: The outputs are probabilities.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        seed_cpu(0)
+        model, inputs = copy.deepcopy(module).double().eval(), torch.randn(8, *feature_shape, dtype=torch.float64)
+        if not _are_shares(_seeded_try(model, inputs)):
+            return
+        for parameter in model.parameters():
+            parameter.mul_(30.0).add_(torch.randn_like(parameter))
+        scores = torch.cat([_seeded_try(model, size * inputs) for size in (0.01, 1.0, 3.0)])
+    if _are_shares(scores) and float(scores.nan_to_num(0.0).max() - scores.nan_to_num(1.0).min()) > 1e-3:
+        raise ModelError(
+            "its outputs lie between 0 and 1 whatever the records are, as behind a sigmoid or softmax. The loss takes "
+            "scores and applies one itself: leave the model's own out (predict_proba gives probabilities)",
+            location="model",
+        )
+
+
+def _are_shares(outputs: Tensor) -> bool:
+    """Whether all lie between 0 and 1. A softmax that overflows gives NaN, which speaks neither for it nor against."""
+    return not bool(((outputs < 0) | (outputs > 1)).any())
+
+
 def _check_state(model: nn.Module, inputs: Tensor, others: Tensor) -> None:
     """Nothing that one call leaves behind may reach the next: neither in buffers nor in Python attributes."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}

@@ -68,6 +68,17 @@ def constant_loss(task: Task, labels: LabelArray) -> float | None:
     return -math.fsum((some * log(some)).tolist())
 
 
+def constant_accuracy(task: Task, labels: LabelArray) -> float | None:
+    """The accuracy of always predicting the most frequent class among ``labels``; None without classes.
+
+    >>> constant_accuracy(Task(classes=2), np.array([0, 0, 0, 1]))
+    0.75
+    """
+    if not len(labels) or task.kind != "classification":
+        return None
+    return int(np.bincount(labels.astype(np.int64)).max()) / len(labels)
+
+
 def roc_auc(chances: Floats, classes: IntArray) -> float | None:
     """Area under the ROC curve: of class 1 for two classes, the mean over one-against-rest for more.
 

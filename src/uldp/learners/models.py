@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from uldp.data.federation import Task
-from uldp.errors import ConfigError, ModelError, format_value, require, user_code
+from uldp.errors import ConfigError, ModelError, did_you_mean, format_value, require, user_code
 from uldp.learners.checks import Shape, check_model, check_parameters
 from uldp.learners.initialisers import WrittenOutDraws
 from uldp.learners.seeding import seed_cpu
@@ -61,8 +61,9 @@ def build_model(
     elif name in ZOO:
         factory, arguments = ZOO[name], _checked_options(name, options or {})
     else:
-        known = ", ".join(["auto", *sorted(ZOO)])
-        unknown = f'unknown model {format_value(name)}. Known models: {known}, or "package.module:factory"'
+        known = ["auto", *sorted(ZOO)]
+        unknown = f'unknown model {format_value(name)}. Known models: {", ".join(known)}, or "package.module:factory"'
+        unknown += did_you_mean(name, known)
         raise ConfigError(unknown, location="model.name", value=name)
 
     recipe = _recipe(factory, name, shape, task, arguments)
@@ -76,7 +77,9 @@ def _recipe(
     factory: Callable[..., object], name: str, shape: Shape, task: Task, arguments: Mapping[str, Any]
 ) -> Callable[[], nn.Module]:
     def recipe() -> nn.Module:
-        called = f"{name!r}, called as a factory with (feature_shape, task), failed for features of shape {shape}"
+        instance = f" (for a module with other arguments hand over an instance: {name}(...))"
+        hint = instance if isinstance(factory, type) else ""
+        called = f"{name!r}, called as a factory with (feature_shape, task){hint}, failed for features of shape {shape}"
         with user_code(ModelError, called, "model.name"):
             module = factory(shape, task, **arguments)
         if not isinstance(module, nn.Module):

@@ -24,7 +24,7 @@ from uldp.data.federation import IntArray, Records, SiloData, Task
 from uldp.errors import ConfigError, ModelError, UldpError, foreign_exceptions, require
 from uldp.learners import evaluation, metrics
 from uldp.learners.base import ClippedSums, LocalTraining, Rows, Vector
-from uldp.learners.checks import Shape, check_model, probe, runs_foreign_code
+from uldp.learners.checks import Shape, check_model, check_scores, probe, runs_foreign_code
 from uldp.learners.groups import group_users, record_names
 from uldp.learners.kernels.support import unavailable_reason
 from uldp.learners.loop import Loop
@@ -47,6 +47,10 @@ and that of sums of up to three million records, which round differently when on
 #: records: a row must not depend on other users.
 _LARGE: Final = 5 * 10**7
 _EVALUATION_BYTES: Final = 64 * 2**20
+_REMEDY: Final = (
+    "Write the model as an nn.Sequential of layers that have kernels (nn.Linear, nn.ReLU, nn.Conv2d, ...; "
+    "uldp.learners.blocks.Residual for x + f(x)), or with a forward that only passes x from one to the next"
+)
 
 
 def architecture(module: nn.Module) -> str:
@@ -356,6 +360,8 @@ class TorchLearner:
             sample = probe(feature_shape, 1).to(self._device, self._dtype)
             outputs = int(copy.deepcopy(self._module).eval()(sample).shape[1])
         loss = choose_loss(self._task, outputs)
+        if self._task.kind == "classification":
+            check_scores(self._original, feature_shape)
         slow = ""
         layers = tuple(dict.fromkeys(type(layer) for layer in self._module.modules() if runs_foreign_code(layer)))
         if self._path != "loop":
@@ -368,8 +374,8 @@ class TorchLearner:
             if self._path == "kernels":
                 raise ModelError(f"{reason}; use path 'auto'", location="model")
             slow = (
-                f"the model cannot be trained by kernels ({reason}); one user after the other by autograd is slow. "
-                "An nn.Sequential of standard layers is fastest"
+                f"the model cannot be trained by kernels ({reason}); one user after the other by autograd takes some "
+                f"hundred times as long. {_REMEDY}"
             )
             warnings.warn(slow, SlowTrainingWarning, stacklevel=2)
         # The activations are unknown: as many as parameters is a cautious guess.

@@ -86,6 +86,22 @@ def one_dimensional(values: Any, name: str, rows: int | None = None) -> npt.NDAr
     return found
 
 
+def text_columns(frame: pd.DataFrame) -> list[str]:
+    """The names of up to five columns whose cells are not all numbers or missing.
+
+    >>> text_columns(pd.DataFrame({"age": [40, 50], "sex": ["f", "m"]}))
+    ['sex']
+    """
+    found = []
+    for position, name in enumerate(frame.columns):
+        column = frame.iloc[:, position]
+        if pd.api.types.is_numeric_dtype(column):
+            continue
+        if (pd.to_numeric(column, errors="coerce").isna() & ~column.isna()).any():
+            found.append(str(name))
+    return found[:5]
+
+
 def number_range(limits: object, columns: int, location: str) -> tuple[Floats, Floats]:
     """The lowest and highest value of each column, from one pair for all or a pair of lists."""
     try:

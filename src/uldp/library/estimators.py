@@ -28,7 +28,15 @@ from uldp.data.labels import ClassLabel, Label, NumberLabel
 from uldp.data.memory import ARRAYS
 from uldp.data.schema import Schema
 from uldp.errors import ConfigError, DataError, format_value
-from uldp.library.cells import Range, clip_to_range, number_range, one_dimensional, warn, without_cells
+from uldp.library.cells import (
+    Range,
+    clip_to_range,
+    number_range,
+    one_dimensional,
+    text_columns,
+    warn,
+    without_cells,
+)
 from uldp.library.training import train
 from uldp.methods.base import Method
 
@@ -87,6 +95,12 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 )
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X.reset_index(drop=True)
+        if isinstance(X, pd.DataFrame) and (texts := text_columns(X)):
+            raise DataError(
+                f"no numbers in column(s) {', '.join(texts)}: describe the columns by a schema "
+                "(schema=uldp.Schema.classes(...).category(...).numeric(...)), or pass numbers only",
+                location="X",
+            )
         matrix = validate_data(self, X, reset=reset, dtype=np.float64, ensure_min_samples=2 if reset else 1)
         names = getattr(self, "feature_names_in_", [f"x{column}" for column in range(matrix.shape[1])])
         return pd.DataFrame(matrix, columns=list(names))

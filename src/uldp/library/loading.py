@@ -63,6 +63,7 @@ def load(path: Path | str, model: OwnModel | None = None) -> Result:
         statement=statement,
         saturated=int(written.get("saturated", 0)),
         constant_loss=written.get("constant_loss"),
+        constant_accuracy=written.get("constant_accuracy"),
         left_out=0,
         seconds=sum(report.seconds for report in reports),
         run=str(directory.path),

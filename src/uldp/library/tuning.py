@@ -10,13 +10,13 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, count, product
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
 from uldp.data.draft import toml_value
-from uldp.errors import ConfigError, require
+from uldp.errors import ConfigError, format_value, require
 from uldp.experiment.config import Experiment
 from uldp.library.synthetic_runs import PublicShape, synthetic_plan, synthetic_skill
 from uldp.methods.uldp_avg import UldpAvg
@@ -62,6 +62,7 @@ class Tuned:
         trials: All candidates, the best of the longest tried first; ``auto`` is among them.
         shape: In words, what the made-up federations had in common with the real one.
         file: The file that was changed, if one was.
+        backup: Where that file is kept as it was before.
 
     Example:
         >>> Tuned({"name": "auto"}, (Trial({"name": "auto"}, 0.25, 8),), "100 people", None).kept_auto
@@ -72,6 +73,7 @@ class Tuned:
     trials: tuple[Trial, ...]
     shape: str
     file: str | None
+    backup: str | None = None
 
     @property
     def kept_auto(self) -> bool:
@@ -102,7 +104,8 @@ def tune(
     Args:
         experiment: The settings, or the path of their file.
         records: Records per person over all silos, if that is public; 4 for own tables where nobody says.
-        write: Whether to write the chosen settings into the file; everything outside of ``[method]`` stays as it is.
+        write: Whether to write the chosen settings into the file, where it has others. Everything outside of
+            ``[method]`` stays as it is, and a copy of the file before is kept beside it.
         progress: Called with a line of text after every stage.
 
     Returns:
@@ -118,6 +121,7 @@ def tune(
         >>> tune(experiment, records=2.0).chosen["name"] in ("auto", "uldp-avg-w")
         True
     """
+    _check_experiment(experiment)
     file = None if isinstance(experiment, Experiment) else Path(experiment)
     settings = experiment if isinstance(experiment, Experiment) else Experiment.from_file(experiment)
     if write and file is None:
@@ -129,9 +133,15 @@ def tune(
     trials = _halve(auto, shape, [{"name": "auto"}, *_candidates(auto, shape)], progress)
     best, own = trials[0], next(trial for trial in trials if trial.settings == {"name": "auto"})
     chosen = best.settings if best.skill > own.skill + MARGIN else own.settings
-    if write and file is not None:
-        write_method(file, chosen)
-    return Tuned(chosen, tuple(trials), shape.words(), str(file) if write and file is not None else None)
+    backup = write_method(file, chosen) if write and file is not None else None
+    changed = None if backup is None else str(file)
+    return Tuned(chosen, tuple(trials), shape.words(), changed, None if backup is None else str(backup))
+
+
+def _check_experiment(experiment: object) -> None:
+    if not isinstance(experiment, Experiment | Path | str):
+        wanted = "a uldp.Experiment or the path of an experiment file (`uldp new` drafts one)"
+        raise ConfigError(f"{wanted}, not {format_value(experiment)}", location="experiment")
 
 
 def _with_method(experiment: Experiment, method: Mapping[str, Any]) -> Experiment:
@@ -178,15 +188,21 @@ def _halve(
     return [Trial(candidates[index], mean(skills[index]), len(skills[index])) for index in ranked]
 
 
-def write_method(file: Path, method: Mapping[str, Any]) -> None:
+def write_method(file: Path, method: Mapping[str, Any]) -> Path | None:
     """Write ``[method]`` into an experiment file. Other lines stay as they are, and so do comments of keys that stay.
+
+    Returns:
+        A copy of the file as it was before; None where it has these settings already, and nothing was written.
 
     Raises:
         ConfigError: The file writes the section in a way that cannot be changed line by line.
     """
     text = file.read_text(encoding="utf-8")
     changed = _replace_method(text, method)
-    wanted = {**tomllib.loads(text), "method": dict(method)}
+    before = tomllib.loads(text)
+    wanted = {**before, "method": dict(method)}
+    if before.get("method", {"name": "auto"}) == wanted["method"]:
+        return None
     try:
         same = tomllib.loads(changed) == wanted
     except tomllib.TOMLDecodeError:
@@ -197,7 +213,11 @@ def write_method(file: Path, method: Mapping[str, Any]) -> None:
             "[method], or set the values by hand",
             location=str(file),
         )
+    copies = (file.with_name(f"{file.name}.before-tune{number}") for number in chain([""], (f"-{n}" for n in count(2))))
+    backup = next(path for path in copies if not path.exists())
+    replace_file(backup, text.encode(), mode=0o644)
     replace_file(file, changed.encode(), mode=0o644)
+    return backup
 
 
 def _replace_method(text: str, method: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from uldp.errors import ModelError, RunError
 from uldp.experiment.build import PreparedExperiment
-from uldp.learners.metrics import constant_loss
+from uldp.learners.metrics import constant_accuracy, constant_loss
 from uldp.privacy.ledger import Ledger
 from uldp.privacy.sentences import guarantee, noise_kind
 from uldp.privacy.statement import compose
@@ -332,6 +332,7 @@ class RecordedRun(ABC):
             spent=self._spent_run(),
             fitted=FittedModel(self._learner, *described, self._server.model, federation.feature_shape),
             constant_loss=None if test is None else constant_loss(federation.task, test.labels),
+            constant_accuracy=None if test is None else constant_accuracy(federation.task, test.labels),
             complete=self._server.round >= plan.rounds,
             silos=tuple(plan.silos),
             users=plan.facts.users,

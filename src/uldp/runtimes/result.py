@@ -139,6 +139,7 @@ class Result:
         spent: The same for adding up several runs, with whose records were used.
         fitted: The model with its preprocessing, ready to predict.
         constant_loss: The test loss of always predicting the test set's base rates, or its mean label.
+        constant_accuracy: The test accuracy of always predicting its most frequent class.
         complete: Whether all rounds were trained.
         silos: The names of the silos, which are public.
         users: |U|, which is public.
@@ -164,6 +165,7 @@ class Result:
     spent: SpentRun | None = field(default=None, compare=False)
     fitted: FittedModel | None = field(default=None, compare=False)
     constant_loss: float | None = None
+    constant_accuracy: float | None = None
     complete: bool = True
     silos: tuple[str, ...] = ()
     users: int | None = None
@@ -181,13 +183,19 @@ class Result:
 
     @property
     def constant_model_note(self) -> str:
-        """Says so where the model is no better on the test set than a constant; empty where it is, or without one."""
-        loss = self.metrics.get("loss")
+        """Says so where the model is no better on the test set than a constant; empty where it is, or without one.
+
+        A classifier may have a worse loss and still be right more often: its probabilities are then too sure.
+        """
+        loss, accuracy = self.metrics.get("loss"), self.metrics.get("accuracy")
         if loss is None or self.constant_loss is None or loss < self.constant_loss:
             return ""
+        losses = f"test loss {loss:.4g}; always predicting the test set's mean has {self.constant_loss:.4g}"
+        if accuracy is None or self.constant_accuracy is None or accuracy <= self.constant_accuracy:
+            return f"NO BETTER THAN THE BASE RATE: {losses}"
         return (
-            f"NO BETTER THAN THE BASE RATE: test loss {loss:.4g}; always predicting the test set's mean has "
-            f"{self.constant_loss:.4g}"
+            f"PROBABILITIES NO BETTER THAN THE BASE RATE: {losses}. Predicted classes are right more often (accuracy "
+            f"{accuracy:.4g}, of the most frequent class {self.constant_accuracy:.4g})"
         )
 
     @property
@@ -375,6 +383,7 @@ class Result:
             "users": self.users,
             "metrics": dict(self.metrics),
             "constant_loss": self.constant_loss,
+            "constant_accuracy": self.constant_accuracy,
             "no_better": self.constant_model_note,
             "saturated": self.saturated,
             "statement": self.statement.to_json(),

@@ -22,6 +22,7 @@ from uldp.native.sources import Sources
 ORDINARY: Final = (
     "__init__.py",
     "__main__.py",
+    "chain.py",
     "forms.py",
     "layers.py",
     "program.py",

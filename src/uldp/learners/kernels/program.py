@@ -1,4 +1,4 @@
-"""From an ``nn.Sequential`` of well-known layers to a program, or the reason why there is none.
+"""From a chain of well-known layers to a program, or the reason why there is none.
 
 >>> from torch import nn
 >>> from uldp.learners.kernels.objectives import LOGISTIC
@@ -19,6 +19,7 @@ from torch import nn
 from uldp.errors import ModelError
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels import norms
+from uldp.learners.kernels.chain import unroll
 from uldp.learners.kernels.forms import Form, IntArray, NoKernelError, Shape, ceiling
 from uldp.learners.kernels.layers import Translation, layers
 from uldp.learners.kernels.workspace import lay_out
@@ -53,9 +54,10 @@ def compile_program(module: nn.Module, feature_shape: Shape, loss: int) -> Progr
         hooks = (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
         if any(hooks) or "forward" in vars(part):
             raise NoKernelError(f"{type(part).__name__} has a hook or a forward of its own")
-    form = _features(module, feature_shape)
-    translation = Translation(_starts(module))
-    if translation.in_torch_order(translation.append(module, form)).is_image:
+    chain = unroll(module, feature_shape)
+    form = _features(chain, feature_shape)
+    translation = Translation(_starts(module, chain))
+    if translation.in_torch_order(translation.append(chain, form)).is_image:
         raise NoKernelError("the result is an image")
     operations = translation.operations
     if all(op.weight is None for op in operations):
@@ -80,15 +82,17 @@ def _features(module: nn.Module, shape: Shape) -> Form:
     raise NoKernelError(f"features of shape {shape}")
 
 
-def _starts(module: nn.Module) -> dict[int, int]:
-    """Where each parameter starts in the flat vector."""
+def _starts(module: nn.Module, chain: nn.Module) -> dict[int, int]:
+    """Where each parameter starts in the flat vector: in the module's own order, whatever that of its layers is."""
     starts, position = {}, 0
     for parameter in module.parameters():
         if not parameter.requires_grad:
             raise NoKernelError("some parameters are frozen")
         starts[id(parameter)] = position
         position += parameter.numel()
-    owners = [id(p) for layer in layers(module) for p in layer.parameters()]
+    owners = [id(p) for layer in layers(chain) for p in layer.parameters()]
+    if not starts.keys() <= set(owners):
+        raise NoKernelError("some parameters are not used")
     if sorted(owners) != sorted(starts):
         raise NoKernelError("layers share parameters")
     return starts
