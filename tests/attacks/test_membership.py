@@ -14,7 +14,7 @@ from uldp.attacks.ceilings import ceiling
 from uldp.attacks.lira import likelihood_ratios
 from uldp.attacks.membership import plan_attack, run_attack
 from uldp.attacks.rates import rates_of
-from uldp.attacks.replay import Replay, Round, scores_of_round
+from uldp.attacks.replay import Replay, ReplayedRound, scores_of_round
 from uldp.attacks.targets import deal_targets, kinds_of
 from uldp.experiment.build import prepare
 from uldp.experiment.config import Experiment
@@ -100,14 +100,14 @@ def test_an_adversary_who_knows_all_others_computes_the_likelihood_ratio():
     generator = np.random.default_rng(0)
     added, included = generator.normal(size=(5, 3)), np.array([1, 0, 1, 1, 0], dtype=bool)
     total, variance = generator.normal(size=3), 0.7
-    scores = scores_of_round(Round(total, added, np.array(variance), total), included)[1]
+    scores = scores_of_round(ReplayedRound(total, added, np.array(variance), total), included)[1]
     for user in range(5):
         rest = np.where(np.arange(5) == user, 0, included) @ added
         ratio = norm.logpdf(total, rest + added[user], variance**0.5) - norm.logpdf(total, rest, variance**0.5)
         assert scores[user] == pytest.approx(ratio.sum())
     spread = np.diag([1.0, 4.0, 9.0])
-    apart = scores_of_round(Round(total, added, spread, total), included)
-    scaled = scores_of_round(Round(total / [1, 2, 3], added / [1, 2, 3], np.array(1.0), total), included)
+    apart = scores_of_round(ReplayedRound(total, added, spread, total), included)
+    scaled = scores_of_round(ReplayedRound(total / [1, 2, 3], added / [1, 2, 3], np.array(1.0), total), included)
     np.testing.assert_allclose(apart, scaled)
 
 

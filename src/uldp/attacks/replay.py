@@ -27,7 +27,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Round:
+class ReplayedRound:
     """A round, as an adversary sees it who has everybody's records and asks whose were there.
 
     Args:
@@ -72,7 +72,7 @@ class Replay:
             for index, (silo, told) in enumerate(zip(prepared.federation, mine, strict=True))
         ]
 
-    def rounds(self) -> Iterator[Round]:
+    def rounds(self) -> Iterator[ReplayedRound]:
         """The rounds, one after the other."""
         plan, release, facts = self._plan, self._plan.release, self._plan.facts
         sampler = RoundSampler(release, self._secrets)
@@ -89,7 +89,7 @@ class Replay:
             outer = release.noise_variance(facts.silos)
             total += math.sqrt(outer) * self._noise.standard_normal(len(total))
             state = plan.method.server(state, total, facts.in_round(round_, facts.silos))
-            yield Round(total, added, _sum_of(inner, outer), state.x)
+            yield ReplayedRound(total, added, _sum_of(inner, outer), state.x)
 
     def _public(self, silo: int) -> Streams:
         """What everybody knows of a silo's randomness: the order of records, dropout."""
@@ -142,7 +142,7 @@ def _sum_of(one: Array, other: Array | float) -> Array:
     return np.asarray(matrix + variance * np.eye(len(matrix)))
 
 
-def scores_of_round(seen: Round, included: Mask) -> Array:
+def scores_of_round(seen: ReplayedRound, included: Mask) -> Array:
     """(2, users): how much a round speaks for everybody's membership.
 
     First, to an adversary who knows the candidates' records and not who took part: with coins of variance 1/4 and
@@ -166,7 +166,7 @@ def _ridge(added: Array, centred: Vector, penalty: float) -> Array:
     return np.asarray(np.linalg.solve(added @ added.T + penalty * np.eye(users), added @ centred))
 
 
-def _whitened(seen: Round) -> tuple[Vector, Array, float]:
+def _whitened(seen: ReplayedRound) -> tuple[Vector, Array, float]:
     """Total and contributions where the noise has the same variance in all directions, and that variance."""
     if not seen.noise.ndim:
         return seen.total, seen.added, float(seen.noise)

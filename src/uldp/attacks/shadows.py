@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from uldp._version import __version__
-from uldp.attacks.replay import Array, Mask, Replay, Round, scores_of_round
+from uldp.attacks.replay import Array, Mask, Replay, ReplayedRound, scores_of_round
 from uldp.attacks.targets import Targets
 from uldp.errors import ConfigError
 from uldp.experiment.build import PreparedExperiment
@@ -125,7 +125,7 @@ def _observe(training: ShadowTraining, replay: Replay) -> Shadow:
     losses, included = _Losses(training), replay.included
     by_round: list[Array] = []
     iterates = np.zeros((2, len(included)))
-    last: Round | None = None
+    last: ReplayedRound | None = None
     for last in replay.rounds():
         by_round.append(losses.of(last.x))
         iterates += scores_of_round(last, included)

@@ -16,7 +16,7 @@ _LEFT_OUT: Final = ("name", "base", "deployment")
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundRow:
     """What is known after a round; ``metrics`` in the order in which they are shown."""
 
     number: int
@@ -52,7 +52,7 @@ class RunView:
     dataset: str
     method: str
     statement: Statement
-    rounds: tuple[Round, ...]
+    rounds: tuple[RoundRow, ...]
     planned: int
     settings: Mapping[str, Any]
     versions: Mapping[str, str]

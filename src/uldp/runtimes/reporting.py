@@ -21,7 +21,7 @@ from uldp.reports.card import model_card
 from uldp.reports.holdings import Holdings
 from uldp.reports.page import comparison_page, run_page
 from uldp.reports.registry import registry_record
-from uldp.reports.view import Round, RunView
+from uldp.reports.view import RoundRow, RunView
 from uldp.runs.directory import RunDirectory, versions
 from uldp.runs.files import replace_file, report_disk_errors
 from uldp.runtimes.result import RoundReport, metric_names
@@ -135,9 +135,9 @@ def _schema(directory: RunDirectory) -> dict[str, Any] | None:
     return Schema.from_dict(directory.read_json("schema.json"), location=location).to_dict()
 
 
-def _rounds(reports: Sequence[RoundReport]) -> tuple[Round, ...]:
+def _rounds(reports: Sequence[RoundReport]) -> tuple[RoundRow, ...]:
     return tuple(
-        Round(one.round, {name: one.metrics[name] for name in metric_names(one.metrics)}, one.epsilon, one.missing)
+        RoundRow(one.round, {name: one.metrics[name] for name in metric_names(one.metrics)}, one.epsilon, one.missing)
         for one in reports
     )
 
