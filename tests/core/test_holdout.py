@@ -229,7 +229,7 @@ def test_it_is_not_asked_where_the_experiment_does_not_say_so():
 def test_another_round_is_refused(round_):
     server, silos = sessions()
     until_measured(server, silos)
-    with pytest.raises(MessageRefused, match=f"metrics after round {round_} of 2, here 2 was the last"):
+    with pytest.raises(MessageRefused, match=f"after round {round_} of 2; the last one here was 2"):
         silos["silo-0"].reply(m.encode(DIGEST, "silo-0", m.MetricsRequest(round_, m.pack(np.zeros(4)))))
 
 
@@ -241,7 +241,7 @@ def test_it_is_not_answered_before_a_round_was():
                 server.receive(name, silos[name].reply(request))
         if server.stage is not Stage.ROUND:
             server.collect()
-    with pytest.raises(MessageRefused, match="metrics after round 1 of 2, here 0 was the last"):
+    with pytest.raises(MessageRefused, match="after round 1 of 2; the last one here was 0"):
         silos["silo-0"].reply(m.encode(DIGEST, "silo-0", m.MetricsRequest(1, m.pack(np.zeros(4)))))
 
 

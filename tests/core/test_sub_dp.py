@@ -225,7 +225,7 @@ def test_a_silo_refuses_other_numbers_of_picked_silos_than_were_agreed_on():
     step(server, silos)  # the handshake
     ask = m.UpdateRequest(1, m.pack(np.zeros(4)), m.pack_bits(np.ones(3, dtype=np.bool_)))
     before = silos["silo-0"].save()
-    with pytest.raises(MessageRefused, match="3 silos were picked, 1 were agreed on"):
+    with pytest.raises(MessageRefused, match="3 silos were sampled, 1 were agreed on"):
         silos["silo-0"].reply(m.encode("d" * 64, "silo-0", ask))
     assert silos["silo-0"].save() == before
 

@@ -119,7 +119,7 @@ def seen(shared_noise, aggregation, missing):
     others = f"without {1 + len(missing)} silos"
     yield "one silo", others
     if shared_noise:
-        yield f"{PUBLIC}, one silo silent", others
+        yield f"{PUBLIC}, one silo dropped out", others
     if shared_noise and not missing:
         yield "two colluding silos", "without 2 silos"
 

@@ -1,4 +1,4 @@
-"""ULDP-AVG: each user's model is trained inside each silo, and its change is clipped (ULDP-FL, Algorithm 3).
+"""ULDP-AVG: in each silo a model is trained for each user, and its delta is clipped (ULDP-FL, Algorithm 3).
 
 Silo s, for every user u with records here::
 
@@ -10,7 +10,7 @@ Server::
     x_(t+1) = x_t + eta_g / (q |U| |S|) sum_s received
 
 Clip, weights, sum and noise are those of :class:`uldp.privacy.releases.GaussianSum`. With ``weighting = "records"``
-this is ULDP-AVG-w.
+this is ULDP-AVG-w. Symbols are those of :mod:`uldp.methods.user_sum`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from uldp.vectors import Vector
 
 @dataclass(frozen=True, kw_only=True)
 class UldpAvg(LocalTrainingMixin, UserSum):
-    """Per-user training in every silo, clipped model changes; further arguments are those of :class:`UserSum`.
+    """Per-user training in every silo, clipped model deltas; further arguments are those of :class:`UserSum`.
 
     Args:
-        local_epochs: Q, epochs of a user's training in a round.
-        local_lr: Its learning rate.
-        batch_size: The size of its batches.
+        local_epochs: Q, the number of epochs for which each user's model is trained in a round.
+        local_lr: The learning rate of this training.
+        batch_size: The number of records in a batch.
         optimizer: ``sgd``, ``adam`` or ``adamw``.
-        weight_decay: Of the optimiser.
-        momentum: Of ``sgd``.
+        weight_decay: The optimiser's weight decay.
+        momentum: The momentum of ``sgd``.
 
     Raises:
         ConfigError: A value outside its range.
@@ -48,7 +48,7 @@ class UldpAvg(LocalTrainingMixin, UserSum):
         5
     """
 
-    summary: ClassVar[str] = "trains one model per user and silo, clips each change"
+    summary: ClassVar[str] = "trains one model per user and silo, clips each model delta"
 
     def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
         yield from learner.user_deltas(x, data, self.local_training, streams)

@@ -1,4 +1,4 @@
-"""What ULDP-AVG and ULDP-SGD share: per-user rows are clipped, weighted and summed over silos, with noise.
+"""What ULDP-AVG and ULDP-SGD share: per-user rows (model deltas or gradients) are clipped, weighted, summed, noised.
 
 Kato, Xiong, Takagi, Cao, Yoshikawa: "ULDP-FL: Federated Learning with Across Silo User-Level Differential Privacy",
 PVLDB 17(11), 2024; Algorithms 3 and 4. The guarantee is that of :class:`uldp.privacy.releases.GaussianSum`.
@@ -23,7 +23,7 @@ from uldp.vectors import Vector
 
 SAMPLINGS: Final = ("open", "private")
 PUBLISHED: Final = "published"
-"""The server's step as the paper has it."""
+"""The server's step as in the paper."""
 
 
 def check_groups(groups: int, rounds: int) -> None:
@@ -36,18 +36,18 @@ class UserSum(Method):
     """A method that releases sum_s sum_u w_su clip(row_su, C) + noise. Subclasses add ``silo``.
 
     Args:
-        clip: C, the largest L2 norm of a user's row.
+        clip: C; a row with a larger L2 norm is scaled down to it.
         global_lr: eta_g of the paper, whose step is eta_g / (q |U| |S|); for ``server_optimizer = "published"`` only.
         server_optimizer: ``published`` (the paper's step), or ``auto``, ``sgd``, ``momentum`` or ``adam``
             (:mod:`uldp.methods.server_optimizer`).
-        server_lr: The learning rate of the other optimisers, as a multiple of their default; it does not depend on |U|
-            or |S|.
-        weighting: ``uniform`` (1/|S|) or ``records`` (n_su / N_u, Eq. 3).
+        server_lr: The learning rate of the other optimisers, as a multiple of their default, which takes |U| and |S|
+            into account.
+        weighting: ``uniform`` (1/|S|) or ``records`` (n_su / N_u, Eq. 3: n_su of user u's N_u records are in silo s).
         sample_rate: q, the probability with which a user takes part in a round.
         sampling: ``open``, or ``private`` (nobody knows the sample; needs ``lattice`` or ``paillier`` aggregation).
         max_participations: With sub-sampling, in how many rounds a user takes part at most; 0 for no limit.
         participation_groups: Number of fixed groups that take turns, one group a round; 1 for everybody in every round.
-        recipe: The constants behind the default steps; not a setting of an experiment file.
+        recipe: The constants from which default step sizes are computed; not a setting of an experiment file.
 
     Raises:
         ConfigError: A value outside its range.
@@ -78,8 +78,8 @@ class UserSum(Method):
         require(self.sampling in SAMPLINGS, "method.sampling", self.sampling, f"one of {', '.join(SAMPLINGS)}")
         self._check_server()
         check_groups(self.participation_groups, self.rounds)
-        together = self.participation_groups == 1 or self.sample_rate == 1
-        require(together, "method.sample_rate", self.sample_rate, "1 where people take turns (participation_groups)")
+        one_of_both = self.participation_groups == 1 or self.sample_rate == 1
+        require(one_of_both, "method.sample_rate", self.sample_rate, "1 where people take turns (participation_groups)")
         super().__post_init__()
 
     def _check_server(self) -> None:
@@ -132,8 +132,8 @@ class UserSum(Method):
 
     def corrections(self) -> tuple[str, ...]:
         if self.sample_rate == 1:
-            return ("Theorem 3 is stated by RDP; a Gaussian is accounted exactly here, which gives less (errata U4).",)
+            return ("Theorem 3 converts from RDP; here a Gaussian's epsilon is exact, and smaller (errata U4).",)
         return (
             "Algorithm 4 as printed zeroes the users that were sampled; here the others are left out (errata U3).",
-            "Lemma 4 is for samples of fixed size; Poisson samples are accounted as such, by PLD (errata U4).",
+            "Lemma 4 is about samples of a fixed size; here Poisson sampling is accounted for, by PLD (errata U4).",
         )

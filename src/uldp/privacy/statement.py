@@ -1,7 +1,7 @@
 """The privacy statement: which epsilon holds against whom, and what it does not cover. Part of every result.
 
-A statement is composed from the release (what each adversary sees), the aggregation (what it discloses besides) and
-the ledger. Rendering is in :mod:`uldp.reports.statement`.
+A statement is composed from the release (what each adversary sees), the aggregation (what else it discloses) and the
+ledger. Rendering is in :mod:`uldp.reports.statement`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Exposure:
 
     @property
     def mark(self) -> str:
+        """The mark beside an epsilon that does not cover the record counts which this adversary sees, too."""
         return " *" if self.counts else ""
 
     def to_json(self) -> dict[str, Any]:
@@ -59,10 +60,18 @@ class Exposure:
 class Disclosure:
     """What an aggregation shows to whom, besides the released models.
 
-    ``silo_pairs_learn``: two silos together learn some users' record totals, and whether these were sampled.
-    ``required_silos`` is how many silos a repeated round needs when others do not respond; None if rounds are not
-    repeated.
-    ``distance`` is how far the server's view of a round is from what the event describes.
+    Args:
+        name: The aggregation, as statements name it.
+        server_sees_each_silo: The server sees each silo's noised sum, not just their total.
+        shows_counts: Record counts are shown in the clear.
+        silos_know_sample: Silos know which users were sampled in a round.
+        silo_pairs_learn: Two silos together learn some users' record totals, and whether these users were sampled.
+        secure: The aggregation's keys are large enough to rely on; small ones are for tests.
+        shuffles: A shuffler mixes the clients' values before the server sees them.
+        required_silos: How many silos a repeated round needs when others do not respond; None without repetitions.
+        holdout_metrics: The server sees metrics of held-out users.
+        distance: How much the server's view of a round may differ from the mechanism that the event describes.
+        caveats: What else a statement must say about the aggregation.
     """
 
     name: str
@@ -80,10 +89,14 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class Background:
-    """What a statement says about data and method. ``no_guarantee`` says why the data allow none, if they do not.
+    """What a statement says about data and method.
 
-    ``asserted_by`` names third-party code on which the number rests. ``hashed_ids``: two people may share a user
-    index.
+    Args:
+        caveats: What limits the guarantee.
+        corrections: Where the implementation corrects the paper.
+        no_guarantee: Why there is no guarantee for these data; empty where there is one.
+        hashed_ids: Two people may share a user index.
+        asserted_by: Third-party code on which epsilon rests.
     """
 
     caveats: tuple[Caveat, ...] = ()
@@ -100,16 +113,16 @@ class Statement:
     Args:
         privacy_unit: Whom it protects: ``user``, ``record`` or ``client``; None without a guarantee.
         epsilon: Against anyone who sees the released models.
-        delta: At this delta.
-        accountant: Which accountant gave epsilon.
+        delta: The delta for which epsilon was computed.
+        accountant: The accountant that computed epsilon.
         rounds: How many rounds were released.
-        simulated: Whether the noise came from the seed.
+        simulated: Whether the noise was generated from the seed.
         exposures: What each adversary sees, and the epsilon against it.
         caveats: What limits the guarantee.
-        no_guarantee: Why there is none although noise was added; empty where there is one.
-        corrections: What the paper claims and does not hold.
-        per_person: For a guarantee about single records, what a person with that many of them faces.
-        asserted_by: Code that is not part of uldp and on which epsilon rests.
+        no_guarantee: Why there is no guarantee although noise was added; empty where there is one.
+        corrections: Where the implementation corrects the paper.
+        per_person: For a guarantee about single records: pairs (records, epsilon of a person with that many).
+        asserted_by: Third-party code on which epsilon rests.
 
     Example:
         >>> import uldp
@@ -246,26 +259,29 @@ def compose(
     colocated: bool = True,
     silos_heard: Sequence[int] = (),
 ) -> Statement:
-    """Compose the statement about what the ledger holds.
+    """Compose the statement about the releases in a ledger.
 
     Args:
         release: What a round releases.
         disclosure: What the aggregation shows to whom.
         ledger: What was released.
         background: What the statement says about data and method.
-        simulated: Whether the noise came from the seed.
-        colocated: Whether all parties ran in one place.
+        simulated: Whether the noise was generated from the seed.
+        colocated: Whether all parties ran in one place, so that one party could see what another one holds.
         silos_heard: How many silos took part in each round; all of them where a round is not listed.
+
+    Returns:
+        The statement, for :mod:`uldp.reports.statement` to render.
     """
     facts, unit = release.facts, release.privacy_unit
     no_guarantee = background.no_guarantee if unit is not None else ""
     spent = Epsilon(math.inf, "none") if no_guarantee else ledger.epsilon()
     rounds = Counter(entry.round for entry in ledger.entries)
-    releases = list(rounds.values())
+    releases = list(rounds.values())  # of each round: 1, or more if it was repeated without silos that did not respond
     missing = [facts.silos - silos_heard[round_ - 1] if round_ <= len(silos_heard) else 0 for round_ in rounds]
     promised = unit is not None and not no_guarantee
     per_person = release.per_person() if promised and isinstance(release, NoisedModel) else {}
-    about = sentences.CaveatContext(
+    context = sentences.CaveatContext(
         release, disclosure, simulated=simulated, colocated=colocated, missing=tuple(missing)
     )
     return Statement(
@@ -281,7 +297,7 @@ def compose(
             *sentences.about_people(release, ledger.delta, hashed_ids=background.hashed_ids and promised),
             *sentences.about_holdout(disclosure),
             *(release.caveats() if promised else ()),
-            *sentences.common_caveats(about),
+            *sentences.common_caveats(context),
         ),
         no_guarantee=no_guarantee,
         corrections=background.corrections,
@@ -293,13 +309,22 @@ def compose(
 def exposures_of(
     release: Release, disclosure: Disclosure, ledger: Ledger, releases: Sequence[int], missing: Sequence[int] = ()
 ) -> tuple[Exposure, ...]:
-    """Who faces which epsilon after rounds with these numbers of releases, and of missing silos."""
+    """Each adversary's epsilon.
+
+    Args:
+        release: What a round releases.
+        disclosure: What the aggregation shows to whom.
+        ledger: What was released.
+        releases: How many releases each round made; more than one if it was repeated.
+        missing: How many silos did not respond in each round.
+    """
     if release.local:
         return _local_exposures(release, disclosure, ledger, sum(releases))
     rows = []
     for who, sees, adversary in adversaries_of(release, disclosure, any_missing=any(missing)):
-        as_public = not any(missing) and release.view(adversary) == release.event(release.facts.silos)
-        if as_public or adversary == Adversary():
+        # The ledger has what the public sees. Others are accounted by it too if they see the same of every round.
+        same_as_public = not any(missing) and release.view(adversary) == release.event(release.facts.silos)
+        if same_as_public or adversary == Adversary():
             view = ledger.composition()
         else:
             view = largest(_composed_view(release, adversary, *part) for part in _by_group(ledger, releases, missing))
@@ -329,16 +354,16 @@ def _add_remove_epsilon(seen: Composition, delta: float) -> float:
 
 
 def _replace_one_epsilon(seen: Composition, delta: float) -> float:
-    """Epsilon under replace-one adjacency, of a release whose event is about records that are removed."""
+    """Epsilon under replace-one adjacency, of a release whose event is about add/remove adjacency."""
     if any(isinstance(event, LocalReports) for event in flatten(seen)):
-        return math.inf  # local reports are about replaced data only where every client perturbs by itself
+        return math.inf  # the event of local reports holds under replace-one adjacency only for a release that says so
     return account_replace_one(seen, delta).value
 
 
 def adversaries_of(
     release: Release, disclosure: Disclosure, *, any_missing: bool = False
 ) -> list[tuple[str, str, Adversary]]:
-    """Name, view in words, and view, of all adversaries that a statement has a line for."""
+    """The adversaries of a statement, one for each of its lines: name, view in words, and the adversary itself."""
     silos, shared, sampling = release.facts.silos, release.shared_noise, release.user_sampling
     server, silo = sentences.seen_in_words(release, disclosure, any_missing=any_missing)
     one = Adversary("silos", knows_sample=disclosure.silos_know_sample)
@@ -355,14 +380,14 @@ def adversaries_of(
         colluding = replace(one, colluding=2, knows_sample=disclosure.silos_know_sample or disclosure.silo_pairs_learn)
         found.append(("two colluding silos", sentences.seen_by_two_silos(release, disclosure), colluding))
     if silos > 1 and shared:
-        found.append((f"{sentences.PUBLIC}, one silo silent", "the model of every round", Adversary(dropped=1)))
+        found.append((f"{sentences.PUBLIC}, one silo dropped out", "the model of every round", Adversary(dropped=1)))
     return found
 
 
 def _by_group(
     ledger: Ledger, releases: Sequence[int], missing: Sequence[int]
 ) -> list[tuple[Sequence[int], Sequence[int]]]:
-    """Releases and missing silos of the rounds of each group of users; of all rounds, where nobody takes turns."""
+    """Releases and missing silos of each participation group's rounds; of all rounds where there are no groups."""
     groups = list({entry.round: entry.group for entry in ledger.entries}.values())
     if not any(group is not None for group in groups):
         return [(releases, missing)]
@@ -377,10 +402,10 @@ def _by_group(
 def _composed_view(
     release: Release, adversary: Adversary, releases: Sequence[int], missing: Sequence[int]
 ) -> Composition:
-    """What an adversary sees of rounds with these numbers of releases, and of missing silos.
+    """What an adversary sees of several rounds, given the number of releases and of missing silos in each.
 
-    The server may have received a late response to a first attempt. Both attempts together then show it the noised
-    sum of the silo that was left out: no more than each silo's noised sum does.
+    When a round is repeated without a silo, that silo's response to the first attempt may still reach the server. The
+    two totals then reveal its noised sum. This is covered: for such a round every silo's noised sum counts as seen.
     """
     seen: Counter[Event] = Counter()
     absent = [*missing, *[0] * (len(releases) - len(missing))]
@@ -388,13 +413,13 @@ def _composed_view(
         view = replace(adversary, dropped=adversary.dropped + number)
         if number and adversary.who == "server":
             view = replace(view, sees_silo_sums=True)
-        part = [count for count, gone in zip(releases, absent, strict=True) if gone == number]
+        part = [count for count, silos in zip(releases, absent, strict=True) if silos == number]
         seen.update(views(release, view, part))
     return seen
 
 
 def _local_exposures(release: Release, disclosure: Disclosure, ledger: Ledger, releases: int) -> tuple[Exposure, ...]:
-    """The exposure to anyone who sees single values and, with a shuffler, that of the server."""
+    """The epsilon against anyone who sees the clients' values and, with a shuffler, that against the server."""
     found = ledger.epsilon().value
     values = "every client's perturbed values"
     event = release.event(release.facts.silos)
@@ -402,8 +427,8 @@ def _local_exposures(release: Release, disclosure: Disclosure, ledger: Ledger, r
         return (Exposure("anybody, the server included", values, found, found),)
     clients = release.silo_sampling.per_round(release.facts.silos)
     extremal = isinstance(release, LocalPerturbation) and release.extremal
-    mixed = shuffled_run(event.epsilon, clients, event.count, releases, ledger.delta, extremal=extremal).per_run
+    shuffled = shuffled_run(event.epsilon, clients, event.count, releases, ledger.delta, extremal=extremal).per_run
     return (
         Exposure("the shuffler", values, found, found),
-        Exposure("the server", "the clients' perturbed values, mixed", mixed, mixed),
+        Exposure("the server", "the clients' perturbed values, shuffled", shuffled, shuffled),
     )

@@ -1,4 +1,4 @@
-"""A silo's side of an experiment. It does no I/O: bytes in, bytes out, and a state that can be saved."""
+"""A silo's session in an experiment. It does no I/O: bytes in, bytes out, and a state that can be saved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from uldp.vectors import to_residues
 
 
 class PartStore(Protocol):
-    """Stores large requests of the setup once, so that the state, which is saved in every round, stays small."""
+    """Stores large requests of the setup, each once: the state, which is saved in every round, then stays small."""
 
     def put(self, data: bytes) -> str:
         """Store ``data`` and return its name."""
@@ -128,6 +128,8 @@ class SiloSession:
             owner.identity or signing_key(secrets, self._index),
         )
         """The aggregation's state machine, with this silo's keys and secrets."""
+        # Requests are stored as they came: of the setup, and of the next round's preparation (requests that some
+        # aggregations make before a round's UpdateRequest). Secrets are bound to them, and restore() replays them.
         self._setup: list[bytes] = []
         self._setup_hash, self._common_hash = hashlib.sha256(), hashlib.sha256()
         self._parts: dict[int, str] = {}
@@ -142,7 +144,7 @@ class SiloSession:
         self._response = b""
         self._released: RoundRelease | None = None
         self.left_out = 0
-        """Rows of users that were not finite and counted as zero. It stays in the silo: no message carries it."""
+        """How many rows were not finite and counted as zero. The number stays in the silo: no message carries it."""
 
     @property
     def name(self) -> str:
@@ -180,7 +182,7 @@ class SiloSession:
     def reply(self, request: bytes) -> bytes:
         """The response to ``request``. A refused request changes nothing.
 
-        The last request again, byte for byte, gets the same response again: nothing is computed or released twice.
+        A repetition of the last request, byte for byte, gets the same response: nothing is computed or released twice.
         """
         digest = hashlib.sha256(request).hexdigest()
         if digest == self._request:
@@ -202,7 +204,7 @@ class SiloSession:
         return self._response
 
     def _respond_to(self, body: m.Message) -> tuple[m.Message, IntArray | None, int]:
-        """The response, and the users' totals and the round that hold from then on."""
+        """The response, and the users' record totals and the last round as they are after it."""
         match body:
             case m.Hello():  # checked when it was decoded
                 return self.plan.welcome(self._owner.roster), None, 0
@@ -230,12 +232,12 @@ class SiloSession:
                 return response, self._user_totals, 0
 
     def _to_replay(self, body: m.Message) -> list[bytes]:
-        """What to store of one of the aggregation's requests, to replay it when the session is restored."""
+        """What is stored of one of the aggregation's requests, to replay it when the session is restored."""
         replayed = all(one.replayed for one in self.plan.turns.values() if one.request is type(body))
         return [m.encode_body(body)] if replayed else []
 
     def _remember_setup(self, requests: Sequence[bytes]) -> None:
-        """Store requests of the setup. Noise is derived from all of them, masks from those that all silos get alike."""
+        """Store requests of the setup. Noise is derived from all of them, masks from those that all silos got alike."""
         for request in requests:
             self._setup.append(request)
             self._setup_hash.update(request)
@@ -244,11 +246,11 @@ class SiloSession:
 
     @property
     def _individual(self) -> tuple[type[m.Message], ...]:
-        """The requests that differ from silo to silo."""
+        """The types of requests whose content differs from silo to silo."""
         return tuple(found.request for found in self.plan.turns.values() if found.individual)
 
     def _common_preparation(self) -> list[bytes]:
-        """What all silos were sent alike in this round, before its updates."""
+        """The requests of this round's preparation that are the same for all silos."""
         return [one for one in self._prepared if not isinstance(m.decode_body(one, self.plan.kinds), self._individual)]
 
     def _check_totals(self, data: bytes) -> IntArray:
@@ -269,16 +271,16 @@ class SiloSession:
         self.side.check_request(request)
         x = m.unpack_floats(body.model, plan.facts.dimension, self.name)
         silos, users = self._sample(body.sample)
-        data, selected = self._select(users, round_)
-        # Without the list of present silos: a silo that is restarted from an older state then has one noised sum for a
-        # round, not one for every set of silos it is asked about.
+        data, selection_digest = self._select(users, round_)
+        # The digest does not cover the list of present silos. So even a silo that was restarted from an older state has
+        # one noised sum for a round, whatever set of silos it is asked about.
         digest = self._request_digest(body)
-        inside = (digest, self._data_digest, selected, repr((plan.method, release)))
-        secrets = self._round_secrets("inside", round_, inside)
+        bound_to = (digest, self._data_digest, selection_digest, repr((plan.method, release)))
+        secrets = self._round_secrets("inside", round_, bound_to)  # for DP-SGD: its noise and its batches
         self._owner.guard.before_round(round_, digest)
         weights = None if plan.aggregation.hides_counts else release.weights(self._counts, self._user_totals)
         accumulator = self.side.accumulator(weights, request)
-        if silos is None or silos[self._index]:  # a silo that is not picked sends zeros and reads no records
+        if silos is None or silos[self._index]:  # a silo outside the sample sends zeros and reads no records
             streams = self._streams.child("round", round_)
             with foreign_exceptions(plan.method, release, location="method.silo"):
                 for owners, rows in release.rows(plan.method, x, data, self._learner, streams, secrets):
@@ -298,32 +300,33 @@ class SiloSession:
         return m.Update(round_, update.vector, update.saturated, body.present)
 
     def _select(self, users: Sample | None, round_: int) -> tuple[SiloData, str]:
-        """The records that take part in a round, and a digest of those selected for the whole run, of all users."""
+        """The records that take part in a round, and a digest of the records (of all users) selected for the run."""
         if self._selected is None:
-            self._selected = self.plan.release.select(self._data, self._user_totals, self._streams.child("kept"))
+            streams = self._streams.child("kept")  # "kept" is part of the derivation: another word, other records
+            self._selected = self.plan.release.select(self._data, self._user_totals, streams)
             self._selected_digest = self._selected.digest()
         data = self._selected
-        # The group whose turn it is is computed here: no message can put a user into a second group.
+        # The silo itself computes which group's turn it is: no message can put a user into a second group.
         group = self.plan.release.participation.members(self.plan.facts.users, round_)
         for sample in (users, group):
             data = data if sample is None else data.take(sample[data.users])
         return data, self._selected_digest
 
     def _repeated_update(self, body: m.UpdateRequest) -> m.Update:
-        """The round's response once more, for fewer silos: the same noised sum under other masks.
+        """The response to a round that is repeated with fewer silos: the same noised sum under other masks.
 
-        A silo that was left out stays out. So a server that leaves out one silo after another sees totals of nested
+        A silo that was left out stays out. A server that leaves out one silo after another thus sees totals of nested
         sets of silos only, each a subset of the one before.
         """
         before = self._released
         assert before is not None
         if self._request_digest(body) != before.request:
             raise MessageRefused(
-                f"round {body.round} was answered already, and for another model or sample", location=self.name
+                f"round {body.round} was answered already, for another model or sample", location=self.name
             )
         present, earlier = self._read_presence(body), self._bits(before.present)
-        now = np.ones(len(self.plan.silos), dtype=np.bool_) if present is None else present
-        if earlier is not None and (now & ~earlier).any():
+        takes_part = np.ones(len(self.plan.silos), dtype=np.bool_) if present is None else present
+        if earlier is not None and (takes_part & ~earlier).any():
             raise MessageRefused("a silo that was left out of a round does not come back within it", location=self.name)
         request = RoundRequest(body.round, self._common_digest(body), body.weights, present)
         vector = self.side.repeat_update(before.noised_sum, request)
@@ -331,18 +334,18 @@ class SiloSession:
         return m.Update(body.round, vector, before.saturated, body.present)
 
     def _metrics(self, body: m.MetricsRequest) -> m.Metrics:
-        """Sums over held-out people, protected but without noise. Requested once, after the last round."""
+        """Metrics summed over held-out people: masked, but without noise. Requested once, after the last round."""
         plan = self.plan
         if not self._owner.allow_metrics:
             raise MessageRefused(
                 "its owner does not allow metrics of hold-out people, which carry no noise (policy.allow_metrics)",
                 location=self.name,
             )
-        # A silo that was left out of the last rounds does not know their numbers; without repeated rounds all do.
+        # A silo that was left out of the last rounds has not seen them; where rounds are not repeated, all silos have.
         skipped = plan.may_repeat and body.round > self._round
         if self._round == 0 or not (body.round == self._round or skipped) or body.round > plan.rounds:
             raise MessageRefused(
-                f"metrics after round {body.round} of {plan.rounds}, here {self._round} was the last",
+                f"metrics are asked for after round {body.round} of {plan.rounds}; the last one here was {self._round}",
                 location=self.name,
                 value=body.round,
             )
@@ -357,7 +360,7 @@ class SiloSession:
         if present is None:
             return None
         if not present[self._index]:
-            raise MessageRefused("was asked for a round that it is left out of", location=self.name)
+            raise MessageRefused("got a request for a round that it is left out of", location=self.name)
         required = self.plan.required_silos
         if present.sum() < required or present.all():
             raise MessageRefused(
@@ -380,12 +383,14 @@ class SiloSession:
         """Which silos and which users take part; None for all."""
         silos, users = self.plan.sample_sizes
         split = -(-silos // 8)
-        picked = m.unpack_bits(sample[:split], silos, self.name)
+        sampled_silos = m.unpack_bits(sample[:split], silos, self.name)
         sampled = m.unpack_bits(sample[split:], users, self.name)
         agreed = self.plan.release.silo_sampling.per_round(self.plan.facts.silos)
-        if silos and int(picked.sum()) != agreed:
-            raise MessageRefused(f"{int(picked.sum())} silos were picked, {agreed} were agreed on", location=self.name)
-        return picked if silos else None, sampled if users else None
+        if silos and int(sampled_silos.sum()) != agreed:
+            raise MessageRefused(
+                f"{int(sampled_silos.sum())} silos were sampled, {agreed} were agreed on", location=self.name
+            )
+        return sampled_silos if silos else None, sampled if users else None
 
     def _common_digest(self, body: m.UpdateRequest | m.MetricsRequest) -> str:
         """A digest of the request and of all of the setup that is the same for every silo.
@@ -394,7 +399,7 @@ class SiloSession:
         """
         common = []
         if self._user_totals is not None and self.plan.release.user_weighting == "records":
-            # Other totals for each silo would give weights that sum to more than 1.
+            # Silos with different totals for one user would use weights that sum to more than 1.
             common.append(m.pack(self._user_totals))
         return _digest_of(self._common_hash, [*common, *self._common_preparation(), m.encode_body(body)])
 
@@ -413,11 +418,11 @@ class SiloSession:
     def _check_preparation(self, body: m.RoundMessage) -> None:
         """Refuse a preparatory request for a round that is not the next one, or that was prepared before.
 
-        A server for which a round's tables were opened twice, at two entries, would learn the blinding in them.
+        A server that had two entries of a round's tables opened would learn the factors that blind them.
         """
         self._check_round(body.round)
-        begins = type(body) is next(iter(self.plan.round_requests.values()))
-        if body.round <= self._prepared_round if begins else body.round != self._prepared_round:
+        is_first = type(body) is next(iter(self.plan.round_requests.values()))
+        if body.round <= self._prepared_round if is_first else body.round != self._prepared_round:
             raise MessageRefused(
                 f"round {body.round} is prepared once, before its updates; {self._prepared_round} was prepared last",
                 location=self.name,
@@ -425,7 +430,7 @@ class SiloSession:
             )
 
     def _round_secrets(self, purpose: str, round_: int, bound_to: tuple[str, ...]) -> Secrets:
-        """A round's secret randomness, derived from all that the released vector depends on.
+        """A round's secret randomness, derived from everything that the released vector depends on.
 
         Only a repetition of the very same release gets the same noise; decision 0005 lists the attacks this prevents.
         Simulated noise protects nobody and is derived from the round alone: another chunk size, machine or method then
@@ -462,7 +467,7 @@ class SiloSession:
         try:
             for index, name in saved.parts.items():
                 if store is None:
-                    raise ValueError("parts of it are elsewhere")
+                    raise ValueError("large requests of it are in a store, which was not given")
                 saved.setup[index] = store.get(name)
             phase = self.plan.phase(saved.phase)
             if saved.data != self._all_digest:

@@ -158,7 +158,7 @@ class GaussianSum(Release):
         return users.astype(np.int64, copy=False), rows
 
     def event(self, silos_heard: int) -> Event:
-        # Theorem 3. The share of a silent silo is missing from the noise.
+        # Theorem 3. The share of a silo that dropped out is missing from the noise.
         return self._gaussian(silos_heard, self.sensitivity, self.user_sampling.rate)
 
     def view(self, adversary: Adversary) -> Event:
