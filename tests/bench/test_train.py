@@ -18,7 +18,7 @@ from uldp.errors import ConfigError, RunError
 
 ROOT = Path(__file__).parents[2]
 EPOCH = dp_sgd_epoch.Epoch(records=40, batch=40, clip=0.5, noise_multiplier=0.0, dropout=0.0)
-ROUND = user_round.Round(users=6, records_per_user=5, epochs=3, noise_multiplier=0.0, clip=0.005)
+ROUND = user_round.UserRound(users=6, records_per_user=5, epochs=3, noise_multiplier=0.0, clip=0.005)
 
 
 def relative(a, b):
@@ -80,7 +80,7 @@ def test_pfl_and_we_take_the_same_step(workers):
 
 
 def test_the_round_is_that_of_the_mlp():
-    work = user_round.Round()
+    work = user_round.UserRound()
     assert work.users * work.records_per_user == 22_000 and work.epochs == 30 and work.noise_multiplier > 0
     assert user_round.make_problem(ROUND).learner.dimension == 5012
 
@@ -176,7 +176,7 @@ def test_a_process_that_cannot_start_gives_one_sentence(monkeypatch, tmp_path):
 
 
 def test_scaling_changes_one_setting_at_a_time_and_counts_steps():
-    base = scaling.Point(users=3, records=2, width=4)
+    base = scaling.ScalingPoint(users=3, records=2, width=4)
     case = scaling.run_case(base=base, series=(("users", (2, 3)), ("records", (2, 65)), ("width", (4,))), repeats=1)
     points = case["points"]
     assert [(p["setting"], p["value"]) for p in points[:5]] == [
@@ -205,7 +205,7 @@ def test_the_command_prints_a_table_for_each_kind_of_case(monkeypatch):
     cases = {
         "dp-sgd-epoch": lambda say: dp_sgd_epoch.run_case(say, EPOCH),
         "start": start.run_case,
-        "scaling": lambda say: scaling.run_case(say, scaling.Point(2, 2, 4), (("users", (2,)),), 1),
+        "scaling": lambda say: scaling.run_case(say, scaling.ScalingPoint(2, 2, 4), (("users", (2,)),), 1),
     }
     monkeypatch.setattr(train, "CASES", cases)
     printed = json.loads(CliRunner().invoke(app, ["bench", "train", "--json"]).stdout)

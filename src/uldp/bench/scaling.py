@@ -24,7 +24,7 @@ Timing = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalingPoint:
     """One problem: users, records per user, width of the MLP; ``threads`` None is torch's default."""
 
     users: int = 1000
@@ -38,12 +38,12 @@ class Point:
         return self.users * _LOCAL.epochs * -(-self.records // _LOCAL.batch_size)
 
 
-BASE: Final = Point()
+BASE: Final = ScalingPoint()
 SERIES: Final = (("users", (100, 1000, 10_000)), ("records", (4, 16, 64, 256)), ("width", (10, 30, 100, 300)))
 
 
 def run_case(
-    say: Say = silent, base: Point = BASE, series: Sequence[tuple[str, Sequence[int]]] = SERIES, repeats: int = 3
+    say: Say = silent, base: ScalingPoint = BASE, series: Sequence[tuple[str, Sequence[int]]] = SERIES, repeats: int = 3
 ) -> Case:
     points = []
     for setting, values in series:
@@ -71,7 +71,7 @@ def run_case(
     }
 
 
-def _threads(base: Point, repeats: int) -> list[Timing]:
+def _threads(base: ScalingPoint, repeats: int) -> list[Timing]:
     """One thread, and all of torch's, in turn."""
     problems = [_problem(replace(base, threads=n)) for n in thread_options()]
     times = [[time_call(partial(_train, problem)) for problem in problems] for _ in range(repeats + 1)][1:]
@@ -81,18 +81,18 @@ def _threads(base: Point, repeats: int) -> list[Timing]:
     ]
 
 
-def _problem(point: Point) -> TrainingJob[Point]:
+def _problem(point: ScalingPoint) -> TrainingJob[ScalingPoint]:
     size, model = (point.users, point.records), {"width": point.width, "dropout": 0.0}
     return TrainingJob.random("scaling", point, size, (FEATURES,), _TASK, "creditcard", model, point.threads)
 
 
-def _train(problem: TrainingJob[Point]) -> None:
+def _train(problem: TrainingJob[ScalingPoint]) -> None:
     """Train all users."""
     for _ in problem.learner.user_deltas(problem.x, problem.data, _LOCAL, problem.streams):
         pass
 
 
-def _measure(problem: TrainingJob[Point], setting: str, value: int | None, seconds: float) -> Timing:
+def _measure(problem: TrainingJob[ScalingPoint], setting: str, value: int | None, seconds: float) -> Timing:
     flops = problem.learner.training((FEATURES,)).flops * len(problem.data) * _LOCAL.epochs
     return {
         "setting": setting,

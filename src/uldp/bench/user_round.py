@@ -38,7 +38,7 @@ _TASK: Final = Task(classes=2)
 
 
 @dataclass(frozen=True)
-class Round:
+class UserRound:
     """The work: the number of users of one silo, and of records per user."""
 
     users: int = 1000
@@ -58,12 +58,12 @@ class Round:
         )
 
 
-def make_problem(work: Round) -> TrainingJob[Round]:
+def make_problem(work: UserRound) -> TrainingJob[UserRound]:
     size, model = (work.users, work.records_per_user), {"width": WIDTH, "dropout": 0.0}
     return TrainingJob.random("user-round", work, size, (WIDTH,), _TASK, "creditcard", model)
 
 
-def run_case(say: Say = silent, work: Round = Round()) -> Case:  # noqa: B008
+def run_case(say: Say = silent, work: UserRound = UserRound()) -> Case:  # noqa: B008
     problem = make_problem(work)
     most = torch.get_num_threads()
     variants = [
@@ -88,7 +88,7 @@ def run_case(say: Say = silent, work: Round = Round()) -> Case:  # noqa: B008
     return case
 
 
-def run_ours(problem: TrainingJob[Round]) -> Vector:
+def run_ours(problem: TrainingJob[UserRound]) -> Vector:
     """The model after the round."""
     method, facts = problem.work.method, PublicFacts(problem.work.users, 1, problem.learner.dimension)
     streams, secrets, release = Streams.from_seed(0), Secrets.from_os(), method.release(facts)
@@ -100,7 +100,7 @@ def run_ours(problem: TrainingJob[Round]) -> Vector:
     return method.server(State(problem.x), release.encoding.decode(noisy), facts.in_round(1, 1)).x
 
 
-def run_pfl(problem: TrainingJob[Round], users: int, threads: int = 1, workers: int = 1) -> tuple[float, Vector]:
+def run_pfl(problem: TrainingJob[UserRound], users: int, threads: int = 1, workers: int = 1) -> tuple[float, Vector]:
     """Seconds of a central iteration with the first ``users`` users, and the model after it."""
     work, method = problem.work, problem.work.method
     records = users * work.records_per_user
@@ -130,5 +130,5 @@ def run_pfl(problem: TrainingJob[Round], users: int, threads: int = 1, workers: 
             return float(found["seconds"]), found["x"].astype(np.float64)
 
 
-def _pfl_seconds(problem: TrainingJob[Round], threads: int, workers: int, part: float) -> float:
+def _pfl_seconds(problem: TrainingJob[UserRound], threads: int, workers: int, part: float) -> float:
     return run_pfl(problem, round(part * problem.work.users), threads, workers)[0]

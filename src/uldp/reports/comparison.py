@@ -24,7 +24,7 @@ SAME_EPSILON: Final = 0.01
 
 
 @dataclass(frozen=True)
-class Group:
+class SeedGroup:
     """Runs that differ in their seeds only; ``differs`` are the settings in which they differ from other groups."""
 
     label: str
@@ -77,7 +77,7 @@ class Group:
         return Series(self.label, means, colour, [statistics.stdev(column) for column in columns])
 
 
-def grouped(runs: Sequence[RunView]) -> list[Group]:
+def grouped(runs: Sequence[RunView]) -> list[SeedGroup]:
     """Runs by their settings without the seed, labelled by method and by the settings in which namesakes differ."""
     found: dict[str, list[RunView]] = {}
     for run in runs:
@@ -95,12 +95,12 @@ def grouped(runs: Sequence[RunView]) -> list[Group]:
         own = [key for key in varied if len({other.get(key, "") for other in alike}) > 1]
         detail = ", ".join(f"{key.rpartition('.')[2]} {flat.get(key) or 'none'}" for key in own[:3])
         label = f"{method}, {detail}" if methods[method] > 1 and detail else method
-        groups.append(Group(label, tuple(sorted(group, key=lambda run: str(run.seed))), differs))
+        groups.append(SeedGroup(label, tuple(sorted(group, key=lambda run: str(run.seed))), differs))
     order = {method: number for number, method in enumerate(methods)}
     return _distinct(sorted(groups, key=lambda group: (order[group.first.method], group.epsilon)))
 
 
-def colours(groups: Sequence[Group]) -> list[int]:
+def colours(groups: Sequence[SeedGroup]) -> list[int]:
     """Each setting's own colour; where there are more settings than colours, that of its method."""
     if len(groups) <= COLOURS:
         return list(range(len(groups)))
@@ -108,16 +108,18 @@ def colours(groups: Sequence[Group]) -> list[int]:
     return [order.index(group.first.method) % COLOURS for group in groups]
 
 
-def _distinct(groups: Sequence[Group]) -> list[Group]:
+def _distinct(groups: Sequence[SeedGroup]) -> list[SeedGroup]:
     """No two labels alike: where settings do not tell runs apart, their directories do."""
     times = Counter(group.label for group in groups)
     return [
-        group if times[group.label] == 1 else Group(f"{group.label} ({group.first.name})", group.runs, group.differs)
+        group
+        if times[group.label] == 1
+        else SeedGroup(f"{group.label} ({group.first.name})", group.runs, group.differs)
         for group in groups
     ]
 
 
-def common_metrics(groups: Sequence[Group]) -> list[str]:
+def common_metrics(groups: Sequence[SeedGroup]) -> list[str]:
     """The metrics that every run has, in the order of the first."""
     return [name for name in groups[0].first.metrics if all(name in run.metrics for one in groups for run in one.runs)]
 
@@ -134,7 +136,7 @@ def unbeaten(points: Sequence[Point], name: str) -> list[Point]:
     return sorted((point for point in candidates if not beaten(point)), key=lambda point: point.epsilon)
 
 
-def frontier(groups: Sequence[Group], name: str) -> tuple[Chart, list[str]]:
+def frontier(groups: Sequence[SeedGroup], name: str) -> tuple[Chart, list[str]]:
     """The privacy-utility frontier, and the labels on it."""
     points = []
     for colour, group in zip(colours(groups), groups, strict=True):
@@ -145,7 +147,7 @@ def frontier(groups: Sequence[Group], name: str) -> tuple[Chart, list[str]]:
     return chart, [point.label for point in best]
 
 
-def comparison_charts(groups: Sequence[Group]) -> list[Chart]:
+def comparison_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """A chart for each metric, and one for epsilon, where the lines can be told apart."""
     drawn = list(groups)[:MAX_LINES]
     charts = []
@@ -160,7 +162,7 @@ def comparison_charts(groups: Sequence[Group]) -> list[Chart]:
     return charts
 
 
-def _over_rounds(name: str, title: str, groups: Sequence[Group], lines: Sequence[Series]) -> Chart:
+def _over_rounds(name: str, title: str, groups: Sequence[SeedGroup], lines: Sequence[Series]) -> Chart:
     most = max(len(line.values) for line in lines)
     longest = max((run for group in groups for run in group.runs), key=lambda run: len(run.rounds))
     rounds = [one.number for one in longest.rounds][:most]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uldp._version import __version__
 from uldp.privacy.sentences import COUNTS_MARK, show_epsilon
 from uldp.reports.charts import Series, line_chart, thinned
-from uldp.reports.comparison import MAX_LINES, Group, colours, common_metrics, comparison_charts, frontier, grouped
+from uldp.reports.comparison import MAX_LINES, SeedGroup, colours, common_metrics, comparison_charts, frontier, grouped
 from uldp.reports.drawing import Chart
 from uldp.reports.epsilons import adversary_chart
 from uldp.reports.holdings import Holdings, users_chart
@@ -86,7 +86,7 @@ def run_parts(view: RunView) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Adversary:
+class AdversaryRow:
     """A row of the table of adversaries."""
 
     who: str
@@ -97,13 +97,13 @@ class Adversary:
     refuted: str
 
 
-def _adversaries(view: RunView) -> list[Adversary]:
+def _adversaries(view: RunView) -> list[AdversaryRow]:
     statement = view.statement
     if not statement.holds:
         return []
     audited = {one.get("who"): one for one in (view.audit or {}).get("adversaries", [])}
     return [
-        Adversary(
+        AdversaryRow(
             one.who,
             one.sees,
             show_epsilon(one.epsilon) + one.mark,
@@ -170,7 +170,7 @@ def _charts(view: RunView) -> list[Chart]:
     return charts
 
 
-def _key(groups: Sequence[Group]) -> list[tuple[str, int, bool]]:
+def _key(groups: Sequence[SeedGroup]) -> list[tuple[str, int, bool]]:
     """What the colours of the frontier mean: a label, a colour, and whether points are hollow."""
     shown = zip(groups, colours(groups), strict=True)
     if len(groups) <= MAX_LINES:
@@ -178,7 +178,7 @@ def _key(groups: Sequence[Group]) -> list[tuple[str, int, bool]]:
     return list({group.first.method: (group.first.method, c, group.unit != "user") for group, c in shown}.values())
 
 
-def _notes(groups: Sequence[Group]) -> list[str]:
+def _notes(groups: Sequence[SeedGroup]) -> list[str]:
     """What must stand beside the table of a comparison."""
     notes = []
     statements = [run.statement for group in groups for run in group.runs]

@@ -30,14 +30,14 @@ _UNITS: Final = {"user": "User-level", "record": "Record-level", "client": "Clie
 
 
 @dataclass(frozen=True)
-class Draft:
+class RegistryRecord:
     """A record without the fields in ``missing``."""
 
     record: dict[str, Any]
     missing: tuple[str, ...] = UNKNOWN
 
 
-def registry_record(view: RunView) -> Draft:
+def registry_record(view: RunView) -> RegistryRecord:
     """The draft for one run.
 
     Raises:
@@ -67,7 +67,7 @@ def registry_record(view: RunView) -> Draft:
         "implementation": _implementation(view),
         "administrative": {"status": "Draft"},
     }
-    return Draft({"deployment": deployment})
+    return RegistryRecord({"deployment": deployment})
 
 
 def _privacy_loss(view: RunView) -> dict[str, Any]:
