@@ -93,7 +93,7 @@ def test_true_and_one_in_different_silos(folder):
     pq.write_table(pa.table({"id": list(range(12)), "flag": flags, "y": [0, 1] * 6}), "b.parquet")
     (folder / "c.csv").write_text("id,flag,y\n" + "".join(f"{row},{row % 2},0\n" for row in range(12)))
     columns = drafted("--silo", "b.parquet", "--silo", "c.csv", "--suggest")["data"]["schema"]["columns"]
-    assert columns["flag"]["categories"] == ["0", "1", "false", "true"]
+    assert columns["flag"]["categories"] == ["no", "yes"] and columns["flag"]["aliases"]["no"][1:3] == ["false", 0]
 
 
 def test_predictions_that_cannot_be_written_are_refused_at_once(folder):

@@ -50,7 +50,9 @@ def test_identifiers_and_free_text_are_left_out_with_the_reason():
 def test_without_the_data_no_value_is_written_and_a_run_asks_for_them():
     made = draft(from_data=False)
     assert all(column.get("range", column.get("categories")) == [] for column in made.tree["columns"].values())
-    with pytest.raises(ConfigError, match="still empty; list the classes that the parties agree on"):
+    with pytest.raises(
+        ConfigError, match=r"values are still empty; fill in what the parties agree on: label\.classes, "
+    ):
         Schema.from_dict(made.tree, label="out", user="pid")
 
 
@@ -89,7 +91,7 @@ def test_the_text_reads_back_as_the_tree(from_data):
     ("values", "label"),
     [
         ([0, 1] * 60, {"kind": "class", "classes": [0, 1]}),
-        ([f"{number / 7}" for number in range(1, COUNT + 1)], {"kind": "number", "range": [0.0, 18.0]}),
+        ([f"{number / 7}" for number in range(1, COUNT + 1)], {"kind": "number", "range": [0.0, 20.0]}),
         ([True, False] * 60, {"kind": "class", "classes": [False, True]}),
     ],
 )
@@ -121,8 +123,9 @@ def test_a_range_that_no_float_can_hold_is_left_to_people():
 
 def test_numbers_of_different_kinds_in_different_silos_are_no_traceback():
     mixed = {"category": [True, False, "1", "0"] * 6, "number": [b"1", b"2.5"] * 12}
-    assert column_of(mixed["category"]) == {"kind": "category", "categories": ["0", "1", "false", "true"]}
-    assert column_of(mixed["number"]) == {"kind": "number", "range": [0.9, 2.6]}
+    flag = column_of(mixed["category"])
+    assert flag["categories"] == ["no", "yes"] and {1, "true"} <= set(flag["aliases"]["yes"])
+    assert column_of(mixed["number"]) == {"kind": "number", "range": [0, 3]}
 
 
 @pytest.mark.parametrize("word", ["-nan", "NaN", "", float("nan")])
@@ -170,3 +173,82 @@ def test_a_column_must_be_in_every_table():
 def test_missing_columns(user, label, location):
     with pytest.raises(DataError, match=rf"{location}: no column"):
         draft_schema(TABLE, user, label, from_data=True)
+
+
+PEOPLE = 60
+MESSY = pd.DataFrame(
+    {
+        "pid": [f"p{row % PEOPLE}" for row in range(5 * PEOPLE)],
+        "weight": np.where(np.arange(300) % 9 == 0, 9999, random.integers(45, 130, 300)),
+        "score": np.where(np.arange(300) % 11 == 0, -1, random.integers(10, 900, 300)),
+        "lab": np.where(np.arange(300) % 20 == 0, "not done", random.normal(5, 1, 300).round(2).astype(str)),
+        "smoker": random.choice(["No", "Yes", "no", "yes", "Y", "0"], 300),
+        "unit": np.where(np.arange(300) == 7, "zoo", random.choice(["Ward A", "ward a", "Ward B"], 300)),
+        "visit": [f"{1 + row % 28}.{1 + row % 12}.{2018 + row % 5}" for row in range(300)],
+        "readmitted": random.choice([0, 1], 300),
+        "card": 10_000 + np.arange(300) % PEOPLE,
+        "order": random.permutation(300) + 5_000,
+        "surname": "Miller",
+        "out": np.where(np.arange(300) % 100 == 5, "other", random.choice(["dead", "alive"], 300)),
+    }
+)
+MESSY = MESSY.assign(flag=np.where(MESSY["out"] == "dead", 1, 0))
+
+
+def test_the_odd_is_remarked_on_and_a_rule_for_it_is_proposed():
+    made = draft_schema(MESSY, "pid", "out", from_data=True)
+    columns, text = made.tree["columns"], made.to_toml()
+    assert columns["weight"] == {"kind": "number", "range": [0, 130], "missing": 65, "missing_codes": [9999]}
+    assert columns["score"]["missing_codes"] == [-1] and columns["score"]["range"] == [0, 900]
+    assert columns["lab"]["missing_codes"] == ["not done"] and columns["lab"]["range"][1] < 20
+    assert columns["smoker"]["categories"] == ["no", "yes"] and columns["smoker"]["fold_case"]
+    assert (
+        columns["unit"]["fold_case"] and len(columns["unit"]["categories"]) == 3 and columns["unit"]["other"] == "other"
+    )
+    assert "# 9999: taken for a code for no value, lying far from all others" in text
+    assert "# 5 spellings of yes and no" in text or "# 6 spellings of yes and no" in text
+    assert "# 1 of the classes (or spellings) have fewer than 10 rows: is each of them meant?" in text
+    assert text.count("# read from the files and rounded: agree on what the values can be") == 3
+    assert "zoo" not in text  # what one row says is not written down
+    schema = Schema.from_dict(tomllib.loads(text)["data"]["schema"], label="out", user="pid")
+    assert len(schema.features(MESSY, "t")) == len(schema.labels(MESSY, "t")) == 300
+
+
+def test_outcomes_dates_and_identifiers_are_never_taken_without_asking():
+    made = draft_schema(MESSY, "pid", "out", from_data=True)
+    assert made.left_out == {
+        "visit": "holds dates; use it only if they are known when a prediction is made",
+        "readmitted": "may be an outcome, or known only after it, by its name",
+        "card": "has another value for every person, perhaps an identifier",
+        "order": "whole numbers that differ in every row, perhaps an identifier",
+        "surname": "looks like personal details by its name",
+    } | {"flag": "says the label almost by itself; perhaps it is an outcome"}
+    text = made.to_toml()
+    offered = "\n".join(
+        line.removeprefix("# ") for line in text[text.index("# [data.schema.columns.visit]") :].splitlines()
+    )
+    visit = tomllib.loads(offered.partition("left out:")[0])["data"]["schema"]["columns"]["visit"]
+    whole = {"kind": "date", "part": "days", "since": "2018-01-01", "range": [0, 1825], "formats": ["%d.%m.%Y"]}
+    assert visit == whole
+    assert "[data.schema.columns.surname]" not in text
+
+
+def test_without_the_data_a_draft_says_what_is_odd_and_no_value():
+    text = draft_schema(MESSY, "pid", "out", from_data=False).to_toml()
+    assert "# the extreme values look like codes for no value: see missing_codes" in text
+    assert "# some cells are words, not numbers" in text and "# some classes (or spellings) have fewer than" in text
+    assert text.count("# some values are written in several ways: see fold_case and aliases") == 2
+    assert not any(value in text for value in ("9999", "not done", "zoo", "Ward", "alive"))
+
+
+def test_a_column_that_one_of_three_silos_lacks_is_missing_there():
+    silos = {"a": MESSY, "b": MESSY, "c": MESSY.drop(columns="weight")}
+    made = draft_silos(silos, "pid", "out", from_data=False, test=("t", MESSY))
+    assert made.tree["columns"]["weight"] == {"kind": "number", "range": [], "missing": []}
+    assert "# not in c: all missing there" in made.to_toml()
+
+
+def test_a_draft_fits_the_test_table():
+    test = MESSY.assign(weight=200, unit="Ward C")
+    tree = draft_silos({"a": MESSY}, "pid", "out", from_data=True, test=("t", test)).tree
+    assert len(Schema.from_dict(tree, label="out", user="pid").features(test, "t")) == 300

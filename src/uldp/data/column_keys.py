@@ -25,6 +25,24 @@ def read_kind(tree: Any, known: Sequence[str], location: str) -> str:
     return str(kind)
 
 
+def check_filled_in(schema: Tree, location: str) -> None:
+    """Name all values of a draft that are still empty, if there are several: one of them has an error of its own."""
+    columns = schema.get("columns")
+    parts = {"label": schema.get("label")}
+    parts |= {f"columns.{name}": part for name, part in columns.items()} if isinstance(columns, Mapping) else {}
+    still_empty = [
+        f"{name}.{key}"
+        for name, part in parts.items()
+        for key in ("classes", "categories", "range", "since", "missing")
+        if isinstance(part, Mapping) and part.get(key) in ([], "")
+    ]
+    if len(still_empty) > 1:
+        reason = (
+            f"{len(still_empty)} values are still empty; fill in what the parties agree on: {', '.join(still_empty)}"
+        )
+        raise ConfigError(reason, location=location, value=len(still_empty))
+
+
 def is_number(value: Any) -> bool:
     """Whether this is a finite number, and not true or false."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -52,6 +70,9 @@ def read_range(tree: Tree, location: str) -> tuple[float, float]:
 def read_missing_number(tree: Tree, low: float, high: float, location: str) -> float | None:
     """``missing``, a number within the range."""
     missing = tree.get("missing")
+    if missing == []:
+        reason = "still empty; write the number that a missing value counts as, or remove the key"
+        raise ConfigError(reason, location=f"{location}.missing", value=missing)
     within = missing is None or (is_number(missing) and low <= missing <= high)
     require(within, f"{location}.missing", missing, f"a number within the range [{low:g}, {high:g}]")
     return None if missing is None else float(missing)
@@ -82,6 +103,9 @@ def read_values(listed: Any, location: str) -> tuple[Value, ...]:
 def read_listed_value(tree: Tree, key: str, listed: tuple[Value, ...], rules: CellRules, location: str) -> Value | None:
     """``missing`` or ``other``: one of the categories."""
     value = tree.get(key)
+    if value == []:
+        reason = "still empty; name the category that a missing value counts as, or remove the key"
+        raise ConfigError(reason, location=f"{location}.{key}", value=value)
     if value is not None and rules.spell(value) not in {rules.spell(one) for one in listed}:
         reason = f"{format_value(value)} is not among the categories; name one of them or add it"
         raise ConfigError(reason, location=f"{location}.{key}", value=value)

@@ -37,7 +37,7 @@ import numpy as np
 
 from uldp.caveats import Caveat, Severity
 from uldp.data.cells import OUTSIDE_RULES
-from uldp.data.column_keys import Tree
+from uldp.data.column_keys import Tree, check_filled_in
 from uldp.data.columns import CategoryColumn, Column, column_from_dict
 from uldp.data.federation import FloatArray, LabelArray, Records
 from uldp.data.files import column_names
@@ -269,6 +269,7 @@ class Schema:
             ConfigError: A key is unknown or missing, or a value does not fit.
         """
         check_keys(tree, ("label", "columns", *RULES, "statistics"), location)
+        check_filled_in(tree, location)
         target = _label(tree, label, location)
         columns = _columns(tree, target, user, location)
         statistics = tree.get("statistics")
