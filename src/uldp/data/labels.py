@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -95,12 +95,74 @@ class NumberLabel:
         return tree | _dropping(self.drop) | self.rules.to_dict()
 
 
-Label = ClassLabel | NumberLabel
+@dataclass(frozen=True)
+class SurvivalLabel:
+    """A time and whether the event was observed then; otherwise observation ended then. The loss is Cox's.
+
+    Args:
+        name: The column of times, from when observation began.
+        event: The column that says whether the event was observed.
+        longest: The longest time that is agreed on; with ``outside = "clip"`` observation ends there.
+        classes: What the column ``event`` says of a record whose observation ended, and of one with an event.
+        drop: Whether records without a time or without an event's cell are left out instead of refused.
+        rules: How the cells of ``event`` are read, and what happens to a time beyond the range.
+    """
+
+    name: str
+    event: str
+    longest: float
+    classes: tuple[Value, ...] = (0, 1)
+    drop: bool = False
+    rules: CellRules = NO_RULES
+
+    @property
+    def task(self) -> Task:
+        return Task(classes=0, label_scale=self.longest, survival=True)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a table that say the label."""
+        return (self.name, self.event)
+
+    @property
+    def low(self) -> float:
+        return 0.0
+
+    @property
+    def high(self) -> float:
+        return self.longest
+
+    def encode(self, frame: pd.DataFrame, outside: str = "error", silo: str = "") -> EncodedLabels:
+        """(records,) times as shares of the longest one, negative where no event was observed; what was wrong."""
+        times, events = frame[self.name], frame[self.event]
+        rule = outside if outside == "clip" else "error"
+        factors = CellRules(missing_codes=self.rules.missing_codes, factor=self.rules.factor)
+        numbers, unreadable = factors.numbers(times, silo)
+        scaled, findings = Limits(0.0, self.longest).apply(times, numbers, unreadable, rule)
+        codes = self.rules.codes(events, self.classes)
+        findings += find(UNREADABLE, events, codes == UNKNOWN, "neither an event nor none")
+        findings += find(ABSENT, events, codes == MISSING, "missing")
+        # A record that is observed for longer is censored at the end; one without any time keeps its sign.
+        observed = (codes == 1) & (numbers <= self.longest)
+        shares = np.maximum((scaled + 1) / 2, SHORTEST)
+        return np.where(observed, shares, -shares).astype(np.float32), _dropped(findings, self.drop, outside)
+
+    def to_dict(self) -> dict[str, Any]:
+        tree = {"column": self.name, "kind": "survival", "event": self.event, "range": [0.0, self.longest]}
+        return tree | {"classes": list(self.classes)} | _dropping(self.drop) | self.rules.to_dict()
+
+
+SHORTEST: Final = 2.0**-20
+"""A time of 0, as a share of the longest one: a label's sign says whether the event was observed."""
+
+Label = ClassLabel | NumberLabel | SurvivalLabel
 
 
 def label_from_dict(name: str, tree: Any, location: str) -> Label:
     """The label that ``[data.schema.label]`` describes."""
-    kind = read_kind(tree, ("class", "number"), location)
+    kind = read_kind(tree, ("class", "number", "survival"), location)
+    if kind == "survival":
+        return _survival_label(name, tree, location)
     if kind == "number":
         keys = ("missing_codes", "outside", "factor")
         check_keys(tree, ("column", "kind", "range", "missing", *keys), location)
@@ -114,6 +176,22 @@ def label_from_dict(name: str, tree: Any, location: str) -> Label:
     if len(classes) < 2:
         raise ConfigError("at least two classes are needed", location=f"{location}.classes", value=list(classes))
     return ClassLabel(name, classes, _drop(tree, location), rules)
+
+
+def _survival_label(name: str, tree: Tree, location: str) -> SurvivalLabel:
+    keys = ("missing_codes", "outside", "aliases", "fold_case", "factor")
+    check_keys(tree, ("column", "kind", "event", "range", "classes", "missing", *keys), location)
+    event = tree.get("event")
+    other = isinstance(event, str) and event not in ("", name)
+    require(other, f"{location}.event", event, "the column that says whether the event was observed")
+    rules = read_rules(tree, keys, location)
+    classes = read_list({"classes": [0, 1], **tree}, "classes", location, rules)
+    two = "two values: that observation ended without an event, and that there was one"
+    require(len(classes) == 2, f"{location}.classes", list(classes), two)
+    check_spellings(rules, classes, location)
+    low, longest = read_range(tree, location)
+    require(low == 0, f"{location}.range", [low, longest], "from 0, when observation begins, to the longest time")
+    return SurvivalLabel(name, str(event), longest, classes, _drop(tree, location), rules)
 
 
 def _drop(tree: Tree, location: str) -> bool:

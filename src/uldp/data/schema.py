@@ -246,7 +246,7 @@ class Schema:
         rows: list[tuple[str, ...]] = [("column", "kind", "values", "missing", "source")]
         for column in (*self.columns, self.label):
             tree = column.to_dict()
-            listed = tree.get("categories") or tree.get("classes")
+            listed = None if "range" in tree else tree.get("categories") or tree.get("classes")
             shown = f"{column.low:g} to {column.high:g}" if listed is None else ", ".join(map(str, listed))  # type: ignore[union-attr]
             kind = f"label, {tree['kind']}" if column is self.label else tree["kind"]
             source = "read from the data" if column.name in self.drafted else "public"

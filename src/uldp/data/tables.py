@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from uldp.data.federation import Federation, FloatArray, People, Records, SiloData
+from uldp.data.federation import Federation, FloatArray, IntArray, People, Records, SiloData
 from uldp.data.files import Table, read_table, table_name, table_stem
 from uldp.data.id_forms import different_forms
 from uldp.data.ids import normalised_ids
@@ -137,8 +137,22 @@ def load_silo(
         spellings=ids.spellings,
         held_out=frame[test],
         location=location,
-        notes=encoded.notes,
+        notes=(*encoded.notes, *_lone_records(schema, users[rows][~test[rows]], location)),
         table=table_digest(schema.feature_names(), records.features),
+    )
+
+
+def _lone_records(schema: Schema, users: IntArray, location: str) -> tuple[str, ...]:
+    """Whether people contribute nothing to a Cox model."""
+    if not schema.label.task.survival:
+        return ()
+    _, counts = np.unique(users, return_counts=True)
+    alone = int((counts == 1).sum())
+    if not alone:
+        return ()
+    return (
+        f"{location}: {alone} of {len(counts)} people have one record only, and Cox's loss compares a person's own "
+        "records: these people contribute nothing to the model",
     )
 
 

@@ -75,13 +75,15 @@ class FittedModel:
             return self.learner.predict(self.x, features)
 
     def predict(self, data: Table | FloatArray, silo: str = "") -> npt.NDArray[Any]:
-        """One prediction per row: the likeliest class, or a number in the label's own units."""
+        """One prediction per row: the likeliest class, a number in the label's own units, or a relative risk's log."""
         scores = self.scores(data, silo)
         if self.task.kind == "classification":
             likeliest = scores.argmax(axis=1)
             listed = self.schema.label.classes if self.schema and isinstance(self.schema.label, ClassLabel) else None
             named: npt.NDArray[Any] = likeliest if listed is None else np.array(listed)[likeliest]
             return named
+        if self.task.kind == "survival":
+            return scores
         if self.schema is not None:
             scores = scores.clip(-1, 1)  # the agreed range of the label: public, so this costs nothing
         numbers: npt.NDArray[Any] = self.task.label_offset + self.task.label_scale * scores
@@ -151,7 +153,8 @@ class TrainedModel:
             _check_silo(self.load(self.directory), silo)
         fitted = self.fitted_model()
         if not isinstance(schema.label, ClassLabel):
-            return pd.DataFrame({"prediction": fitted.predict(table, silo)})
+            name = "log_risk" if schema.label.task.survival else "prediction"
+            return pd.DataFrame({name: fitted.predict(table, silo)})
         classes, scores = schema.label.classes, fitted.scores(table, silo)
         likeliest = [classes[i] for i in scores.argmax(axis=1)]
         probabilities = {f"probability_{name}": scores[:, i] for i, name in enumerate(classes)}
