@@ -1,9 +1,10 @@
-"""What ULDP-AVG and ULDP-SGD share: per-user rows (model deltas or gradients) are clipped, weighted, summed, noised.
+"""What ULDP-AVG and ULDP-SGD share: per-user rows (model deltas or gradients) are clipped, weighted and summed.
 
 Kato, Xiong, Takagi, Cao, Yoshikawa: "ULDP-FL: Federated Learning with Across Silo User-Level Differential Privacy",
 PVLDB 17(11), 2024; Algorithms 3 and 4. The guarantee is that of :class:`uldp.privacy.releases.GaussianSum`.
 
-Symbols: C ``clip``, sigma ``noise_multiplier``, T ``rounds``, eta_g ``global_lr``, q ``sample_rate``.
+Symbols: C ``clip``, sigma ``noise_multiplier``, T ``rounds``, eta_g ``global_lr``, q ``sample_rate``; |U| users, |S|
+silos, w_su the weight of user u's row in silo s, x the model.
 """
 
 from __future__ import annotations

@@ -82,8 +82,11 @@ class ReleaseGuard:
 class Owner:
     """What the owner of a silo's data brings to a session.
 
-    ``identity`` is the silo's long-term key; without one it is derived from the session's secrets. ``roster`` is a
-    digest of how ids are mapped to user indices.
+    Args:
+        identity: The silo's long-term key; without one it is derived from the session's secrets.
+        roster: A digest of how ids are mapped to user indices.
+        guard: May refuse a release.
+        allow_metrics: Whether metrics of held-out people, which carry no noise, may be sent.
     """
 
     identity: SigningKey | None = None
@@ -129,7 +132,8 @@ class SiloSession:
         )
         """The aggregation's state machine, with this silo's keys and secrets."""
         # Requests are stored as they came: of the setup, and of the next round's preparation (requests that some
-        # aggregations make before a round's UpdateRequest). Secrets are bound to them, and restore() replays them.
+        # aggregations make before a round's UpdateRequest). Secrets are bound to them, and restore() replays them. The
+        # common hash covers the requests that are the same for all silos.
         self._setup: list[bytes] = []
         self._setup_hash, self._common_hash = hashlib.sha256(), hashlib.sha256()
         self._parts: dict[int, str] = {}
@@ -302,7 +306,7 @@ class SiloSession:
     def _select(self, users: Sample | None, round_: int) -> tuple[SiloData, str]:
         """The records that take part in a round, and a digest of the records (of all users) selected for the run."""
         if self._selected is None:
-            streams = self._streams.child("kept")  # "kept" is part of the derivation: another word, other records
+            streams = self._streams.child("kept")  # another word would select other records
             self._selected = self.plan.release.select(self._data, self._user_totals, streams)
             self._selected_digest = self._selected.digest()
         data = self._selected
