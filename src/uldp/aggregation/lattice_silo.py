@@ -45,10 +45,11 @@ from uldp.crypto import ring
 from uldp.crypto.keys import KEY_BYTES, SharedKey, SigningKey
 from uldp.crypto.ring import LIMBS, N, Polynomials
 from uldp.crypto.ring_products import ProductSum
+from uldp.crypto.ring_rows import weigh_rows
 from uldp.crypto.ring_samples import errors, ternary, uniform_residues
 from uldp.data.federation import IntArray
 from uldp.errors import MessageRefused, ModelError
-from uldp.privacy.releases.sums import finite_rows
+from uldp.privacy.releases.sums import check_rows
 from uldp.protocol import messages as m
 from uldp.rng import Secrets
 from uldp.vectors import Integers, Residues, Rows, Vector
@@ -242,9 +243,11 @@ class LatticeSilo(SiloSide):
     def scheme(self) -> Scheme:
         return self._scheme
 
-    def weigh(self, users: IntArray, rows: Integers, weighted: Integers) -> None:
-        """X_su = n_su x_su."""
-        np.multiply(rows, self._counted[users][:, None], out=weighted)
+    def weigh(self, users: IntArray, rows: Rows, weighted: Integers) -> int:
+        """X_su = n_su x_su; rows that are not finite count as zero, and their number is returned."""
+        # Truncated toward zero, and the norm checked in integers: ||x_su|| <= 2^24.
+        encoding = self._context.release.encoding
+        return weigh_rows(encoding, rows, self._counted[users], weighted, self._scheme.threads)
 
     def finished(self, total: Polynomials, bound_secrets: BoundSecrets) -> Body:
         """Step 3 of a round: an encryption of zero for each block, and noise on every coefficient that leaves.
@@ -305,7 +308,7 @@ class _LatticeAccumulator(Accumulator):
 
     def __init__(self, silo: LatticeSilo, ciphertexts: Polynomials, request: RoundRequest) -> None:
         release = silo.context.release
-        self._silo, self._ciphertexts, self._request, self._encoding = silo, ciphertexts, request, release.encoding
+        self._silo, self._ciphertexts, self._request = silo, ciphertexts, request
         self._dimension = release.facts.dimension
         self._size = min(BLOCK_USERS, max(8, BLOCK_NUMBERS // self._dimension))
         self._sum = ProductSum(self._dimension, silo.scheme.threads)
@@ -320,17 +323,15 @@ class _LatticeAccumulator(Accumulator):
     def add(self, users: IntArray | None, rows: Rows) -> None:
         if users is None:
             raise ModelError("lattice weighs rows of single users", location="method.silo")
-        users, finite, missing = finite_rows(users, rows, self._dimension)
-        self._left_out += missing
+        check_rows(rows, self._dimension)
         start = 0
-        while start < len(finite):
+        while start < len(rows):
             begin = len(self._owners)
             owners = users[start : start + self._size - begin]
-            # Truncated toward zero, and the norm checked in integers: ||x_su|| <= 2^24.
-            integers, cut_off = self._encoding.encode_rows(finite[start : start + len(owners)])
-            self._silo.weigh(owners, integers, self._waiting[begin : begin + len(owners)])
-            self._owners, self._left_out = np.append(self._owners, owners), self._left_out + cut_off
-            start += len(owners)
+            part = slice(start, start + len(owners))
+            self._left_out += self._silo.weigh(owners, rows[part], self._waiting[begin : begin + len(owners)])
+            self._owners = np.append(self._owners, owners)
+            start = part.stop
             if len(self._owners) == self._size:
                 self._multiply()
 

@@ -36,11 +36,13 @@ from uldp.native.simd import (
     call_intrinsic,
     check,
     constant,
+    first_lane,
     fma,
     load,
     splat,
     store,
     store_vector,
+    total,
     transpose_vectors,
     where_greater,
 )
@@ -149,6 +151,16 @@ def plus_product(context, t, a, c, inverse, minus_p, magic):
         return b.fadd(b.fadd(call_intrinsic(b, "fma", q, minus_p, high), low), t)
 
     return _FLOATS(*[_FLOATS] * 6), lower
+
+
+@intrinsic
+def towards_zero(context, a):
+    """a without what is behind the point."""
+
+    def lower(context: Any, b: Builder, sig: Any, args: Any) -> Value:
+        return call_intrinsic(b, "trunc", args[0])
+
+    return _FLOATS(_FLOATS), lower
 
 
 @inline
@@ -405,3 +417,32 @@ def add_products(values, parameters, users, ciphertexts, limbs, blocks, ws, padd
                     first = (4 * users[row] + limb) * N
                     last_pass_of_product(ws, table, ciphertexts, first, first + 2 * N, totals, total)
     return bits < 2**50
+
+
+@entry
+def weigh_rows(rows, parameters, scale, limit, counts, out):
+    """Rows as whole numbers trunc(scale x), times the count of each; rows and out are (counts, parameters), flat.
+
+    A row counts as zero if the sum of its squared whole numbers is above the limit, or no number. Whole numbers and
+    their sums are exact below 2^53, and the limit is below: no order of adding decides what is above it.
+
+    Returns how many rows count as zero.
+    """
+    left_out = 0
+    factor = splat(scale)
+    for row in range(counts.size):
+        start, end, count = row * parameters, (row + 1) * parameters, float(counts[row])
+        whole, weight, squares = end - parameters % LANES, splat(count), splat(0.0)
+        for at in range(start, whole, LANES):
+            units = towards_zero(load(rows, at) * factor)
+            squares = squares + units * units
+            store_whole(out, at, units * weight)
+        length = total(squares)
+        for at in range(whole, end):
+            one = first_lane(towards_zero(splat(rows[at] * scale)))
+            length += one * one
+            out[at] = int(one * count)
+        if not length <= limit:
+            out[start:end] = 0
+            left_out += 1
+    return left_out

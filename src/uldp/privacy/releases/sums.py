@@ -63,13 +63,18 @@ def finite_rows(users: IntArray | None, rows: Rows, dimension: int) -> tuple[Int
 
 def finite_rows(users: IntArray | None, rows: Rows, dimension: int) -> tuple[IntArray | None, Vector, int]:
     """The rows that are finite, whose they are, and how many are not."""
-    if rows.ndim != 2 or rows.shape[1] != dimension:
-        raise ModelError(f"rows of shape {rows.shape}, the model has {dimension} parameters", location="method.silo")
+    check_rows(rows, dimension)
     rows = np.asarray(rows, dtype=np.float64)
     finite = np.isfinite(rows).all(axis=1)
     if finite.all():
         return users, rows, 0
     return None if users is None else users[finite], rows[finite], int((~finite).sum())
+
+
+def check_rows(rows: Rows, dimension: int) -> None:
+    """Refuse rows that are not of the model's length."""
+    if rows.ndim != 2 or rows.shape[1] != dimension:
+        raise ModelError(f"rows of shape {rows.shape}, the model has {dimension} parameters", location="method.silo")
 
 
 def single_row(contributions: Iterable[Contribution], dimension: int) -> Rows:
