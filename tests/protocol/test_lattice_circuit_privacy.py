@@ -50,7 +50,7 @@ class Attacked:
         # What the server knows.
         server = ServerKnowledge(parties.server)
         self.s, self.a = server.secret, public_element(server.setup)
-        self.c1 = public_components(server.setup, 0, server.weights[:32], users)
+        self.c1 = public_components(server.setup, 0, server.weights[:32], range(users))
         self.known = self.rows(generator)
         self.other = self.known.copy()
         self.other[0] = self.rows(generator)[0]

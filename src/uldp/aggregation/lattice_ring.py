@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -25,6 +26,10 @@ DITHER_BITS: Final = 40
 CIPHERTEXT_BYTES: Final = LIMBS * N * ring.RESIDUE_BYTES
 """Of one component. The other one of a user's ciphertext is public, a hash."""
 NONCE_BYTES: Final = KEY_BYTES
+BLOCK_USERS: Final = 64
+"""Users whose ciphertexts are made, or read, together."""
+SHARED_COMPONENTS: Final = 2048
+"""Of so many users c1_u (65 KB) is hashed once for all parties of a process; of more, everybody hashes for itself."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +59,14 @@ def public_element(setup: str) -> Polynomials:
     return public_polynomial("pk", setup)
 
 
-@lru_cache(maxsize=1)
-def public_components(setup: str, round_: int, nonce: bytes, users: int) -> Polynomials:
-    """c1_u of all users (users, 2, N), evaluations: never the same for two encryptions, and nobody's choice."""
-    found = np.stack([public_polynomial("ct", setup, round_, nonce, user) for user in range(users)])
+def public_components(setup: str, round_: int, nonce: bytes, users: Iterable[int]) -> Polynomials:
+    """c1_u of these users (n, 2, N), evaluations: never the same for two encryptions, and nobody's choice."""
+    return np.stack([_public_component(setup, round_, nonce, user) for user in users])
+
+
+@lru_cache(maxsize=SHARED_COMPONENTS)
+def _public_component(setup: str, round_: int, nonce: bytes, user: int) -> Polynomials:
+    found = public_polynomial("ct", setup, round_, nonce, user)
     found.flags.writeable = False
     return found
 

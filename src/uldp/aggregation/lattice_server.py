@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Final
+from io import BytesIO
 
 import numpy as np
 
@@ -32,7 +32,16 @@ from uldp.aggregation.lattice_messages import (
     TransferRequest,
     WeightShares,
 )
-from uldp.aggregation.lattice_ring import Body, Scheme, cut, decoded, public_components, public_element, setup_id
+from uldp.aggregation.lattice_ring import (
+    BLOCK_USERS,
+    Body,
+    Scheme,
+    cut,
+    decoded,
+    public_components,
+    public_element,
+    setup_id,
+)
 from uldp.aggregation.lattice_sampling import ServerTransfer
 from uldp.crypto import ring
 from uldp.crypto.keys import TAG_BYTES, AgreementKey, SharedKey
@@ -44,9 +53,6 @@ from uldp.protocol import messages as m
 from uldp.protocol.turns import RequestType
 from uldp.rng import Secrets
 from uldp.vectors import Residues
-
-BLOCK_USERS: Final = 64
-"""Users whose weights are encrypted together."""
 
 
 class LatticeServer(ServerSide):
@@ -214,15 +220,16 @@ class LatticeServer(ServerSide):
         content = hashlib.sha256(pack_numbers(numbers)).hexdigest()
         secrets = self._secrets.child("weights", self._setup, round_, content)
         nonce, stream = secrets.child("nonce").key, secrets.child("errors").stream()
-        c1 = public_components(self._setup, round_, nonce, len(numbers))
-        parts = [nonce]
+        encrypted = BytesIO()
+        encrypted.write(nonce)
         for start in range(0, len(numbers), BLOCK_USERS):
-            block = slice(start, start + BLOCK_USERS)
+            block = slice(start, min(start + BLOCK_USERS, len(numbers)))
+            c1 = public_components(self._setup, round_, nonce, range(block.start, block.stop))
             # Condition (a): the bound on the operator norm is checked, not expected.
-            errors = bounded_errors(stream, len(numbers[block]))
+            errors = bounded_errors(stream, len(c1))
             error = ring.add(ring.to_evaluations(ring.from_integers(errors)), numbers[block])
-            parts.append(ring.pack(ring.subtract(error, ring.multiply(c1[block], self._secret))))
-        return b"".join(parts)
+            encrypted.write(ring.pack(ring.subtract(error, ring.multiply(c1, self._secret))))
+        return encrypted.getvalue()
 
     def check_vector(self, silo: str, vector: bytes) -> None:
         Body.unpack(vector, self._scheme, f"silo {silo}")

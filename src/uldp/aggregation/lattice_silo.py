@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
 from typing import Final
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from uldp.aggregation.base import Accumulator, AggregationContext, BoundSecrets, RoundRequest, SiloSide, SiloUpdate
 from uldp.aggregation.key_agreement import KeyRequest, PairwiseKeys, SealedSeeds, SiloKeys, pair_purpose
-from uldp.aggregation.lattice_lookup import (
-    ENTRY_BYTES,
-    entries_of,
-    pack_indices,
-    tables,
-    uniform_indices,
-    unpack_indices,
-    unpack_numbers,
-)
+from uldp.aggregation.lattice_lookup import entries_of, pack_indices, tables, uniform_indices, unpack_indices
 from uldp.aggregation.lattice_messages import (
     AnswerRequest,
     LookUp,
@@ -30,6 +22,7 @@ from uldp.aggregation.lattice_messages import (
     TransferRequest,
 )
 from uldp.aggregation.lattice_ring import (
+    BLOCK_USERS,
     CIPHERTEXT_BYTES,
     NONCE_BYTES,
     Body,
@@ -54,9 +47,11 @@ from uldp.protocol import messages as m
 from uldp.rng import Secrets
 from uldp.vectors import Integers, Residues, Rows, Vector
 
+_SHARED: Final[WeakValueDictionary[bytes, Polynomials]] = WeakValueDictionary()
+"""Ciphertexts that some silo of this process holds."""
 BLOCK_NUMBERS: Final = 1 << 23
 """At most so many numbers of rows are multiplied at a time, but those of at least eight users."""
-BLOCK_USERS: Final = 128
+ROWS: Final = 128
 
 
 class LatticeSilo(SiloSide):
@@ -210,8 +205,25 @@ class LatticeSilo(SiloSide):
         if len(data) != NONCE_BYTES + users * CIPHERTEXT_BYTES:
             reason = f"weights of {users} users take {NONCE_BYTES + users * CIPHERTEXT_BYTES} bytes, not {len(data)}"
             raise MessageRefused(reason, location=self._location, value=len(data))
-        ring.unpack(data[NONCE_BYTES:], (users, LIMBS, N), self._location)  # refuses what is not in the ring
-        return _unblinded(self._setup, round_, data, ring.pack(blinds))
+        # All silos get the same: those of one process share them.
+        known = hashlib.sha256(f"{self._setup} {round_} ".encode() + ring.pack(blinds))
+        known.update(data)
+        if (found := _SHARED.get(known.digest())) is None:
+            found = _SHARED[known.digest()] = self._unblinded(data, round_, blinds)
+        return found
+
+    def _unblinded(self, data: bytes, round_: int, blinds: Polynomials) -> Polynomials:
+        """Some users at a time: what is needed besides the result is small."""
+        users, nonce = len(blinds), data[:NONCE_BYTES]
+        found = np.empty((users, 2, LIMBS, N), dtype=np.uint64)
+        for start in range(0, users, BLOCK_USERS):
+            some = range(start, min(start + BLOCK_USERS, users))
+            part = data[NONCE_BYTES + CIPHERTEXT_BYTES * some.start : NONCE_BYTES + CIPHERTEXT_BYTES * some.stop]
+            c0 = ring.unpack(part, (len(some), LIMBS, N), self._location)  # refuses what is not in the ring
+            found[some.start : some.stop, 0] = ring.add(c0, blinds[some.start : some.stop])
+            found[some.start : some.stop, 1] = public_components(self._setup, round_, nonce, some)
+        found.flags.writeable = False
+        return found
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 
@@ -291,18 +303,6 @@ class LatticeSilo(SiloSide):
         return self._pairwise.mask(residues, self._shared, "metrics", request.round, request.digest, self._setup)
 
 
-@lru_cache(maxsize=1)
-def _unblinded(setup: str, round_: int, data: bytes, blinds: bytes) -> Polynomials:
-    """(c0_u + blind, c1_u) of all users. All silos get the same: those of one process share them."""
-    users = len(blinds) // ENTRY_BYTES
-    found = np.empty((users, 2, LIMBS, N), dtype=np.uint64)
-    added = unpack_numbers(blinds, users, "silo")
-    found[:, 0] = ring.add(ring.unpack(data[NONCE_BYTES:], (users, LIMBS, N), "silo"), added)
-    found[:, 1] = public_components(setup, round_, data[:NONCE_BYTES], users)
-    found.flags.writeable = False
-    return found
-
-
 class _LatticeAccumulator(Accumulator):
     """sum_u X_su (c0_u, c1_u) over all users of a round: who has no row counts as zeros, or the time would tell."""
 
@@ -310,7 +310,7 @@ class _LatticeAccumulator(Accumulator):
         release = silo.context.release
         self._silo, self._ciphertexts, self._request = silo, ciphertexts, request
         self._dimension = release.facts.dimension
-        self._size = min(BLOCK_USERS, max(8, BLOCK_NUMBERS // self._dimension))
+        self._size = min(ROWS, max(8, BLOCK_NUMBERS // self._dimension))
         self._sum = ProductSum(self._dimension, silo.scheme.threads)
         # Rows are multiplied some at a time: the sums of all blocks pass through the cache once for them.
         self._waiting = np.empty((self._size, self._dimension), dtype=np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Final
 
 import numpy as np
@@ -52,5 +53,5 @@ def weigh_rows(encoding: FixedPoint, rows: Rows, counts: Integers, out: Integers
 
     parts = max(1, min(threads, len(rows), rows.size // _SHARE))
     cuts = [len(rows) * part // parts for part in range(parts + 1)]
-    portions = [slice(*cut) for cut in zip(cuts, cuts[1:], strict=False)]
+    portions = [slice(*cut) for cut in itertools.pairwise(cuts)]
     return sum(in_threads(work, portions, parts) if parts > 1 else map(work, portions))
