@@ -229,9 +229,9 @@ CHOICES = {
         "method": {"name": "uldp-avg-w", "sample_rate": 0.5},
         "data": {"users": 3000},
     },
-    "masked: lattice does not fit: privacy.noise_multiplier: at least 0.01": {
+    "masked: lattice does not fit: privacy.noise_multiplier: at least 0.0173 with 3 silos": {
         "method": {"name": "uldp-avg-w"},
-        "privacy": {"noise_multiplier": 0.005},
+        "privacy": {"noise_multiplier": 0.015},
     },
 }
 
@@ -254,4 +254,4 @@ def test_auto_takes_lattice_where_counts_are_to_be_hidden_and_it_fits(expected):
     assert f"{plan.aggregation.name}: {plan.aggregation_reason}".startswith(expected)
     if plan.aggregation.name == "lattice" and plan.release.exchange is not None:
         marked = {row.who: row.counts for row in ready.planned_statement().exposures}
-        assert [who for who, star in marked.items() if star] == ["two colluding silos"]
+        assert [who for who, star in marked.items() if star] == ["two colluding silos", "the server and one silo"]

@@ -62,7 +62,8 @@ def test_the_total_is_that_of_plain_up_to_the_stated_bound(monkeypatch, name, di
 
 
 def refused(**changed):
-    settings = {key: changed.pop(key) for key in ("noise_multiplier", "weighting") if key in changed}
+    known = ("noise_multiplier", "weighting", "dropout_tolerance")
+    settings = {key: changed.pop(key) for key in known if key in changed}
     kind = lookup_aggregation("lattice")(**{key: changed.pop(key) for key in ("max_records",) if key in changed})
     facts = PublicFacts(**{"users": 100, "silos": 3, "dimension": 10, **changed})
     release = build("uldp-avg-w", **{"noise_multiplier": 5.0, **settings}).release(facts)
@@ -75,8 +76,9 @@ def refused(**changed):
         ({"silos": 1}, r"data\.silos: lattice takes at least 2 silos: .* take aggregation\.name = 'masked'"),
         ({"users": 2**14 + 1}, r"data\.users: lattice takes from 1 to 16,384 users"),
         ({"dimension": 2**23 + 1}, r"model: lattice takes from 1 to 8,388,608 parameters"),
-        ({"noise_multiplier": 0.0099}, r"privacy\.noise_multiplier: at least 0\.01"),
-        ({"noise_multiplier": 0.0}, r"privacy\.noise_multiplier: at least 0\.01"),
+        ({"noise_multiplier": 0.0173}, r"privacy\.noise_multiplier: at least 0\.0173 with 3 silos"),
+        ({"noise_multiplier": 0.0, "silos": 4}, r"privacy\.noise_multiplier: at least 0\.02 with 4 silos"),
+        ({"noise_multiplier": 0.0099, "dropout_tolerance": 2}, r"privacy\.noise_multiplier: at least 0\.01 with 3"),
         ({"noise_multiplier": 1e5}, r"privacy\.noise_multiplier: this noise does not fit"),
         ({"max_records": 2}, r"aggregation\.max_records: at least the number of silos \(3\)"),
         ({"max_records": 20_001}, r"aggregation\.max_records: a whole number from 1 to 20,000"),
@@ -85,6 +87,15 @@ def refused(**changed):
 def test_what_does_not_fit_is_one_sentence_with_the_alternative(changed, says):
     with pytest.raises(ConfigError, match=says):
         refused(**changed)
+
+
+@pytest.mark.parametrize("tolerance", [0, 1, 2])
+def test_the_floor_of_the_noise_holds_for_one_silos_share(tolerance):
+    """Of the other silos any may be missing or repeated without; the share that is left is what covers the errors."""
+    least = 0.01 * (3 - tolerance) ** 0.5
+    refused(noise_multiplier=least * 1.0001, dropout_tolerance=tolerance)  # is not
+    with pytest.raises(ConfigError, match="whoever else is missing"):
+        refused(noise_multiplier=least * 0.9999, dropout_tolerance=tolerance)
 
 
 def test_the_edge_of_the_range_is_exact_and_just_beyond_it_is_refused():

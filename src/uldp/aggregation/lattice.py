@@ -59,7 +59,8 @@ MAX_DIMENSION: Final = 2**23
 MAX_SAMPLED_BYTES: Final = 100_000_000
 """Of the encrypted weights of a round in which users are sampled, where nobody asked for ``lattice`` by name."""
 MIN_NOISE: Final = 0.01
-"""The smallest sigma. The model tells silos the sum with the errors in it; less noise would not cover them."""
+"""The smallest deviation of one silo's noise, in clips. The model tells silos the sum with the errors in it; less noise
+would not cover them. One silo's share counts: of the others some may be missing, and the silo itself knows its own."""
 ZERO_ENCRYPTION: Final = 2**13
 """More than a coefficient of e v + f0 + s f1, by far."""
 
@@ -154,13 +155,15 @@ class LatticeWeighting(Aggregation):
 
     def _check_noise(self, release: Release) -> None:
         facts, scale, units = release.facts, release.silo_noise_std, release.encoding.integer_limit
-        sigma = scale * math.sqrt(facts.silos) / units
+        shares = math.sqrt(max(1, facts.silos - release.dropout_tolerance))
+        sigma = scale * shares / units
         # No wrap-around: (U + deviations of the noise) 2^76 + dithers + encryptions of zero < q / 2.
         largest = math.ceil(largest_total(release) + facts.silos + 1) << WEIGHT_BITS
         room = largest + facts.silos * ((1 << DITHER_BITS) + ZERO_ENCRYPTION) < MODULUS // 2
-        if sigma < MIN_NOISE:
+        if scale < MIN_NOISE * units:
             reason = (
-                f"at least {MIN_NOISE}: the noise also covers the errors of the ciphertexts; take 'masked' for less"
+                f"at least {MIN_NOISE * shares:.3g} with {facts.silos} silos: one silo's noise covers the errors of "
+                "the ciphertexts, whoever else is missing; take 'masked' for less"
             )
         elif scale * 2 ** (WEIGHT_BITS - DITHER_BITS) > MAX_SCALE or not room:
             reason = "this noise does not fit lattice; use less (a larger epsilon), or aggregation.name = 'masked'"
@@ -186,10 +189,13 @@ class LatticeWeighting(Aggregation):
         }
 
     def advice(self, release: Release, rounds: int) -> str:
-        """How long a round takes, by a measurement of one block."""
-        facts = release.facts
+        """How long a round takes, by a measurement of one block, and how many records of a person count."""
+        facts, weighting = release.facts, self.weighting(release)
         work = facts.users / release.participation.groups * blocks_of(facts.dimension)
-        return f"A round takes a silo about {work * seconds_per_product():.2g} s of computing here, beyond training."
+        took = f"A round takes a silo about {work * seconds_per_product():.2g} s of computing here, beyond training."
+        if weighting.uniform:
+            return took
+        return f"{took} {weighting.cap} records of a person count in each silo at most (aggregation.max_records)."
 
     def notes(self, release: Release, counts: IntArray) -> tuple[str, ...]:
         """Whom the cap on record counts touches."""

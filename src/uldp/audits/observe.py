@@ -35,7 +35,7 @@ PEOPLE: Final = 20
 RECORDS: Final = 2
 """Records of such a person in each of two silos."""
 LEAST_NOISE: Final = 0.0101
-"""Where an aggregation needs noise for its ciphertexts (lattice): little more than it asks for."""
+"""Of each silo, where an aggregation needs noise for its ciphertexts (lattice): little more than it asks for."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,8 @@ class AuditSetup:
         try:
             return 0.0, [self.plan(noise_multiplier=0.0, rounds=rounds) for _ in range(2)]
         except ConfigError:
-            plans = [self.plan(noise_multiplier=LEAST_NOISE, rounds=rounds) for _ in range(2)]
+            least = LEAST_NOISE * math.sqrt(len(self.canaries.counts))
+            plans = [self.plan(noise_multiplier=least, rounds=rounds) for _ in range(2)]
             return math.sqrt(plans[0].release.noise_variance(plans[0].facts.silos)), plans
 
     def run(

@@ -80,7 +80,7 @@ def components(seen: Seen, adversary: Adversary, release: Release) -> Array | No
     sums = seen.silo_sums
     if adversary.who == "server" and adversary.sees_silo_sums:
         return sums
-    taken = adversary.dropped + (adversary.colluding if adversary.who == "silos" else 0)
+    taken = adversary.dropped + adversary.own_shares
     if taken == 0 or not release.shared_noise:
         return seen.totals[None]
     return None if sums is None else (seen.totals - sums[:taken].sum(axis=0))[None]

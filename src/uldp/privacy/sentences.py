@@ -125,6 +125,12 @@ def seen_by_two_silos(release: Release, disclosure: Disclosure) -> str:
     return words
 
 
+def seen_by_server_and_silo(release: Release) -> str:
+    """What the server and a silo that collude see, in words, where each alone is kept from some of it."""
+    words = "what both see" + ("" if release.user_sampling.everybody else ", and the sample")
+    return words if release.exchange is None else f"{words}; and everybody's record totals, which no epsilon covers"
+
+
 def about_people(release: Release, delta: float, *, hashed_ids: bool) -> list[Caveat]:
     """What weakens the headline: shared user indices, a delta that is too large."""
     lines = []

@@ -346,6 +346,8 @@ def _sees_counts(release: Release, disclosure: Disclosure, adversary: Adversary)
         and release.exchange is not None
     ):
         return True
+    if adversary.with_silo and release.exchange is not None:
+        return True
     return disclosure.shows_counts and adversary.who != "public"
 
 
@@ -379,6 +381,10 @@ def adversaries_of(
     if silos > 2 and shared:
         colluding = replace(one, colluding=2, knows_sample=disclosure.silos_know_sample or disclosure.silo_pairs_learn)
         found.append(("two colluding silos", sentences.seen_by_two_silos(release, disclosure), colluding))
+    if silos > 1 and shared and (sampling.private or (release.exchange is not None and not disclosure.shows_counts)):
+        # Of what is hidden from each of them.
+        together = Adversary("server", sees_silo_sums=disclosure.server_sees_each_silo, with_silo=True)
+        found.append(("the server and one silo", sentences.seen_by_server_and_silo(release), together))
     if silos > 1 and shared:
         found.append((f"{sentences.PUBLIC}, one silo dropped out", "the model of every round", Adversary(dropped=1)))
     return found

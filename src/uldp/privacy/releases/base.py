@@ -100,6 +100,7 @@ class Adversary:
         sees_silo_sums: Whether the server sees each silo's sum; the aggregation decides.
         knows_sample: Whether the adversary knows which users were sampled; the public never does.
         unsampled: Whether the view is of a user outside the round's sample, as the adversary knows.
+        with_silo: Whether the server colludes with a silo, which knows its own share of the noise.
 
     Example:
         >>> Adversary("silos", colluding=2).shares(PublicFacts(users=100, silos=5, dimension=10))
@@ -112,6 +113,12 @@ class Adversary:
     sees_silo_sums: bool = True
     knows_sample: bool = True
     unsampled: bool = False
+    with_silo: bool = False
+
+    @property
+    def own_shares(self) -> int:
+        """How many shares of the noise this adversary knows."""
+        return self.colluding if self.who == "silos" else int(self.with_silo)
 
     def shares(self, facts: PublicFacts) -> int:
         """How many shares of the noise this adversary cannot subtract from the total.
@@ -119,7 +126,7 @@ class Adversary:
         Args:
             facts: The federation.
         """
-        return max(0, facts.silos - self.dropped - (self.colluding if self.who == "silos" else 0))
+        return max(0, facts.silos - self.dropped - self.own_shares)
 
 
 class SiloPart(Protocol):
