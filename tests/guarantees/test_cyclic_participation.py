@@ -16,6 +16,8 @@ from tests.guarantees.adversary import PAILLIER, federation_of, took_part
 from tests.support import build, drive_with_restarts, make_plan, make_sessions, step
 
 from uldp.errors import BudgetExhausted, ConfigError, RunError
+from uldp.experiment.build import prepare
+from uldp.experiment.config import Experiment
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian, PoissonSampled
 from uldp.privacy.ledger import Entry, Ledger
@@ -97,6 +99,29 @@ def test_groups_are_the_same_everywhere_and_alike_in_size():
     assert (groups == sampling_module._group_of_users(20_000, 10)[:10_000]).all()
     sizes = np.bincount(groups.astype(int))
     assert len(sizes) == 10 and abs(sizes - 1000).max() < 5 * math.sqrt(1000)
+
+
+def prepared(seed, aggregation, rounds=ROUNDS):
+    tree = {
+        "data": {"dataset": "synthetic", "users": 500, "silos": 2, "options": {"records": 500}},
+        "method": {"name": "uldp-avg", "rounds": rounds, "participation_groups": GROUPS},
+        "privacy": {"noise_multiplier": 5.0},
+        "aggregation": {"name": aggregation},
+        "run": {"seed": seed},
+    }
+    return prepare(Experiment.from_tree(tree)).plan
+
+
+def test_groups_are_an_experiments_own_and_the_same_under_every_aggregation():
+    """Who is together in one experiment is together in another by chance only: with one in four."""
+    plan, same = prepared(0, "masked"), prepared(0, "plain")
+    turns = [plan.release.participation.members(500, t) for t in range(1, GROUPS + 1)]
+    assert np.sum(turns, axis=0).tolist() == [1] * 500
+    assert all((same.release.participation.members(500, t + 1) == turns[t]).all() for t in range(GROUPS))
+    for other in (prepared(1, "masked"), prepared(0, "masked", ROUNDS + 1)):
+        assert other.digest != plan.digest
+        together = [(turn & other.release.participation.members(500, t + 1)).sum() for t, turn in enumerate(turns)]
+        assert abs(sum(together) - 125) < 5 * math.sqrt(500 * 3 / 16)
 
 
 def by_hand(sigma, rounds, delta):

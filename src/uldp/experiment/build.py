@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import warnings
 from collections.abc import Sequence
@@ -313,6 +314,8 @@ def _plan_under(
     method = method_with_noise(experiment, totals, replace(facts)).for_model(learner.layer_sizes)
     method = rebuild_method(method.for_facts(replace(facts)))
     release = rebuild_release(method.release(replace(facts)))
+    if release.participation.groups > 1:
+        release = replace(release, participation=replace(release.participation, key=_group_key(experiment)))
     if release.facts != facts:
         raise ConfigError(f"its release is made for {release.facts}, the experiment has {facts}", location="method")
     _check_products(facts, paired=aggregation.needs_key_agreement)
@@ -343,6 +346,16 @@ def _plan_under(
         outputs=first_outputs(learner, federation.feature_shape, Streams.from_seed(experiment.run.seed)),
         mean_metrics=learner.mean_metrics if experiment.run.evaluate_silos else (),
     )
+
+
+def _group_key(experiment: Experiment) -> str:
+    """What decides who is together in a group: method and seed, which are the same under every aggregation.
+
+    The release holds it, so all parties agree on it by the digest of the plan.
+    """
+    tree = experiment.to_tree()
+    known = json.dumps([tree["method"], experiment.run.seed], sort_keys=True, default=str)
+    return hashlib.sha256(known.encode()).hexdigest()
 
 
 def check_event(event: object, kind: type) -> None:

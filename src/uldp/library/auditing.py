@@ -70,7 +70,7 @@ def audit(
     Example:
         >>> made = audit("synthetic", epsilon=4.0, rounds=2, canaries=2000)
         >>> made.verdict, len(made.found)
-        ('not refuted', 5)
+        ('not refuted', 6)
     """
     request = CallArguments.of(silos, what, "audit")
     check_whole(audit_seed, 0, MAX_SEED, "audit_seed")

@@ -17,7 +17,7 @@ from uldp.limits import MAX_ROUNDS, check_whole
 MIN_RATE: Final = 1e-9
 """The smallest probability with which a user or a record is sampled."""
 _GROUP_KEY: Final = b"uldp: participation groups"
-"""Of the hash that puts users into groups. Groups are public, so the key need not be secret."""
+"""Of the hash that puts users into groups, without an experiment. Groups are public: no key of them is secret."""
 MAX_SLOTS: Final = 1000
 """The largest P of private sampling: the server makes P keys for every user and round."""
 
@@ -88,7 +88,8 @@ class Participation:
     """Users are in fixed groups, and round t is the turn of group (t - 1) mod ``groups``; one group is everybody.
 
     A user's group follows from the user index by a keyed hash, the same in every silo, and is no secret: nothing is
-    amplified. What it gives is that a user's records are read in the rounds of one group only (decision 17).
+    amplified. What it gives is that a user's records are read in the rounds of one group only (decision 17). ``key`` is
+    the experiment's: who is together in one experiment is not in another.
 
     >>> cyclic = Participation(10)
     >>> cyclic.group(1), cyclic.group(11), cyclic.rounds_of_a_user(60)
@@ -96,6 +97,7 @@ class Participation:
     """
 
     groups: int = 1
+    key: str = ""
 
     def __post_init__(self) -> None:
         check_whole(self.groups, 1, MAX_ROUNDS, "method.participation_groups")
@@ -111,18 +113,19 @@ class Participation:
     def members(self, users: int, round_: int) -> npt.NDArray[np.bool_] | None:
         """Which of all users take part in a round; None for all of them."""
         group = self.group(round_)
-        return None if group is None else _group_of_users(users, self.groups) == group
+        return None if group is None else _group_of_users(users, self.groups, self.key) == group
 
 
 @lru_cache(maxsize=4)
-def _group_of_users(users: int, groups: int) -> npt.NDArray[np.uint64]:
+def _group_of_users(users: int, groups: int, key: str = "") -> npt.NDArray[np.uint64]:
     """The group of every user: a hash of the user's index, whatever the number of users is.
 
     BLAKE2b in counter mode, eight users to a block: the same on every machine and with every version of numpy. Were it
     not, a user would be in two groups.
     """
+    own = blake2b(key.encode(), key=_GROUP_KEY).digest() if key else _GROUP_KEY
     blocks = (
-        blake2b(block.to_bytes(8, "little"), key=_GROUP_KEY, person=groups.to_bytes(8, "little")).digest()
+        blake2b(block.to_bytes(8, "little"), key=own, person=groups.to_bytes(8, "little")).digest()
         for block in range(-(-users // 8))
     )
     return np.frombuffer(b"".join(blocks), dtype="<u8")[:users].astype(np.uint64) % np.uint64(groups)
