@@ -45,6 +45,54 @@ def test_a_shift_that_depends_on_the_data_is_covered(shift):
         assert accounted(delta) < found <= account_shifted(accounted, delta, 1 / DEVIATION)
 
 
+@pytest.mark.parametrize("shift", [1, 3, 7])
+def test_a_shift_costs_no_more_than_what_its_event_says(shift):
+    """Of one coordinate whose h is known: its statistical distance, and its Renyi divergence of every order."""
+    here, moved = law(0, 0), law(0, shift)
+    # At the ends of the grid, 13 deviations away, one of both is cut off.
+    inside = (here > 0) & (moved > 0)
+    assert here[~inside].sum() + moved[~inside].sum() < 1e-40
+    assert np.abs(here - moved).sum() / 2 <= 0.4 * shift / (STEPS * DEVIATION)
+    logs = np.log(here[inside]), np.log(moved[inside])
+    for order in (1.001, 2.0, 41.0, 400.0):
+        for p, q in (logs, logs[::-1]):
+            terms = order * p + (1 - order) * q
+            divergence = (terms.max() + math.log(np.exp(terms - terms.max()).sum())) / (order - 1)
+            # rho-zCDP with rho = mu^2 / 2; with every dither that moves the noise by a step it does so fully
+            assert divergence <= order / (2 * DEVIATION**2) * (1 + 1e-6)
+
+
+def test_two_coordinates_and_two_rounds_add_up_as_stated():
+    """d = 2 coordinates of one round, then T = 2: mu = sqrt(d T) / s, by Chernoff's bound of the exact law."""
+    one, moved = law(0, 0), law(0, 7)
+    inside = (one > 0) & (moved > 0)
+    one, moved = one[inside], moved[inside]
+    for numbers, mu in ((2, math.sqrt(2) / DEVIATION), (4, 2 / DEVIATION)):
+        logs = np.log(moved) - np.log(one)
+        for eps in (0.5 * mu, 2 * mu, 5 * mu):
+            # P(A) <= e^eps Q(A) + delta1 for all A, over the loss of all coordinates, which are independent
+            order = 1 + (eps / (mu * mu / 2) - 1) / 2
+            moment = math.log((moved * np.exp((order - 1) * logs)).sum())
+            bound = math.exp(min(0.0, numbers * moment - (order - 1) * eps))
+            assert bound <= math.exp(-((eps - mu * mu / 2) ** 2) / (2 * mu * mu)) * (1 + 1e-6)
+
+
+def test_an_epsilon_next_to_where_there_is_none_is_found_in_few_steps():
+    """The statistical bound ends at an epsilon of log(delta / t) or so, and is approached slowly there."""
+    for ratio in np.linspace(0.5, 3, 26):
+        calls = []
+
+        def accounted(delta, calls=calls, ratio=ratio):
+            calls.append(delta)
+            return gaussian_epsilon(0.4 / ratio, delta)
+
+        near = Distance(1e-12, shift=1e-6)
+        found = near.epsilon(accounted, 1e-5)
+        assert found <= account_shifted(accounted, 1e-5, 1e-6)
+        assert len(calls) < 60
+        assert near.epsilon(accounted, 1e-5) <= account_at_distance(accounted, 1e-5, 1e-12)
+
+
 def test_the_tails_are_charged_and_what_they_do_not_outweigh_has_no_bound():
     assert account_shifted(lambda delta: 790.0, 1e-5, 1e-9) == pytest.approx(790.0)
     assert account_shifted(lambda delta: 830.0, 1e-5, 1e-9) == math.inf

@@ -10,7 +10,7 @@ from tests.support import decode, drive, make_sessions, small_federation
 from uldp.aggregation import lattice_ring, lookup_aggregation
 from uldp.aggregation.base import largest_total
 from uldp.aggregation.key_agreement import KeyRequest, SiloKeys
-from uldp.aggregation.lattice_lookup import ERROR_BOUND, WEIGHT_BITS
+from uldp.aggregation.lattice_lookup import ERROR_BOUND, WEIGHT_BITS, Roles
 from uldp.aggregation.lattice_messages import LookUp, RingKey, RingWeights
 from uldp.crypto.ring import MODULUS, PRIMES
 from uldp.errors import ConfigError, MessageRefused, RunError
@@ -241,6 +241,53 @@ def test_keys_that_are_no_agreement_are_refused(case):
     silo.respond(KeyRequest(server_key))
     with pytest.raises(MessageRefused):
         silo.respond(keys)
+
+
+@pytest.mark.parametrize("kind", [RingKey, RingWeights])
+def test_silos_that_got_other_keys_or_other_weights_do_not_come_together(kind):
+    """Both are well-formed; the silos' masks are bound to what they got, so the total is out of range."""
+    server, silos = at(kind)
+    field = "public" if kind is RingKey else "weights"
+    for name, request in server.requests().items():
+        body = read(request, name)
+        data = getattr(body, field)
+        at_end = int.from_bytes(data[-6:], "little") ^ 1  # another residue, and not the largest
+        other = msgspec.structs.replace(body, **{field: data[:-6] + at_end.to_bytes(6, "little")})
+        server.receive(name, silos[name].reply(m.encode("d" * 64, name, other if name == "silo-1" else body)))
+    server.collect()
+    with pytest.raises(MessageRefused, match="do not add up"):
+        while True:
+            step(server, silos)
+    assert server.ledger.entries == ()
+
+
+OPENED = {
+    "an index outside the table": (lambda found: b"\xff\xff\x00\x00" + found[4:], "outside the table"),
+    "indices of other users": (lambda found: found[4:], "indices of 4 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", OPENED)
+def test_a_keeper_refuses_what_the_server_sealed_for_it_and_changes_nothing(case):
+    changed, says = OPENED[case]
+    server, silos = at(LookUp)
+    good = server.requests()["silo-1"]
+    key, seal = server.side._shared(1), type(server.side._shared(1)).seal
+    asked = key.open(read(good).indices, "indices", server.side._setup, 0, location="test")
+    sealed = seal(key, changed(asked), "indices", server.side._setup, 0)
+    before = silos["silo-1"].save()
+    with pytest.raises(MessageRefused, match=says):
+        silos["silo-1"].reply(m.encode("d" * 64, "silo-1", msgspec.structs.replace(read(good), indices=sealed)))
+    assert silos["silo-1"].save() == before
+    silos["silo-1"].reply(good)
+
+
+@pytest.mark.parametrize("silos", range(2, 12))
+def test_dealer_and_keeper_are_never_one_silo(silos):
+    roles = Roles(users=100, silos=silos)
+    assert sorted(np.concatenate([roles.dealt_by(silo) for silo in range(silos)])) == list(range(100))
+    for dealer in range(silos):
+        assert roles.keeper(dealer) != dealer and roles.dealer(roles.keeper(dealer)) == dealer
 
 
 @pytest.mark.parametrize("sampling", ["open", "private"])

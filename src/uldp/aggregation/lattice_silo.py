@@ -78,7 +78,8 @@ class LatticeSilo(SiloSide):
         self._setup = ""
         self._seed: SharedKey | None = None
         self._public: Polynomials | None = None
-        self._public_digest = ""
+        self._agreed: tuple[str, ...] = ()
+        """Digests of the server's ring key and of the encrypted weights of the setup. Masks are bound to them."""
         self._fixed: Polynomials | None = None
         self._sampled: tuple[str, Polynomials] | None = None
 
@@ -98,6 +99,7 @@ class LatticeSilo(SiloSide):
                 return self._looked_up(sealed, indices)
             case RingWeights(weights):
                 self._fixed = self._ciphertexts(weights, 0, self._blinds("blinds"))
+                self._agreed = (self._agreed[0], hashlib.sha256(weights).hexdigest())
                 return m.Accepted()
             case TransferRequest(round_):
                 return self._transfer(round_).transfer()
@@ -134,7 +136,7 @@ class LatticeSilo(SiloSide):
         )
         masked = self._masked_counts()
         masked[dealt] += rotations
-        self._seed, self._public, self._public_digest = seed, key, hashlib.sha256(public).hexdigest()
+        self._seed, self._public, self._agreed = seed, key, (hashlib.sha256(public).hexdigest(),)
         pads = self._with_server.stream("pads", self._setup)
         weights = ring.from_integers(weighting.table())
         values = (ring.subtract(weights, blind) for blind in self._blinds("blinds")[dealt])
@@ -289,8 +291,8 @@ class LatticeSilo(SiloSide):
         masked = Body(body.c0, body.c1)
         for other, shared in self._shared.items():
             if present is None or present[other]:
-                # Silos that got other ring keys do not come together.
-                about = (request.round, request.digest, self._public_digest)
+                # Silos that got other ring keys, or other weights, do not come together.
+                about: tuple[str | int, ...] = (request.round, request.digest, *self._agreed)
                 stream = shared.stream(*self._purpose(other, "update", *about))
                 masked.add(Body.uniform(self._scheme, stream), negative=self._index > other)
         return masked.pack()

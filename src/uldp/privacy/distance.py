@@ -49,19 +49,22 @@ class Distance:
 
     def epsilon(self, epsilon_at: Callable[[float], float], delta: float) -> float:
         """The epsilon at ``delta`` of what is so far from a release with ``epsilon_at(delta)``."""
-        at_distance = account_at_distance(epsilon_at, delta, self.statistical)
         if self.statistical == 0.0:
-            return at_distance
-        return min(at_distance, account_shifted(epsilon_at, delta, self.shift))
+            return epsilon_at(delta)
+        shifted = account_shifted(epsilon_at, delta, self.shift)
+        return min(shifted, account_at_distance(epsilon_at, delta, self.statistical, shifted))
 
 
 NO_DISTANCE: Final = Distance()
 
 
-def account_at_distance(epsilon_at: Callable[[float], float], delta: float, distance: float) -> float:
+def account_at_distance(
+    epsilon_at: Callable[[float], float], delta: float, distance: float, most: float = math.inf
+) -> float:
     """The epsilon at ``delta`` of what is within a statistical ``distance`` of a release with ``epsilon_at(delta)``.
 
-    delta' = delta - (1 + e^eps) t depends on the epsilon that is looked for.
+    delta' = delta - (1 + e^eps) t depends on the epsilon that is looked for. It is approached from below, slowly where
+    there is nearly none: an epsilon above ``most``, which has another bound, is not looked for.
 
     >>> from uldp.privacy.gaussian import gaussian_epsilon
     >>> account_at_distance(lambda delta: gaussian_epsilon(1.0, delta), 1e-5, 0.0) == gaussian_epsilon(1.0, 1e-5)
@@ -76,7 +79,7 @@ def account_at_distance(epsilon_at: Callable[[float], float], delta: float, dist
         found = epsilon_at(left) if left > 0 else math.inf
         if found <= epsilon:
             break
-        epsilon = found
+        epsilon = math.inf if found > most else found
     return epsilon
 
 
