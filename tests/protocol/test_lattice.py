@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from tests.core.test_sessions import build
 from tests.federation.federation_support import saved_state
+from tests.protocol.lattice_knowledge import ServerKnowledge
 from tests.support import decode, drive, make_sessions, small_federation
 
 from uldp.aggregation import lattice_ring, lookup_aggregation
@@ -272,9 +273,9 @@ def test_a_keeper_refuses_what_the_server_sealed_for_it_and_changes_nothing(case
     changed, says = OPENED[case]
     server, silos = at(LookUp)
     good = server.requests()["silo-1"]
-    key, seal = server.side._shared(1), type(server.side._shared(1)).seal
-    asked = key.open(read(good).indices, "indices", server.side._setup, 0, location="test")
-    sealed = seal(key, changed(asked), "indices", server.side._setup, 0)
+    known = ServerKnowledge(server.side)
+    key, purpose = known.shared(1), ("indices", known.setup, 0)
+    sealed = key.seal(changed(key.open(read(good).indices, *purpose, location="test")), *purpose)
     before = silos["silo-1"].save()
     with pytest.raises(MessageRefused, match=says):
         silos["silo-1"].reply(m.encode("d" * 64, "silo-1", msgspec.structs.replace(read(good), indices=sealed)))

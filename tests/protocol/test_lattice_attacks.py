@@ -16,8 +16,10 @@ from tests.protocol.test_lattice import inject_noise
 from tests.support import decode, drive, make_sessions, small_federation
 
 from uldp.aggregation import lattice_ring
+from uldp.aggregation.lattice import LatticeWeighting
 from uldp.aggregation.lattice_lookup import ERROR_BOUND, WEIGHT_BITS
 from uldp.aggregation.lattice_messages import LookUp, MaskedCounts, RingWeights, TableEntries
+from uldp.bench.parties import Parties, plan_of
 from uldp.crypto import ring
 from uldp.errors import MessageRefused, RunError
 from uldp.privacy.gaussian import gaussian_delta
@@ -65,6 +67,19 @@ def test_the_look_up_follows_its_formulas():
     blinds = [SiloKnowledge(silo.side).blinds for silo in silos.values()]
     assert all((blind == blinds[0]).all() for blind in blinds)
     assert centred(ring.add(ServerKnowledge(server.side).blinded, blinds[0])).tolist() == W[TOTALS].tolist()
+
+
+def test_totals_up_to_the_largest_table_are_looked_up():
+    """N_max = 20,000 of two silos: 10,000 records of a person count in each."""
+    counts = [[10_000, 12_000, 0, 1], [10_000, 9_999, 0, 0]]
+    secrets, settings = Secrets.from_key(b"k" * 32), {"weighting": "records", "clip": 1.0, "noise_multiplier": 5.0}
+    plan = plan_of(LatticeWeighting(max_records=20_000), 4, 2, 4, secrets, rounds=2, **settings)
+    parties = Parties(plan, np.array(counts), secrets)
+    for kind in plan.setup:
+        parties.exchange(kind)
+    blinds = SiloKnowledge(parties.silos["silo-1"]).blinds
+    weights = centred(ring.add(ServerKnowledge(parties.server).blinded, blinds))
+    assert weights.tolist() == [((1 << WEIGHT_BITS) // n - ERROR_BOUND) if n else 0 for n in (20_000, 19_999, 0, 1)]
 
 
 # --- coalitions (test 9) ----------------------------------------------------------------------------------------------
