@@ -24,6 +24,7 @@ from uldp.reports.words import best_guess, show_guess, verdict
 from uldp.runtimes.reporting import view_of_directory, view_of_result
 
 runner = CliRunner()
+pytestmark = pytest.mark.usefixtures("runs_in_process")
 
 
 def experiment(**changes):
@@ -47,7 +48,9 @@ def trained(tmp_path_factory):
         "plain": experiment(method={"name": "fedavg"}, privacy={}),
         "secret": experiment(secrets="os"),
     }
-    return folder, {name: uldp.train(one, directory=folder / name, progress=False) for name, one in made.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("uldp.runs.spending._RUNS", {})  # nobody else's totals count these runs
+        return folder, {name: uldp.train(one, directory=folder / name, progress=False) for name, one in made.items()}
 
 
 @pytest.fixture
