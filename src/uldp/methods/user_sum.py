@@ -45,8 +45,9 @@ class UserSum(Method):
             into account.
         weighting: ``uniform`` (1/|S|) or ``records`` (n_su / N_u, Eq. 3: n_su of user u's N_u records are in silo s).
         sample_rate: q, the probability with which a user takes part in a round.
-        sampling: ``open``, or ``private`` (nobody knows the sample; needs ``lattice`` or ``paillier`` aggregation).
-        max_participations: With sub-sampling, in how many rounds a user takes part at most; 0 for no limit.
+        sampling: ``open`` (the server draws the sample), or ``private`` (nobody knows it; needs ``lattice`` or
+            ``paillier`` aggregation).
+        max_participations: With sub-sampling, the largest number of rounds in which a user takes part; 0 for no limit.
         participation_groups: Number of fixed groups that take turns, one group a round; 1 for everybody in every round.
         recipe: The constants from which default step sizes are computed; not a setting of an experiment file.
 
@@ -79,8 +80,8 @@ class UserSum(Method):
         require(self.sampling in SAMPLINGS, "method.sampling", self.sampling, f"one of {', '.join(SAMPLINGS)}")
         self._check_server()
         check_groups(self.participation_groups, self.rounds)
-        one_of_both = self.participation_groups == 1 or self.sample_rate == 1
-        require(one_of_both, "method.sample_rate", self.sample_rate, "1 where people take turns (participation_groups)")
+        not_both = self.participation_groups == 1 or self.sample_rate == 1
+        require(not_both, "method.sample_rate", self.sample_rate, "1 where people take turns (participation_groups)")
         super().__post_init__()
 
     def _check_server(self) -> None:

@@ -38,7 +38,7 @@ class Exposure:
 
     @property
     def mark(self) -> str:
-        """The mark beside an epsilon that does not cover the record counts which this adversary sees, too."""
+        """An asterisk beside epsilon if this adversary also sees record counts, which epsilon does not cover."""
         return " *" if self.counts else ""
 
     def to_json(self) -> dict[str, Any]:
@@ -279,8 +279,8 @@ def compose(
     rounds = Counter(entry.round for entry in ledger.entries)
     releases = list(rounds.values())  # of each round: 1, or more if it was repeated without silos that did not respond
     missing = [facts.silos - silos_heard[round_ - 1] if round_ <= len(silos_heard) else 0 for round_ in rounds]
-    promised = unit is not None and not no_guarantee
-    per_person = release.per_person() if promised and isinstance(release, NoisedModel) else {}
+    guaranteed = unit is not None and not no_guarantee
+    per_person = release.per_person() if guaranteed and isinstance(release, NoisedModel) else {}
     context = sentences.CaveatContext(
         release, disclosure, simulated=simulated, colocated=colocated, missing=tuple(missing)
     )
@@ -291,12 +291,12 @@ def compose(
         accountant=spent.accountant,
         rounds=len(releases),
         simulated=simulated,
-        exposures=exposures_of(release, disclosure, ledger, releases, missing) if promised else (),
+        exposures=exposures_of(release, disclosure, ledger, releases, missing) if guaranteed else (),
         caveats=(
             *background.caveats,
-            *sentences.about_people(release, ledger.delta, hashed_ids=background.hashed_ids and promised),
+            *sentences.about_people(release, ledger.delta, hashed_ids=background.hashed_ids and guaranteed),
             *sentences.about_holdout(disclosure),
-            *(release.caveats() if promised else ()),
+            *(release.caveats() if guaranteed else ()),
             *sentences.common_caveats(context),
         ),
         no_guarantee=no_guarantee,
@@ -322,7 +322,7 @@ def exposures_of(
         return _local_exposures(release, disclosure, ledger, sum(releases))
     rows = []
     for who, sees, adversary in adversaries_of(release, disclosure, any_missing=any(missing)):
-        # The ledger has what the public sees. Others are accounted by it too if they see the same of every round.
+        # The ledger lists what the public sees. It also serves for an adversary who sees exactly that of every round.
         same_as_public = not any(missing) and release.view(adversary) == release.event(release.facts.silos)
         if same_as_public or adversary == Adversary():
             view = ledger.composition()
@@ -338,7 +338,10 @@ def exposures_of(
 
 
 def _sees_counts(release: Release, disclosure: Disclosure, adversary: Adversary) -> bool:
-    """Whether an adversary learns record counts, besides what is released."""
+    """Whether an adversary learns record counts, besides what is released.
+
+    Silos exchange record counts only for a release that has an ``exchange``.
+    """
     if (
         adversary.who == "silos"
         and adversary.colluding > 1
@@ -356,9 +359,9 @@ def _add_remove_epsilon(seen: Composition, delta: float) -> float:
 
 
 def _replace_one_epsilon(seen: Composition, delta: float) -> float:
-    """Epsilon under replace-one adjacency, of a release whose event is about add/remove adjacency."""
+    """Epsilon under replace-one adjacency, of a release whose event is stated for add/remove adjacency."""
     if any(isinstance(event, LocalReports) for event in flatten(seen)):
-        return math.inf  # the event of local reports holds under replace-one adjacency only for a release that says so
+        return math.inf  # only a release that declares replace-one adjacency has this epsilon for local reports
     return account_replace_one(seen, delta).value
 
 
@@ -382,7 +385,7 @@ def adversaries_of(
         colluding = replace(one, colluding=2, knows_sample=disclosure.silos_know_sample or disclosure.silo_pairs_learn)
         found.append(("two colluding silos", sentences.seen_by_two_silos(release, disclosure), colluding))
     if silos > 1 and shared and (sampling.private or (release.exchange is not None and not disclosure.shows_counts)):
-        # Of what is hidden from each of them.
+        # Together they may learn what is hidden from each of them alone.
         together = Adversary("server", sees_silo_sums=disclosure.server_sees_each_silo, with_silo=True)
         found.append(("the server and one silo", sentences.seen_by_server_and_silo(release), together))
     if silos > 1 and shared:

@@ -80,7 +80,7 @@ class ReleaseGuard:
 
 @dataclass(frozen=True)
 class Owner:
-    """What the owner of a silo's data brings to a session.
+    """What the owner of a silo's data provides for a session.
 
     Args:
         identity: The silo's long-term key; without one it is derived from the session's secrets.
@@ -118,7 +118,7 @@ class SiloSession:
         self._secrets = secrets.child("silo", self._index)
         self._holdout = holdout
         self._data_digest = data.digest()
-        # Noise and samples are derived from the records that they cover; keys and stored states from all records.
+        # Noise and batches depend on the digest of the training records; keys and saved states on that of all records.
         self._all_digest = self._data_digest if holdout is None else _join_digests(self._data_digest, holdout.digest())
         self._counts = count_records(data, plan.facts.users)
         self._owner = owner
@@ -131,9 +131,9 @@ class SiloSession:
             owner.identity or signing_key(secrets, self._index),
         )
         """The aggregation's state machine, with this silo's keys and secrets."""
-        # Requests are stored as they came: of the setup, and of the next round's preparation (requests that some
-        # aggregations make before a round's UpdateRequest). Secrets are bound to them, and restore() replays them. The
-        # common hash covers the requests that are the same for all silos.
+        # The requests of the setup and of the next round's preparation (which some aggregations make before a round's
+        # UpdateRequest) are stored as they came: secrets are derived from them, and restore() replays them. The common
+        # hash covers those that are the same for all silos.
         self._setup: list[bytes] = []
         self._setup_hash, self._common_hash = hashlib.sha256(), hashlib.sha256()
         self._parts: dict[int, str] = {}
@@ -208,7 +208,7 @@ class SiloSession:
         return self._response
 
     def _respond_to(self, body: m.Message) -> tuple[m.Message, IntArray | None, int]:
-        """The response, and the users' record totals and the last round as they are after it."""
+        """The response; and the users' record totals and the last round, for :meth:`reply` to store."""
         match body:
             case m.Hello():  # checked when it was decoded
                 return self.plan.welcome(self._owner.roster), None, 0
@@ -230,18 +230,18 @@ class SiloSession:
             case m.Close():
                 self._released = None
                 return m.Closed(), self._user_totals, self._round
-            case _:  # the turn table admits nothing else but the aggregation's own setup
+            case _:  # all that the turn table still admits is the aggregation's own setup
                 response = self.side.respond(body)
                 self._remember_setup(self._to_replay(body))
                 return response, self._user_totals, 0
 
     def _to_replay(self, body: m.Message) -> list[bytes]:
-        """What is stored of one of the aggregation's requests, to replay it when the session is restored."""
+        """One of the aggregation's requests, to be replayed when the session is restored; empty if it need not be."""
         replayed = all(one.replayed for one in self.plan.turns.values() if one.request is type(body))
         return [m.encode_body(body)] if replayed else []
 
     def _remember_setup(self, requests: Sequence[bytes]) -> None:
-        """Store requests of the setup. Noise is derived from all of them, masks from those that all silos got alike."""
+        """Store requests of the setup. Noise depends on all of them, masks on those that are the same for all silos."""
         for request in requests:
             self._setup.append(request)
             self._setup_hash.update(request)
@@ -306,7 +306,7 @@ class SiloSession:
     def _select(self, users: Sample | None, round_: int) -> tuple[SiloData, str]:
         """The records that take part in a round, and a digest of the records (of all users) selected for the run."""
         if self._selected is None:
-            streams = self._streams.child("kept")  # another word would select other records
+            streams = self._streams.child("kept")  # part of the seed: do not rename
             self._selected = self.plan.release.select(self._data, self._user_totals, streams)
             self._selected_digest = self._selected.digest()
         data = self._selected
@@ -345,7 +345,7 @@ class SiloSession:
                 "its owner does not allow metrics of hold-out people, which carry no noise (policy.allow_metrics)",
                 location=self.name,
             )
-        # A silo that was left out of the last rounds has not seen them; where rounds are not repeated, all silos have.
+        # A silo that was left out of the last rounds is behind; where rounds are not repeated, none is left out.
         skipped = plan.may_repeat and body.round > self._round
         if self._round == 0 or not (body.round == self._round or skipped) or body.round > plan.rounds:
             raise MessageRefused(
@@ -422,7 +422,7 @@ class SiloSession:
     def _check_preparation(self, body: m.RoundMessage) -> None:
         """Refuse a preparatory request for a round that is not the next one, or that was prepared before.
 
-        A server that had two entries of a round's tables opened would learn the factors that blind them.
+        A server that had two entries of one of these tables opened would learn the factors that blind them.
         """
         self._check_round(body.round)
         is_first = type(body) is next(iter(self.plan.round_requests.values()))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from uldp.learners.kernels.products import MAX_TERMS, descend, multiply, multiply_list, transpose
+from uldp.learners.kernels.products import MAX_TERMS, descend, multiply, multiply_list
+from uldp.learners.kernels.transposes import transpose
 from uldp.native.jit import entry
 
 SPARE = 16

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from uldp.learners.kernels import layout as at
 from uldp.learners.kernels.pooling import fill_zero
-from uldp.learners.kernels.products import multiply, multiply_list, transpose
+from uldp.learners.kernels.products import multiply, multiply_list
+from uldp.learners.kernels.transposes import transpose
 from uldp.native.jit import inline, kernel, stay_apart
 from uldp.native.simd import LANES, load, padded_length, read, store_tail, write
 

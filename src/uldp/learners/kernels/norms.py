@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from uldp.learners.kernels.products import row_totals
+from uldp.learners.kernels.transposes import row_totals
 from uldp.native.jit import inline, kernel, stay_apart
 from uldp.native.simd import (
     LANES,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from uldp.learners.kernels import convolution, norms, pooling
 from uldp.learners.kernels import layout as at
-from uldp.learners.kernels.products import descend, multiply, transpose
+from uldp.learners.kernels.products import descend, multiply
 from uldp.learners.kernels.randomness import dropout_factors
+from uldp.learners.kernels.transposes import transpose
 from uldp.native.jit import kernel, stay_apart
 from uldp.native.simd import LANES, load, padded_length, store
 

@@ -13,10 +13,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from uldp.native.jit import CHECKED, LONG_REGISTERS, inline, kernel, stay_apart
+from uldp.native.jit import CHECKED, LONG_REGISTERS, kernel, stay_apart
 from uldp.native.simd import (
     LANES,
-    VECTORS,
     Builder,
     Value,
     call_intrinsic,
@@ -27,7 +26,6 @@ from uldp.native.simd import (
     load_vector,
     spread,
     store_vector,
-    transpose_vectors,
 )
 
 _WORD: Final = ir.IntType(64)
@@ -58,8 +56,8 @@ _SPARSE: Final = (
 Names = dict[str, Any]
 
 
-class _Offsets:
-    """Arithmetic on offsets into the workspace, for the generators below."""
+class Offsets:
+    """Arithmetic on offsets into the workspace, for generators of LLVM code."""
 
     def __init__(self, builder: Builder, workspace: Value, scalar: types.Float) -> None:
         self.builder, self.workspace, self.scalar = builder, workspace, scalar
@@ -116,7 +114,7 @@ def _loop(builder: Builder, count: Value, carried: list[Value], body: Any) -> li
     return list(values)
 
 
-def _store_block(o: _Offsets, sums: list[list[Value]], c: Value, row_c: Value, tail: Value) -> None:
+def _store_block(o: Offsets, sums: list[list[Value]], c: Value, row_c: Value, tail: Value) -> None:
     """Store all vectors; of the last one in each row only ``tail`` lanes, the rest is written back as it was."""
     b = o.builder
     mask = first_lanes(b, tail)
@@ -156,7 +154,7 @@ def _repeat(b: Builder, p: Names, moves: dict[str, str], rows: int, body: Callab
     _loop(b, p["repeat"], [p[name] for name in steps], block)
 
 
-def _dense_block(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> None:
+def _dense_block(b: Builder, o: Offsets, p: Names, rows: int, vectors: int) -> None:
     """sums[r][v] = z + sum over parts and k of a[r, k] b[k, v]; b goes on through the parts, a jumps."""
     zero, chunks = ir.Constant(_WORD, 0), _chunks(vectors)
     sums = [value for r in range(rows) for value in o.panel(p["z"], p["row_z"], r, vectors)]
@@ -187,7 +185,7 @@ def _dense_block(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> 
     _store_block(o, [done[r * many : (r + 1) * many] for r in range(rows)], p["c"], p["row_c"], p["tail"])
 
 
-def _sparse_block(b: Builder, o: _Offsets, p: Names, rows: int, vectors: int) -> None:
+def _sparse_block(b: Builder, o: Offsets, p: Names, rows: int, vectors: int) -> None:
     """sums[r][v] = z + sum over t of value[t] b[place[t] + r row_b, v]."""
     zero, many = ir.Constant(_WORD, 0), len(_chunks(vectors))
     sums = [value for r in range(rows) for value in o.panel(p["z"], p["row_z"], r, vectors)]
@@ -239,7 +237,7 @@ def _panels(b: Builder, n: Value, widths: tuple[int, ...], panel: Callable[[int,
         (column,) = _loop(b, count, [column], step)
 
 
-def _short_block(b: Builder, o: _Offsets, p: Names, terms: int, vectors: int) -> None:
+def _short_block(b: Builder, o: Offsets, p: Names, terms: int, vectors: int) -> None:
     """p["m"] rows of sums of few terms: sums[v] = z + sum over k of a[k] b[k, v], with all of b in registers.
 
     With a ``rate`` the sums begin at zero, and c becomes c + rate sums.
@@ -338,7 +336,7 @@ class _Product:
     def _call_short(
         self, b: Builder, workspace: Value, p: Names, terms: int, m: Value, n: Value, what: str = "short"
     ) -> None:
-        def write(inner: Builder, o: _Offsets, q: Names, vectors: int) -> None:
+        def write(inner: Builder, o: Offsets, q: Names, vectors: int) -> None:
             rate = {"rate": q["z"]} if what == "descend" else {}
             _short_block(inner, o, {**q, **rate, "m": q["repeat"]}, terms, vectors)
 
@@ -346,7 +344,7 @@ class _Product:
         self._call_panels(b, workspace, p, f"{what}_{terms}", _SHORT[terms], write, m, n, columns)
 
     def _call_blocks(self, b: Builder, workspace: Value, p: Names, rows: int, repeat: Value, n: Value) -> None:
-        def write(inner: Builder, o: _Offsets, q: Names, vectors: int) -> None:
+        def write(inner: Builder, o: Offsets, q: Names, vectors: int) -> None:
             _repeat(inner, q, self.moves, rows, lambda moved: self.write(inner, o, moved, rows, vectors))
 
         self._call_panels(b, workspace, p, str(rows), self.blocks[rows], write, repeat, n)
@@ -363,7 +361,7 @@ class _Product:
         def panel(vectors: int, column: Value, tail: Value) -> None:
             def body(inner: Builder, given: Any) -> None:
                 named = dict(zip([*self.names, "tail", "repeat"], given[1:], strict=True))
-                write(inner, _Offsets(inner, given[0], self.scalar), named, vectors)
+                write(inner, Offsets(inner, given[0], self.scalar), named, vectors)
 
             function = _define(b, f"{self.name}_{name}_{vectors}_{self.scalar}", [*self.kinds, _WORD, _WORD], body)
             moved = {**p, **{name: b.add(p[name], column) for name in columns}}
@@ -460,47 +458,3 @@ def multiply_list(ws, iw, places, values, count, b, row_b, z, row_z, c, row_c, m
         for t in range(count):
             check(ws, b + iw[places + t], b + iw[places + t] + (m - 1) * row_b + ceiling)
     _sparse(ws, iw, places, values, count, b, row_b, z, row_z, c, row_c, m, n)
-
-
-@intrinsic
-def _transpose_block(context, ws, source, row, target, target_row):
-    """The 8 x 8 block at ``source``, transposed, to ``target``."""
-
-    def lower(context: Any, b: Builder, sig: Any, args: Any) -> Value:
-        o = _Offsets(b, context.make_array(ws)(context, b, args[0]).data, ws.dtype)
-        for r, value in enumerate(transpose_vectors(b, [o.vector(args[1], args[2], r) for r in range(LANES)])):
-            store_vector(b, ws.dtype, value, o.at(args[3], args[4], r))
-        return context.get_dummy_value()
-
-    return types.void(ws, *[types.intp] * 4), lower
-
-
-@intrinsic
-def _row_totals(context, ws, source):
-    def lower(context: Any, b: Builder, sig: Any, args: Any) -> Value:
-        o = _Offsets(b, context.make_array(ws)(context, b, args[0]).data, ws.dtype)
-        found = transpose_vectors(b, [o.vector(args[1], ir.Constant(_WORD, LANES), r) for r in range(LANES)])
-        while len(found) > 1:
-            half = len(found) // 2
-            found = [b.fadd(low, high) for low, high in zip(found[:half], found[half:], strict=True)]
-        return found[0]
-
-    return VECTORS[ws.dtype](ws, types.intp), lower
-
-
-@inline
-def row_totals(ws, source):
-    """The sums of eight vectors that lie one after the other: what ``total`` gives for each, bit for bit."""
-    check(ws, source, source + LANES * LANES)
-    return _row_totals(ws, source)
-
-
-@kernel
-def transpose(ws, source, row, target, target_row, m, n):
-    """target[j, i] = source[i, j] for i < m, j < n, rounded up to whole blocks of 8 x 8 on both sides."""
-    stay_apart()
-    for i in range(0, m, LANES):
-        for j in range(0, n, LANES):
-            check(ws, source + i * row + j, source + (i + LANES - 1) * row + j + LANES)
-            check(ws, target + j * target_row + i, target + (j + LANES - 1) * target_row + i + LANES)
-            _transpose_block(ws, source + i * row + j, row, target + j * target_row + i, target_row)
