@@ -361,7 +361,7 @@ def _add_remove_epsilon(seen: Composition, delta: float) -> float:
 def _replace_one_epsilon(seen: Composition, delta: float) -> float:
     """Epsilon under replace-one adjacency, of a release whose event is stated for add/remove adjacency."""
     if any(isinstance(event, LocalReports) for event in flatten(seen)):
-        return math.inf  # only a release that declares replace-one adjacency has this epsilon for local reports
+        return math.inf  # local reports have this epsilon only where the release declares replace-one adjacency
     return account_replace_one(seen, delta).value
 
 
