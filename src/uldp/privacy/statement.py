@@ -396,7 +396,7 @@ def adversaries_of(
 def _by_group(
     ledger: Ledger, releases: Sequence[int], missing: Sequence[int]
 ) -> list[tuple[Sequence[int], Sequence[int]]]:
-    """Releases and missing silos of each participation group's rounds; of all rounds where there are no groups."""
+    """Releases and missing silos of each participation group's rounds; without groups, those of all rounds."""
     groups = list({entry.round: entry.group for entry in ledger.entries}.values())
     if not any(group is not None for group in groups):
         return [(releases, missing)]
@@ -435,6 +435,7 @@ def _local_exposures(release: Release, disclosure: Disclosure, ledger: Ledger, r
     if not (disclosure.shuffles and releases and isinstance(event, LocalReports)):
         return (Exposure("anybody, the server included", values, found, found),)
     clients = release.silo_sampling.per_round(release.facts.silos)
+    # A tighter shuffling bound is proven for some mechanisms only, the extremal ones.
     extremal = isinstance(release, LocalPerturbation) and release.extremal
     shuffled = shuffled_run(event.epsilon, clients, event.count, releases, ledger.delta, extremal=extremal).per_run
     return (

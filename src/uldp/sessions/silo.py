@@ -422,7 +422,7 @@ class SiloSession:
     def _check_preparation(self, body: m.RoundMessage) -> None:
         """Refuse a preparatory request for a round that is not the next one, or that was prepared before.
 
-        A server that had two entries of one of these tables opened would learn the factors that blind them.
+        A preparation opens one entry in each of its tables: a server that had two opened would learn what blinds them.
         """
         self._check_round(body.round)
         is_first = type(body) is next(iter(self.plan.round_requests.values()))
