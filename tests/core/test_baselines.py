@@ -25,7 +25,7 @@ from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.errors import ConfigError, MessageRefused
 from uldp.mechanisms.gaussian import sample_gaussian
 from uldp.privacy.accountants import account
-from uldp.privacy.events import Gaussian, Group, NonPrivate, PoissonSampled, Repeated
+from uldp.privacy.events import Gaussian, Group, NonPrivate, PoissonSampled, Repeated, Spread
 from uldp.privacy.releases import Adversary, PublicFacts, views
 from uldp.privacy.releases.counts import keep_counts
 from uldp.privacy.releases.noised_model import selected_records
@@ -224,10 +224,33 @@ def test_dp_sgd_events():
     assert build("uldp-group").release(FACTS).event(5) == NonPrivate()
 
 
+def test_dp_sgd_silos_have_rates_and_steps_of_their_own():
+    federation = small_federation(silos=3)
+    names = tuple(silo.name for silo in federation.silos)
+    facts = PublicFacts(100, 3, 20_000, silo_names=names)
+    settings_ = {"noise_multiplier": 3.0, "record_rate": (0.1, 0.2, 0.1), "local_steps": (8, 2, 8)}
+    release = build("uldp-group", group_size=2, clip=0.5, local_lr=0.2, batch_size=2.0, **settings_).release(facts)
+    release.check()
+    steps = [(8, PoissonSampled(0.1, Gaussian(3.0))), (2, PoissonSampled(0.2, Gaussian(3.0)))]
+    assert release.event(3) == Spread(2, (steps[0], steps[1], steps[0]))
+    for silo, number in zip(federation.silos, (8, 2, 8), strict=True):
+        empty = dataclasses.replace(silo.take(np.zeros(len(silo), dtype=bool)), features=np.zeros((0, 20_000), "f4"))
+        args = (TinyLearner(20_000), Streams.from_seed(0), Secrets.simulated_from_seed(0))
+        ((_, sent),) = release.rows(build("uldp-group"), np.zeros(20_000), empty, *args)
+        assert sent[0].var() == pytest.approx(number * (0.2 / 2.0 * 3.0 * 0.5) ** 2, rel=5 * math.sqrt(2 / 20_000))
+    alike = dataclasses.replace(release, rate=(0.1, 0.1, 0.1), steps=8)
+    assert alike.event(3) == dataclasses.replace(release, rate=0.1, steps=8).event(3)
+    with pytest.raises(ConfigError, match="one for each of the 3 silos"):
+        dataclasses.replace(release, rate=(0.1, 0.2)).check()
+    with pytest.raises(ConfigError, match="one number for all silos"):
+        build("local-sub-dp", record_rate=(0.1, 0.2))
+
+
 @pytest.mark.parametrize(
     ("fields", "location"),
     [
         ({"group_size": 0}, "group_size"),
+        ({"record_rate": (0.1, 1.5)}, "record_rate"),
         ({"group_size": "mean"}, "group_size"),
         ({"record_rate": 0.0}, "record_rate"),
         ({"local_steps": 0}, "local_steps"),

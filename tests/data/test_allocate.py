@@ -77,10 +77,23 @@ def test_non_iid_with_a_rare_label_and_just_enough_users():
     assert set(user) == {0, 1}
 
 
+@pytest.mark.parametrize(("users", "silos"), [(7, 7), (20, 6)])
+def test_stratified_clients_have_equal_shares_of_every_class(users, silos):
+    found = labels(5003, 10)
+    user, silo = allocate(found, users, silos, "stratified", STREAMS)
+    for label in range(10):
+        counts = np.bincount(user[found == label], minlength=users)
+        assert counts.max() - counts.min() <= 1
+    totals = np.bincount(user, minlength=users)
+    assert totals.max() - totals.min() <= 1
+    assert all(len(set(silo[user == u])) == 1 for u in range(users))
+    assert sorted(set(silo.tolist())) == list(range(silos))
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"kind": "ziph"}, "unknown allocation 'ziph'. Known: uniform, zipf, non-iid, as-is"),
+        ({"kind": "ziph"}, "unknown allocation 'ziph'. Known: uniform, zipf, non-iid, stratified, as-is"),
         ({"kind": "as-is"}, "'as-is' needs data that says"),
         ({"users": 0}, "data.users: at least 1 user, not 0"),
         ({"silos": 0}, "data.silos: at least 1 silo, not 0"),
@@ -90,7 +103,9 @@ def test_non_iid_with_a_rare_label_and_just_enough_users():
             {"kind": "non-iid", "users": 4},
             "4 users with at most 2 labels each cannot hold 10 labels; at least 5",
         ),
-        ({"kind": "non-iid", "labels": np.zeros(9, np.float32)}, "it needs classes"),
+        ({"kind": "non-iid", "labels": np.zeros(9, np.float32)}, "about the classes"),
+        ({"kind": "stratified", "labels": np.zeros(9, np.float32)}, "about the classes"),
+        ({"kind": "stratified", "users": 2}, "data.users: at least 3, so that each silo has a user, not 2"),
     ],
 )
 def test_impossible_allocations_are_refused(changes, text):

@@ -47,6 +47,8 @@ def test_sizes_of_the_papers_models():
     assert size(build_model("mnist-two-layer", (1, 28, 28), TEN)) == 20490
     assert size(build_model("vgg-cifar", (3, 32, 32), TEN)) == 2169770
     assert size(build_model("vgg-medical", (1, 64, 64), Task(6))) == 5611878
+    assert size(build_model("medical-cnn", (3, 224, 224), Task(6))) == 5611878
+    assert size(build_model("medical-cnn", (1, 64, 64), Task(6))) == 389370
 
 
 def test_vgg_nets_take_other_images_and_options():
@@ -85,7 +87,8 @@ def test_parameters_come_from_the_streams_not_from_torch():
 
 def test_unknown_names_and_options_list_the_known_ones():
     with pytest.raises(
-        ConfigError, match="cnn, cox, creditcard, linear, logistic, mlp, mnist-two-layer, vgg-cifar, vgg-medical"
+        ConfigError,
+        match="cnn, cox, creditcard, linear, logistic, medical-cnn, mlp, mnist-two-layer, vgg-cifar, vgg-medical",
     ):
         build_model("resnet", (4,), TWO)
     with pytest.raises(ConfigError, match="Known options: activation, dropout, hidden, norm"):

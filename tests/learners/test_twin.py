@@ -40,6 +40,7 @@ VGG = {
     "vgg-cifar": ("vgg-cifar", (3, 8, 8), TEN, {}),
     "vgg-cifar-dropout": ("vgg-cifar", (3, 8, 9), THREE, {"groups": 4, "dropout": 0.5}),
     "vgg-medical": ("vgg-medical", (1, 16, 17), THREE, {"dropout": 0.2}),
+    "medical-cnn": ("medical-cnn", (1, 16, 17), THREE, {}),
 }
 LOCALS = {
     "sgd": LocalTraining(epochs=3, lr=0.1, batch_size=4),

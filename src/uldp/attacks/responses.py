@@ -40,9 +40,9 @@ class LocalSteps:
     def of(cls, method: Method, release: Release, records: int) -> LocalSteps:
         """Those of a method in a silo with so many records of candidates."""
         if isinstance(release, NoisedModel):
-            scale = release.lr / release.batch_size
+            scale, (steps, rate) = release.lr / release.batch_size, release.everywhere()
             noise = scale * release.noise_multiplier * release.clip
-            return cls(scale * release.rate, release.steps, noise, release.clip)
+            return cls(scale * rate, steps, noise, release.clip)
         expected, training = max(1.0, HALF * records), getattr(method, "local_training", None)
         if training is None:
             return cls(1 / expected, 1, 0.0, np.inf)

@@ -95,6 +95,8 @@ def _check_claim(prepared: PreparedExperiment) -> None:
     if release.privacy_unit is None:
         reason = f"{prepared.experiment.method_name} claims no privacy: there is nothing to refute"
         raise ConfigError(reason, location="method.name")
+    if isinstance(release, NoisedModel):
+        release.everywhere()  # canaries are put into silos that are alike
     if not statement.holds:
         reason = prepared.no_guarantee or "epsilon is infinite"
         raise ConfigError(f"no guarantee is claimed, so there is nothing to refute: {reason}", location="privacy")
@@ -275,7 +277,7 @@ def _direct(setup: AuditSetup, runs: Sequence[Seen], twins: Twins, plan: Plan, s
         made += direct.sample_checks(
             twins.participants(setup.canaries.shapes), sampling.rate, sampling.max_participations
         )
-    if isinstance(release, NoisedModel) and release.rate < 1:
+    if isinstance(release, NoisedModel) and release.everywhere()[1] < 1:
         made += _batches(setup, release, seed)
     if not plan.aggregation.server_sees_each_silo and len(plan.silos) > 1:
         made += direct.mask_checks(runs)
@@ -291,7 +293,8 @@ def _batches(setup: AuditSetup, release: NoisedModel, seed: int) -> list[Check]:
     taken = np.rint(seen.totals[:, : setup.canaries.number] / unit).astype(np.int64)
     if release.sampling != "records" or release.group_size is not None:
         return []  # limits of a user's records make the counts dependent
-    return direct.batch_checks(taken, release.steps * setup.canaries.counts.sum(axis=0), release.rate)
+    steps, rate = release.everywhere()
+    return direct.batch_checks(taken, steps * setup.canaries.counts.sum(axis=0), rate)
 
 
 def _local_audit(

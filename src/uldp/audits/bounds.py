@@ -25,6 +25,7 @@ from uldp.privacy.events import (
     NonPrivate,
     PoissonSampled,
     Repeated,
+    Spread,
     flatten,
 )
 from uldp.privacy.gaussian import AnalyticGaussian, unsampled_mu
@@ -96,9 +97,9 @@ def scale_noise(event: Event, factor: float) -> Event:
         case PoissonSampled(rate, Gaussian(noise_multiplier)):
             return PoissonSampled(rate, Gaussian(noise_multiplier * factor))
         case Group(size, inner, at_most):
-            single = scale_noise(inner, factor)
-            assert isinstance(single, Gaussian | PoissonSampled)
-            return Group(size, single, at_most)
+            return Group(size, _scaled(inner, factor), at_most)
+        case Spread(size, silos):
+            return Spread(size, tuple((steps, _scaled(inner, factor)) for steps, inner in silos))
         case Repeated(times, inner):
             return Repeated(times, scale_noise(inner, factor))
         case Joint(always, sampled):
@@ -107,6 +108,12 @@ def scale_noise(event: Event, factor: float) -> Event:
             return Joint(first, second)
         case NonPrivate() | LocalReports():
             return event
+
+
+def _scaled(event: Gaussian | PoissonSampled, factor: float) -> Gaussian | PoissonSampled:
+    scaled = scale_noise(event, factor)
+    assert isinstance(scaled, Gaussian | PoissonSampled)
+    return scaled
 
 
 @dataclass(frozen=True)

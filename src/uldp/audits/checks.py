@@ -54,7 +54,7 @@ def claimed_variance(release: Release) -> float:
     """The variance of the noise of a total, per coordinate, in the units of the model."""
     if isinstance(release, NoisedModel):
         step = release.lr / release.batch_size * release.noise_multiplier * release.clip
-        return release.silo_sampling.per_round(release.facts.silos) * release.steps * step**2
+        return release.silo_sampling.per_round(release.facts.silos) * release.everywhere()[0] * step**2
     return release.noise_variance(release.facts.silos)
 
 

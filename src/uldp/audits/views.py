@@ -110,7 +110,7 @@ def scores(runs: Sequence[Seen], twins: Twins, adversary: Adversary, release: Re
         return None
     shift, rate = largest_shift(moved, twins.margin), release.user_sampling.rate
     if isinstance(release, NoisedModel):
-        shift = shift * release.rate  # what its steps take of it on average
+        shift = shift * release.everywhere()[1]  # what its steps take of it on average
     variance = np.maximum(noise_variance(parts), 1e-300 + 1e-12 * np.abs(shift).max() ** 2)
     power = (shift**2 / variance[:, None]).sum(axis=0)
     known = rate == 1 or (adversary.who != "public" and adversary.knows_sample)

@@ -116,7 +116,7 @@ class Opacus:
 
         method = problem.work.method
         self._features, self._labels = torch.from_numpy(problem.data.features), torch.from_numpy(problem.data.labels)
-        self._rate = method.record_rate
+        _, self._rate = method.release(PublicFacts(2, 1, 0)).everywhere()
         records = torch.utils.data.TensorDataset(self._features, self._labels)
         self._module = copy.deepcopy(problem.learner.module).train()
         nn.utils.vector_to_parameters(torch.from_numpy(problem.x).float(), self._module.parameters())

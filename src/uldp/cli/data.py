@@ -57,7 +57,7 @@ def describe(
     name: Name,
     users: Annotated[int | None, typer.Option(help="Number of users.")] = None,
     silos: Annotated[int | None, typer.Option(help="Number of silos.")] = None,
-    allocation: Annotated[str | None, typer.Option(help="Allocation of records: uniform, zipf or non-iid.")] = None,
+    allocation: Annotated[str | None, typer.Option(help="Allocation: uniform, zipf, non-iid or stratified.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the allocation.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Draw the picture to this file (default: NAME-users.png).")] = None,
     data_dir: opt.DataDir = None,

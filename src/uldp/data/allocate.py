@@ -18,7 +18,7 @@ from uldp.elementary import power
 from uldp.errors import ConfigError, require
 from uldp.rng import Streams
 
-ALLOCATIONS: Final = ("uniform", "zipf", "non-iid", "as-is")
+ALLOCATIONS: Final = ("uniform", "zipf", "non-iid", "stratified", "as-is")
 GIVEN_ALLOCATIONS: Final = ("uniform", "zipf")
 LABELS_PER_USER: Final = 2
 PREFERRED_SHARE: Final = 0.8
@@ -42,8 +42,13 @@ def allocate(
     - ``zipf``: records per user by a bounded Zipf over the users; then each user's records by a bounded Zipf
       over the silos, in that user's own random order. With 5 silos the shares are .68/.17/.08/.04/.03.
     - ``non-iid``: as ``zipf``, and each user holds at most two labels (exponents 0 give the uniform variant).
+    - ``stratified``: equal shares of every class for all users, to one record, and all of a user's records in one silo;
+      silos have equally many users, to one (SRR-FL: as many users as silos, each a client).
     """
     _check(labels, users, silos, kind, user_exponent, silo_exponent)
+    if kind == "stratified":
+        user = _equal_shares(labels, users, streams)
+        return user, user % silos
     if kind == "uniform":
         user_exponent = silo_exponent = 0.0
     popularity = _popularity(users, user_exponent, streams)
@@ -113,11 +118,14 @@ def _check(labels: LabelArray, users: int, silos: int, kind: str, user_exponent:
         raise ConfigError(reason, location="data.allocation", value=kind)
     require(silos >= 1, "data.silos", silos, "at least 1 silo")
     _check_zipf(users, user_exponent=user_exponent, silo_exponent=silo_exponent)
-    if kind != "non-iid":
+    if kind not in ("non-iid", "stratified"):
         return
     if not np.issubdtype(labels.dtype, np.integer):
-        reason = "'non-iid' limits the labels of a user, so it needs classes; this data has a numeric label"
-        raise ConfigError(reason, location="data.allocation", value="non-iid")
+        reason = f"{kind!r} is about the classes of a user's records; this data has a numeric label"
+        raise ConfigError(reason, location="data.allocation", value=kind)
+    if kind == "stratified":
+        require(users >= silos, "data.users", users, f"at least {silos}, so that each silo has a user")
+        return
     classes = len(np.unique(labels))
     if LABELS_PER_USER * users < classes:
         reason = (
@@ -167,6 +175,15 @@ def _users_with_two_labels(labels: LabelArray, popularity: Weights, streams: Str
         holders = np.flatnonzero(dealt == label) // LABELS_PER_USER
         rows = np.flatnonzero(inverse == label)
         user[rows] = holders[_invert(popularity[holders], uniform[rows])]
+    return user
+
+
+def _equal_shares(labels: LabelArray, users: int, streams: Streams) -> IntArray:
+    """Every class dealt out in turn, in random order; a class goes on with the user where the one before stopped."""
+    generator = streams.child("user").generator()
+    order = np.concatenate([generator.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)])
+    user = np.empty(len(labels), dtype=np.int64)
+    user[order] = np.arange(len(labels)) % users
     return user
 
 

@@ -299,6 +299,7 @@ def _public_facts(
         category_columns=0 if federation.schema is None else category_columns(federation.schema),
         feature_norm=math.inf if federation.schema is None else feature_norm(federation.schema),
         residual=aggregation.residual,
+        silo_names=tuple(silo.name for silo in federation.silos),
     )
 
 

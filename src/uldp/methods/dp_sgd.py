@@ -3,7 +3,8 @@
 Every silo trains by DP-SGD (:class:`uldp.privacy.releases.NoisedModel`) and sends its model change. Server:
 x_(t+1) = x_t + eta_g mean_s (x_s - x_t).
 
-Symbols: q ``record_rate``, B ``batch_size``, C ``clip``, sigma ``noise_multiplier``, eta_l ``local_lr``.
+Symbols: q ``record_rate``, B ``batch_size``, C ``clip``, sigma ``noise_multiplier``, eta_l ``local_lr``. q and
+``local_steps`` are one number, or a list with one for each silo.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ class DpSgd(SiloMean):
     """Record-level DP-SGD in every silo, models averaged."""
 
     clip: float = 1.0
-    local_steps: int = 100
+    local_steps: int | tuple[int, ...] = 100
     local_lr: float = 0.1
-    record_rate: float = 0.05
+    record_rate: float | tuple[float, ...] = 0.05
     batch_size: float = 64.0
     value_range: float = 1024.0
 

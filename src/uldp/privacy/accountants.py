@@ -29,11 +29,11 @@ import numpy as np
 
 from uldp.errors import ConfigError, did_you_mean, format_value, require, user_code
 from uldp.plugins import named_object
-from uldp.privacy.events import Composition, Event, LocalReports, NoisedSum, NonPrivate, Single, flatten
+from uldp.privacy.events import Composition, Event, LocalReports, NoisedSum, NonPrivate, Single, flatten, ways
 from uldp.privacy.gaussian import AnalyticGaussian, gaussian_epsilon, unsampled_mu
 from uldp.privacy.groups import Lemma5, Lemma6
 from uldp.privacy.local_reports import LocalAccountant
-from uldp.privacy.pld import ORDERS, MixturePld, Pld, renyi_curves
+from uldp.privacy.pld import ORDERS, MixturePld, Pld, quick_epsilon, renyi_curves
 from uldp.privacy.rdp import Rdp, convert_rdp
 
 
@@ -83,6 +83,8 @@ def account(composition: Composition, delta: float, accountant: str = "auto") ->
     Epsilon(value=9.997..., accountant='analytic-gaussian')
     """
     check_delta(delta)
+    if len(possible := ways(composition)) > 1 or possible[0] is not composition:
+        return _worst_way(possible, delta, accountant)
     names = [one.name for one in ACCOUNTANTS]
     if accountant not in names and ":" in accountant:
         events = cast("dict[Event, int]", flatten(composition))
@@ -101,6 +103,16 @@ def account(composition: Composition, delta: float, accountant: str = "auto") ->
             value=accountant,
         )
     return _account(frozenset(flatten(composition).items()), delta, accountant)
+
+
+def _worst_way(possible: list[Composition], delta: float, accountant: str) -> Epsilon:
+    """The largest epsilon of several compositions. Those whose quick bound lies below it are not looked at closely."""
+    worst = Epsilon(-math.inf, "none")
+    bounds = [(quick_epsilon(way, delta), way) for way in possible]
+    for bound, way in sorted(bounds, key=lambda pair: -pair[0]):
+        if bound > worst.value:
+            worst = max(worst, account(way, delta, accountant), key=lambda epsilon: epsilon.value)
+    return worst
 
 
 @functools.lru_cache(maxsize=4096)  # a run asks for the same composition when it plans, charges and reports

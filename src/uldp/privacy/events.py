@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from uldp.errors import ConfigError, require
 from uldp.limits import check_whole
@@ -128,6 +128,65 @@ class Joint:
             raise ConfigError(f"a Gaussian and a sampled one, not {self.always}, {self.sampled}", location="event")
 
 
+MAX_SPLITS: Final = 5_000
+"""In how many ways the records of a user may be spread over silos, so that each way is accounted for by itself."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Steps of DP-SGD in silos that sample at rates of their own, for a user whose records lie in any of them.
+
+    Args:
+        size: k, how many records one user has at most over all silos.
+        silos: For each silo, how many steps it takes, and what a step releases about one record.
+
+    Raises:
+        ConfigError: A size below 1, or an event of another kind.
+
+    Example:
+        >>> few, many = PoissonSampled(0.1, Gaussian(5.0)), PoissonSampled(0.02, Gaussian(5.0))
+        >>> [len(way) for way in Spread(2, ((10, few), (50, many))).ways()]
+        [1, 2, 1]
+    """
+
+    size: int
+    silos: tuple[tuple[int, Gaussian | PoissonSampled], ...]
+
+    def __post_init__(self) -> None:
+        check_whole(self.size, 1, None, "group size")
+        for steps, event in self.silos:
+            check_whole(steps, 1, None, "steps")
+            if not isinstance(event, Gaussian | PoissonSampled):
+                raise ConfigError(f"steps on single records, not {event}", location="event")
+
+    def ways(self) -> list[dict[Event, int]]:
+        """How the records may lie: a composition for each way, or with too many ways the one that bounds them all."""
+        if math.comb(self.size + len(self.silos) - 1, self.size) > MAX_SPLITS:
+            return [self.everywhere()]
+        return [self._composition(sizes) for sizes in _splits(self.size, len(self.silos))]
+
+    def everywhere(self) -> dict[Event, int]:
+        """All of the user's records in every silo at once: fewer records in a silo never show more."""
+        return self._composition((self.size,) * len(self.silos))
+
+    def _composition(self, sizes: tuple[int, ...]) -> dict[Event, int]:
+        found: Counter[Event] = Counter()
+        for size, (steps, event) in zip(sizes, self.silos, strict=True):
+            if size:
+                found[Group(size, event)] += steps
+        return dict(found)
+
+
+def _splits(records: int, silos: int) -> Iterator[tuple[int, ...]]:
+    """All ways to spread records over silos."""
+    if silos == 1:
+        yield (records,)
+        return
+    for first in range(records, -1, -1):
+        for rest in _splits(records - first, silos - 1):
+            yield (first, *rest)
+
+
 @dataclass(frozen=True)
 class LocalReports:
     """Values that one client perturbed itself, each under pure local DP.
@@ -168,7 +227,7 @@ NoisedSum = Gaussian | PoissonSampled | Group
 Single = NoisedSum | LocalReports | NonPrivate
 """An event without repetitions."""
 
-Event = Single | Repeated | Joint
+Event = Single | Repeated | Joint | Spread
 
 Composition = Mapping[Event, int]
 """Events and how often each happened; equal events are merged before anything is computed."""
@@ -232,6 +291,8 @@ def normal(event: NoisedSum) -> NoisedSum:
 def flatten(composition: Composition) -> dict[Single, int]:
     """``composition`` without repetitions, in normal form, equal events merged.
 
+    Of a :class:`Spread` it takes the bound over all ways; :func:`ways` keeps them apart.
+
     >>> flatten({Repeated(3, Group(1, Gaussian(2.0))): 2, Gaussian(2.0): 1})
     {Gaussian(noise_multiplier=2.0): 7}
     """
@@ -242,10 +303,34 @@ def flatten(composition: Composition) -> dict[Single, int]:
         inner, times = event, count
         while isinstance(inner, Repeated):
             times, inner = times * inner.times, inner.event
-        for part in (inner.always, inner.sampled) if isinstance(inner, Joint) else (inner,):
+        if isinstance(inner, Spread):
+            parts = inner.everywhere()
+        else:
+            parts = dict.fromkeys((inner.always, inner.sampled) if isinstance(inner, Joint) else (inner,), 1)
+        for part, count_of_part in parts.items():
             if times:
-                counts[part if isinstance(part, NonPrivate | LocalReports) else normal(part)] += times
+                assert isinstance(part, Single)
+                simple = part if isinstance(part, NonPrivate | LocalReports) else normal(part)
+                counts[simple] += times * count_of_part
     return dict(counts)
+
+
+def ways(composition: Composition) -> list[Composition]:
+    """The compositions of which one is a user's, depending on where the user's records lie.
+
+    They stay where they are, so one :class:`Spread` that happened often is one way often. With several different ones
+    the bound over all ways is taken.
+
+    >>> few, many = PoissonSampled(0.1, Gaussian(5.0)), PoissonSampled(0.02, Gaussian(5.0))
+    >>> ways({Spread(1, ((10, few), (50, many))): 3}) == [{Group(1, few): 30}, {Group(1, many): 150}]
+    True
+    """
+    spread = [event for event in composition if isinstance(event, Spread)]
+    if len(spread) != 1:
+        return [composition]
+    times = composition[spread[0]]
+    others = Counter({event: count for event, count in composition.items() if event is not spread[0]})
+    return [others + Counter({event: times * count for event, count in way.items()}) for way in spread[0].ways()]
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
@@ -259,6 +344,9 @@ def event_to_json(event: Event) -> dict[str, Any]:
             return {"event": "group", "size": size, **bound, "of": event_to_json(single)}
         case Repeated(times, repeated):
             return {"event": "repeated", "times": times, "of": event_to_json(repeated)}
+        case Spread(size, silos):
+            steps = [{"times": times, "of": event_to_json(single)} for times, single in silos]
+            return {"event": "spread", "size": size, "silos": steps}
         case Joint(always, sampled):
             return {"event": "joint", "always": event_to_json(always), "sampled": event_to_json(sampled)}
         case LocalReports(epsilon, count):
@@ -282,6 +370,8 @@ def event_from_json(tree: dict[str, Any]) -> Event:
                 return Group(size, event, at_most)
         case {"event": "repeated", "times": int(times), "of": dict(inner), **rest} if not rest:
             return Repeated(times, event_from_json(inner))
+        case {"event": "spread", "size": int(size), "silos": list(silos), **rest} if not rest:
+            return Spread(size, tuple(_steps_from_json(silo) for silo in silos))
         case {"event": "joint", "always": dict(first), "sampled": dict(second), **rest} if not rest:
             always, sampled = event_from_json(first), event_from_json(second)
             if isinstance(always, Gaussian) and isinstance(sampled, PoissonSampled):
@@ -291,3 +381,12 @@ def event_from_json(tree: dict[str, Any]) -> Event:
         case {"event": "non-private", **rest} if not rest:
             return NonPrivate()
     raise ConfigError(f"unknown privacy event {tree!r}", location="ledger", value=repr(tree))
+
+
+def _steps_from_json(tree: object) -> tuple[int, Gaussian | PoissonSampled]:
+    match tree:
+        case {"times": int(times), "of": dict(inner), **rest} if not rest:
+            event = event_from_json(inner)
+            if isinstance(event, Gaussian | PoissonSampled):
+                return times, event
+    raise ConfigError(f"unknown steps {tree!r}", location="ledger", value=repr(tree))

@@ -25,6 +25,7 @@ from uldp.privacy.events import (
     NonPrivate,
     PoissonSampled,
     Repeated,
+    Spread,
     event_from_json,
     event_to_json,
     parameters,
@@ -79,7 +80,7 @@ def merge(events: list[Event]) -> list[Event]:
     if joint := [event for event in events if isinstance(event, Joint)]:
         others = [event for event in events if not isinstance(event, Joint)]
         return [*merge([event.always for event in joint]), *merge([*(event.sampled for event in joint), *others])]
-    fresh: list[Event] = [event for event in events if isinstance(event, Group | Repeated | LocalReports)]
+    fresh: list[Event] = [event for event in events if isinstance(event, Group | Repeated | Spread | LocalReports)]
     shared = [parameters(event) for event in events if isinstance(event, Gaussian | PoissonSampled)]
     if not shared:
         return fresh
@@ -98,7 +99,9 @@ def merge_same(events: list[Event]) -> list[Event]:
     return [
         merged
         for event, count in counts.items()
-        for merged in ([_with_less_noise(event, count)] if isinstance(event, Group | Repeated) else [event] * count)
+        for merged in (
+            [_with_less_noise(event, count)] if isinstance(event, Group | Repeated | Spread) else [event] * count
+        )
     ]
 
 
@@ -107,14 +110,20 @@ def _with_less_noise(event: Event, times: int) -> Event:
     match event:
         case Repeated(steps, inner):
             return Repeated(steps, _with_less_noise(inner, times))
+        case Spread(size, silos):
+            return Spread(size, tuple((steps, _single_with_less_noise(inner, times)) for steps, inner in silos))
         case Group(size, Gaussian() | PoissonSampled() as inner, at_most):
-            single = _with_less_noise(inner, times)
-            assert isinstance(single, Gaussian | PoissonSampled)
-            return Group(size, single, at_most)
+            return Group(size, _single_with_less_noise(inner, times), at_most)
         case Gaussian() | PoissonSampled():
-            of = parameters(event)
-            return sampled_gaussian(of.noise_multiplier / math.sqrt(times), of.sample_rate)
+            return _single_with_less_noise(event, times)
     return event
+
+
+def _single_with_less_noise(event: Gaussian | PoissonSampled, times: int) -> Gaussian | PoissonSampled:
+    of = parameters(event)
+    merged = sampled_gaussian(of.noise_multiplier / math.sqrt(times), of.sample_rate)
+    assert not isinstance(merged, NonPrivate)
+    return merged
 
 
 def largest(compositions: Iterable[Composition]) -> Composition:

@@ -41,6 +41,7 @@ class PublicFacts:
         task: What is learned: ``classification``, ``regression`` or ``survival``.
         category_columns: How many columns are categories, of which one feature is 1 in every record.
         feature_norm: A bound on the L2 norm of a record's features, from the schema; infinity without one.
+        silo_names: Their names, in the order of settings that have a value for each silo.
         residual: How far, in clips, a user outside the round's sample still moves the total, where the aggregation
             cannot leave them out exactly.
 
@@ -58,6 +59,7 @@ class PublicFacts:
     category_columns: int = 0
     feature_norm: float = math.inf
     residual: float = 0.0
+    silo_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "people", self.people or self.users)

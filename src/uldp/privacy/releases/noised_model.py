@@ -6,7 +6,8 @@ q on its own, gradients are clipped record by record, and noise is added to thei
     x <- x - eta_l / B (sum_i g_i min(1, C / |g_i|) + N(0, sigma^2 C^2))
 
 q, the number of steps and the divisor B are public settings, never derived from a silo's number of records, which one
-user changes. With the same settings in all silos, all silos are accounted alike.
+user changes. q and the number of steps are the same in all silos, or a list with a value for each silo (the papers'
+batch / n_s, from sizes that are public). Then the worst way to spread a user's records over the silos is accounted for.
 
 Whom it protects depends on ``sampling``:
 
@@ -29,7 +30,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,7 @@ from uldp.learners.base import Learner
 from uldp.learners.randomness import order_keys
 from uldp.limits import MAX_ITEMS, MAX_LOCAL_STEPS, MAX_SILOS, check_whole
 from uldp.mechanisms.gaussian import sample_gaussian
-from uldp.privacy.events import Event, Group, NonPrivate, Repeated, sampled_gaussian
+from uldp.privacy.events import Event, Group, NonPrivate, Repeated, Spread, sampled_gaussian
 from uldp.privacy.releases.base import Adversary, Release, SiloPart
 from uldp.privacy.releases.counts import CountExchange, RecordLimits
 from uldp.privacy.releases.gaussian_sum import check_max_silos, max_silos_caveats
@@ -68,8 +69,8 @@ class NoisedModel(Release):
     Args:
         clip: C, the largest L2 norm of a gradient: of a record, or with ``sampling = "subjects"`` of a user.
         noise_multiplier: sigma, of each step's sum of gradients.
-        steps: How many steps a silo makes in a round.
-        rate: The probability with which a record (or a user) is in a step.
+        steps: How many steps a silo makes in a round; where records are sampled, also one number for each silo.
+        rate: The probability with which a record (or a user) is in a step; likewise.
         batch_size: What a step's sum is divided by; public, never the real number of records.
         lr: The step size.
         value_range: Coordinates of the delta are cut off at this.
@@ -93,8 +94,8 @@ class NoisedModel(Release):
 
     clip: float
     noise_multiplier: float
-    steps: int
-    rate: float
+    steps: int | tuple[int, ...]
+    rate: float | tuple[float, ...]
     batch_size: float
     lr: float
     value_range: float = 1024.0
@@ -110,8 +111,17 @@ class NoisedModel(Release):
         require_limit("method.value_range", self.value_range)
         require(0 < self.lr < math.inf, "method.local_lr", self.lr, "a positive number")
         require(0 < self.batch_size < math.inf, "method.batch_size", self.batch_size, "a positive number")
-        check_whole(self.steps, 1, MAX_LOCAL_STEPS, "method.local_steps")
-        require(MIN_RATE <= self.rate <= 1, "method.record_rate", self.rate, f"from {MIN_RATE:g} to 1")
+        for steps in per_silo(self.steps):
+            check_whole(steps, 1, MAX_LOCAL_STEPS, "method.local_steps")
+        for rate in per_silo(self.rate):
+            require(MIN_RATE <= rate <= 1, "method.record_rate", rate, f"from {MIN_RATE:g} to 1")
+        for key, value in (("record_rate", self.rate), ("local_steps", self.steps)):
+            require(
+                self.sampling == "records" or not isinstance(value, tuple),
+                f"method.{key}",
+                value,
+                "one number for all silos, unless records are sampled",
+            )
         require(
             self.noise_multiplier == 0 or MIN_NOISE <= self.noise_multiplier < math.inf,
             "privacy.noise_multiplier",
@@ -128,6 +138,16 @@ class NoisedModel(Release):
         check_whole(self.items, 1, MAX_ITEMS, "method.items")
         check_whole(self.max_silos, 0, MAX_SILOS, "method.max_silos")
         self._check_items()
+
+    def check(self) -> None:
+        super().check()
+        for key, value in (("record_rate", self.rate), ("local_steps", self.steps)):
+            require(
+                not isinstance(value, tuple) or len(value) == self.facts.silos,
+                f"method.{key}",
+                value,
+                f"one number, or one for each of the {self.facts.silos} silos",
+            )
 
     def _check_items(self) -> None:
         sampled = self.sampling == "items"
@@ -173,7 +193,7 @@ class NoisedModel(Release):
     ) -> Iterator[Contribution]:
         sums = {"records": self._record_sums, "subjects": self._subject_sums, "items": self._item_sums}[self.sampling]
         clipped, now = sums(data, learner, streams, secrets), x
-        for step in range(self.steps):
+        for step in range(self.in_silo(data.name)[0]):
             total = clipped(now, step)
             if self.noise_multiplier:
                 noise = step_noise(secrets.child("noise", step), total)
@@ -183,13 +203,15 @@ class NoisedModel(Release):
 
     def _record_sums(self, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets) -> ClippedSum:
         clipped_sum = learner.clipped_sums(data, self.clip)
-        batches = secrets.child("batches").stream()
-        return lambda now, step: clipped_sum(now, poisson_batch(len(data), self.rate, batches), step, streams)
+        batches, rate = secrets.child("batches").stream(), self.in_silo(data.name)[1]
+        return lambda now, step: clipped_sum(now, poisson_batch(len(data), rate, batches), step, streams)
 
     def _subject_sums(self, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets) -> ClippedSum:
+        _, rate = self.everywhere()
+
         def clipped(now: Vector, step: int) -> Vector:
             coins = secrets.child("batches", step).stream()
-            sampled = data.take(sampled_subjects(data.users, self.rate, coins))
+            sampled = data.take(sampled_subjects(data.users, rate, coins))
             own = streams.child("step", step)
             some = sampled.take(some_of_each(sampled.users, self.items, own.child("items")))
             return clipped_gradients(now, some, learner, self.clip, own)
@@ -197,10 +219,10 @@ class NoisedModel(Release):
         return clipped
 
     def _item_sums(self, data: SiloData, learner: Learner, streams: Streams, secrets: Secrets) -> ClippedSum:
-        clipped_sum = learner.clipped_sums(data, self.clip)
+        clipped_sum, (_, rate) = learner.clipped_sums(data, self.clip), self.everywhere()
 
         def clipped(now: Vector, step: int) -> Vector:
-            batch = poisson_batch(len(data), self.rate, secrets.child("batches", step).stream())
+            batch = poisson_batch(len(data), rate, secrets.child("batches", step).stream())
             if self.largest_group:
                 own = streams.child("step", step, "items")
                 batch = batch[some_of_each(data.users[batch], self.largest_group, own)]
@@ -215,19 +237,46 @@ class NoisedModel(Release):
             return NonPrivate()
         if self.sampling == "records":
             return self.group_event(self.group_size or 1)
-        step = sampled_gaussian(self.noise_multiplier, self.rate)
+        steps, rate = self.everywhere()
+        step = sampled_gaussian(self.noise_multiplier, rate)
         if isinstance(step, NonPrivate):
             return step
         one = step if self.sampling == "subjects" else Group(self.max_items, step, self.largest_group or None)
-        return Repeated(self.steps * self.silo_sampling.silos_per_user(self.max_silos, self.facts.silos), one)
+        return Repeated(steps * self.silo_sampling.silos_per_user(self.max_silos, self.facts.silos), one)
 
     def group_event(self, size: int) -> Event:
         """What a round shows about somebody with ``size`` records."""
-        step = sampled_gaussian(self.noise_multiplier, self.rate)
-        if isinstance(step, NonPrivate):
-            return step
-        # All k records in one silo are the worst case of how they may be spread over silos with these settings.
-        return Repeated(self.steps, step if size == 1 else Group(size, step))
+        if self.noise_multiplier == 0:
+            return NonPrivate()
+        single = [(steps, sampled_gaussian(self.noise_multiplier, rate)) for steps, rate in self._silos()]
+        silos = tuple((steps, event) for steps, event in single if not isinstance(event, NonPrivate))
+        if len(set(silos)) > 1:
+            return Spread(size, silos)
+        # All k records in one silo are the worst case of how they may be spread over silos that are alike.
+        steps, step = silos[0]
+        return Repeated(steps, step if size == 1 else Group(size, step))
+
+    def _silos(self) -> list[tuple[int, float]]:
+        """Steps and rate of each silo; where all are alike, of one."""
+        steps, rates = per_silo(self.steps), per_silo(self.rate)
+        return list(
+            zip(
+                steps * (len(rates) if len(steps) == 1 else 1),
+                rates * (len(steps) if len(rates) == 1 else 1),
+                strict=True,
+            )
+        )
+
+    def in_silo(self, name: str) -> tuple[int, float]:
+        """Steps and rate of a silo."""
+        silos = self._silos()
+        return silos[0] if len(silos) == 1 else silos[self.facts.silo_names.index(name)]
+
+    def everywhere(self) -> tuple[int, float]:
+        """Steps and rate, where these are the same in all silos."""
+        silos = set(self._silos())
+        require(len(silos) == 1, "method.record_rate", self.rate, "one number for all silos (and so local_steps) here")
+        return silos.pop()
 
     def view(self, adversary: Adversary) -> Event:
         # Every silo adds all of its noise itself: nobody can subtract another silo's.
@@ -258,6 +307,15 @@ class NoisedModel(Release):
                 f"What a silo sends is cut off at +-{self.value_range:g} (method.value_range) in every coordinate.",
             ),
         )
+
+
+@overload
+def per_silo(value: int | tuple[int, ...]) -> tuple[int, ...]: ...
+@overload
+def per_silo(value: float | tuple[float, ...]) -> tuple[float, ...]: ...
+def per_silo(value: float | tuple[float, ...]) -> tuple[float, ...]:
+    """The values of a setting that is one number for all silos, or a list."""
+    return value if isinstance(value, tuple) else (value,)
 
 
 def step_noise(secrets: Secrets, total: Vector) -> SecretStream:
