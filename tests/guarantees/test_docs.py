@@ -169,7 +169,7 @@ def test_the_page_about_the_library_runs_and_its_numbers_are_true(tmp_path, monk
         for line, claimed in re.findall(r"^(uldp\..*?)\s+# ([\d.]+)$", block, flags=re.M):
             assert f"{eval(line, space):.3g}" == claimed.rstrip("0"), line
     assert space["done"].complete and space["again"].epsilon == space["result"].epsilon <= 4.0
-    assert space["comparison"].total.private_runs == 4 and len(space["table"]) == 3
+    assert space["comparison"].total.private_runs == 4 and len(space["swept"].frame) == 3
 
 
 def test_the_typed_example_is_typed_and_runs(tmp_path):

@@ -30,6 +30,7 @@ from uldp.cli.plan import plan
 from uldp.cli.published import published
 from uldp.cli.rehearse import rehearse
 from uldp.cli.report import report
+from uldp.cli.reproduce import reproduce
 from uldp.cli.run import resume, run
 from uldp.cli.serve import serve
 from uldp.cli.total import total
@@ -75,7 +76,7 @@ GROUPS: Final = {
     "Train": (plan, tune, run, resume, compare, report, predict, export),
     "Check": (statement, epsilon, sigma, total, audit),
     "Deploy": (doctor, serve, join, leave, rehearse),
-    "Research": (local, published),
+    "Research": (reproduce, local, published),
 }
 for group, commands in GROUPS.items():
     for command in commands:

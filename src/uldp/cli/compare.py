@@ -30,30 +30,42 @@ def compare(
     rounds: opt.Rounds = None,
     seed: opt.Seed = None,
     overrides: opt.Set = [],  # noqa: B006
+    vary: Annotated[
+        list[str],
+        typer.Option(metavar="SECTION.KEY=A,B,C", help="Train with each of these values; repeat for a grid."),
+    ] = [],  # noqa: B006
     out: Annotated[
         Path | None, typer.Option(help="Write runs and picture to this folder; continue or extend it if it exists.")
     ] = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Train several methods on the same federation and seeds: a table, and a picture of utility and epsilon."""
-    from uldp.experiment.variants import at_one_epsilon, overrides_for
-    from uldp.library.comparing import run_comparison
+    """Train several methods on the same federation and seeds: a table, and a picture of utility and epsilon.
+
+    --set METHOD:SECTION.KEY=VALUE is for one of the methods only. With --vary method.sample_rate=0.1,0.5,1 every method
+    that has this setting is trained with each value.
+    """
+    from uldp.experiment.sweeps import check_vary, grid, parse_vary
+    from uldp.experiment.variants import at_one_epsilon, of_one_method, overrides_for
+    from uldp.library.comparing import ComparedVariant, run_comparison
     from uldp.runs.directory import RunDirectory
 
     overrides = shortcuts(overrides, epsilon, delta, rounds, seed)
-    names, experiments, admit = _names(methods, repeats, overrides), {}, CodeNotice(overrides)
-    overrides = overrides if file is not None else at_one_epsilon(overrides, names)
+    names = _names(methods, repeats, overrides)
+    varied = check_vary(parse_vary(vary), names)
+    variants: list[ComparedVariant] = []
+    admit = CodeNotice([one for one in overrides if not of_one_method(one)])
+    overrides = overrides if file is not None else at_one_epsilon(overrides, names, varied)
     with before_start():
         for name in names:
             with error_context(f"method {name}"):
-                base = experiment_from(
-                    file, dataset, name, overrides_for(overrides, name, names), preset, data_dir, admit
-                )
-                experiments[name] = [base.with_seed(base.run.seed + repeat) for repeat in range(repeats)]
+                for values_label, values in grid(varied, name).items():
+                    own = overrides_for(overrides, name, names)
+                    base = experiment_from(file, dataset, name, own, preset, data_dir, admit, values)
+                    variants.append(ComparedVariant(" ".join(filter(None, (name, values_label))), base, values))
     label = dataset or (file.stem if file else "tables")
     folder = RunDirectory(out or RunDirectory.next_free(Path("runs"), f"compare-{label}"))
     try:
-        comparison = run_comparison(experiments, folder, warn=warn)
+        comparison = run_comparison(variants, repeats, folder, warn=warn)
     except KeyboardInterrupt:
         if not folder.path.exists():
             raise KeyboardInterrupt(NOTHING_STARTED) from None

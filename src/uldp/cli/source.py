@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from uldp.cli.output import say, warn
 from uldp.errors import ConfigError
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from uldp.experiment.config import Experiment
     from uldp.experiment.foreign import Admit, ForeignCode
     from uldp.runs.directory import RunDirectory
+
+
+NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def shortcuts(
@@ -32,14 +36,16 @@ def experiment_from(
     preset_name: str = "",
     data_dir: Path | None = None,
     admit: Admit | None = None,
+    values: Mapping[str, Any] = NO_VALUES,
 ) -> Experiment:
-    """The experiment of a file or of a data set's preset, with ``--method`` and ``--set`` on top.
+    """The experiment of a file or of a data set's preset, with ``--method``, ``--set`` and varied ``values`` on top.
 
     ``admit`` is shown the tree before anything that it names is imported; by itself, foreign code is announced.
     """
     from uldp.data.store import expand_home
     from uldp.experiment.config import AUTO, Experiment, read_toml
     from uldp.experiment.presets import preset
+    from uldp.experiment.sweeps import with_values
     from uldp.experiment.variants import with_method, with_overrides
 
     if file is not None and preset_name:
@@ -64,7 +70,7 @@ def experiment_from(
     if data_dir is not None and isinstance(tree.get("data"), dict):
         tree = {**tree, "data": {**tree["data"], "data_dir": str(expand_home(data_dir, "--data-dir").resolve())}}
     name = file.stem if file is not None else ""
-    return Experiment.from_tree(with_overrides(tree, overrides), base, name)
+    return Experiment.from_tree(with_values(with_overrides(tree, overrides), values), base, name)
 
 
 class CodeNotice:

@@ -57,7 +57,7 @@ def with_override(tree: Tree, assignment: str) -> Tree:
         below = tree.get(parts[0], {})
         rest = {key: value for key, value in below.items() if key != parts[1]} if isinstance(below, dict) else below
         return {**tree, parts[0]: rest}
-    return _set(tree, parts, parse_value(text.strip()))
+    return with_value(tree, parts, parse_value(text.strip()))
 
 
 def is_removal(assignment: str) -> bool:
@@ -77,12 +77,13 @@ def parse_value(text: str) -> Any:
         raise ConfigError(f"{format_value(text)}: {error}", location="--set", value=text) from error
 
 
-def _set(tree: Tree, path: list[str], value: Any) -> Tree:
+def with_value(tree: Tree, path: list[str], value: Any) -> Tree:
+    """A copy of ``tree`` in which the setting at ``path`` has this value."""
     key, *rest = path
     if not rest:
         return {**tree, key: value}
     below = tree.get(key, {})
-    return {**tree, key: _set(below if isinstance(below, dict) else {}, rest, value)}
+    return {**tree, key: with_value(below if isinstance(below, dict) else {}, rest, value)}
 
 
 def _convert(value: Any, hint: Any, location: str) -> Any:

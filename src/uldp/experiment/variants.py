@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from uldp.errors import check_keys
+from uldp.errors import ConfigError, check_keys
 from uldp.experiment.config import AUTO
 from uldp.experiment.presets import EPSILON
 from uldp.experiment.sections import Tree, is_removal, with_override
@@ -38,24 +38,43 @@ def one_kind_of_noise(tree: Tree, chosen: Iterable[str]) -> Tree:
     return {**tree, "privacy": {key: value for key, value in tree["privacy"].items() if key not in left}}
 
 
-def at_one_epsilon(overrides: Sequence[str], methods: Sequence[str]) -> list[str]:
+def at_one_epsilon(overrides: Sequence[str], methods: Sequence[str], varied: Iterable[str] = ()) -> list[str]:
     """The overrides for a comparison: ``auto`` is made for an epsilon, and the others then meet the same one."""
-    said = {assigned_key(assignment) for assignment in overrides} & {f"privacy.{key}" for key in _NOISE}
+    said = {*varied, *(assigned_key(assignment) for assignment in overrides)} & {f"privacy.{key}" for key in _NOISE}
     return [f"privacy.epsilon={EPSILON}", *overrides] if AUTO in methods and not said else list(overrides)
 
 
+def of_one_method(assignment: str) -> str:
+    """The METHOD of ``METHOD:section.key=value``; empty where it is for all of them."""
+    path = assignment.partition("=")[0]
+    return path.rpartition(":")[0].strip() if ":" in path else ""
+
+
+def _for_all(assignment: str) -> str:
+    named = of_one_method(assignment)
+    return assignment[len(named) :].lstrip(" :") if named else assignment
+
+
 def overrides_for(overrides: Sequence[str], method: str, methods: Sequence[str]) -> list[str]:
-    """The overrides for one of several methods: a key of ``[method]`` that only others of them have is left out.
+    """The overrides for one of several methods: what is for another one, or a key of ``[method]`` that only others of
+    them have, is left out.
+
+    >>> overrides_for(["uldp-avg:aggregation.name=plain", "fedavg:run.threads=1"], "fedavg", ["fedavg", "uldp-avg"])
+    ['run.threads=1']
 
     Raises:
-        ConfigError: A key of ``[method]`` that none of them has.
+        ConfigError: A key of ``[method]`` that none of them has, or a method that is not among them.
     """
+    for assignment in overrides:
+        if (named := of_one_method(assignment)) and named not in methods:
+            raise ConfigError(f"{named!r} is none of {', '.join(methods)}", location="--set", value=assignment)
+    own = [_for_all(one) for one in overrides if of_one_method(one) in ("", method)]
     known = {name: set(settings(lookup(name).method)) for name in methods}
     everywhere = set().union(*known.values())
-    own = [key.partition(".")[2] for key in map(assigned_key, overrides) if key.startswith("method.")]
-    check_keys({key: None for key in own if key != "name"}, sorted(everywhere), "method")
-    keys = {f"method.{key}" for key in everywhere - known[method]}
-    return [assignment for assignment in overrides if assigned_key(assignment) not in keys]
+    keys = [key.partition(".")[2] for key in map(assigned_key, own) if key.startswith("method.")]
+    check_keys({key: None for key in keys if key != "name"}, sorted(everywhere), "method")
+    foreign = {f"method.{key}" for key in everywhere - known[method]}
+    return [assignment for assignment in own if assigned_key(assignment) not in foreign]
 
 
 def with_method(tree: Tree, name: str) -> tuple[Tree, Tree]:

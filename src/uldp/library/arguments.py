@@ -11,6 +11,7 @@ from uldp.errors import ConfigError, check_keys, format_value
 from uldp.experiment.build import PreparedExperiment, prepare
 from uldp.experiment.config import AUTO, GIVEN, Experiment
 from uldp.experiment.presets import preset
+from uldp.experiment.sweeps import with_values
 from uldp.experiment.variants import one_kind_of_noise, with_method
 from uldp.methods.base import Method, settings
 from uldp.methods.registry import METHODS
@@ -120,6 +121,15 @@ class CallArguments:
         tree = _with_method(self.experiment.to_tree(), method)
         changed = Experiment.from_tree(tree, self.experiment.base, self.experiment.name)
         return replace(self, experiment=changed)
+
+    def with_values(self, values: Mapping[str, Any]) -> CallArguments:
+        """The same request with other values of settings, by ``section.key``."""
+        if not values:
+            return self
+        if self.federation is not None and (data := [key for key in values if key.startswith("data.")]):
+            raise ConfigError("the data are in memory; vary settings of other sections", location=data[0])
+        tree = with_values(self.experiment.to_tree(), values)
+        return replace(self, experiment=Experiment.from_tree(tree, self.experiment.base, self.experiment.name))
 
 
 def _federation(silos: object, what: Mapping[str, Any]) -> Federation:

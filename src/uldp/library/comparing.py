@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from uldp.errors import ConfigError, error_context, format_value, warn_caller
 from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.config import Experiment
+from uldp.experiment.sweeps import Vary, check_vary, grid
 from uldp.library.arguments import CallArguments, Settings, method_name
 from uldp.library.progress import progress_bar
 from uldp.library.training import checked_path, warnings_after, warnings_before
@@ -22,6 +24,7 @@ from uldp.limits import MAX_REPEATS, check_whole
 from uldp.methods.base import Method, settings
 from uldp.privacy.sentences import NOT_SECRET, show_epsilon
 from uldp.reports.figures import comparison_figure, save_figure
+from uldp.reports.sweeps import sweep_figure
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes import compare as runtime
 from uldp.runtimes.compare import ComparisonTotal, MethodRuns, OnRun
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
     from uldp.library.arguments import Silos
 
+NO_VARIATION: Final[Vary] = MappingProxyType({})
 Methods = Sequence[Method | str] | Mapping[str, Method | str]
 Warn = Callable[[str], object]
 
@@ -41,6 +45,7 @@ def compare(
     silos: Silos,
     methods: Methods,
     *,
+    vary: Vary = NO_VARIATION,
     repeats: int = 1,
     directory: Path | str | None = None,
     progress: bool | None = None,
@@ -53,9 +58,11 @@ def compare(
     Args:
         silos: As for :func:`train`.
         methods: Names or :class:`uldp.Method` objects; or a mapping from what you call them.
+        vary: Lists of values by setting, such as ``{"method.sample_rate": [0.1, 0.5]}``: every method is trained with
+            every combination (of the settings that it has).
         repeats: How many seeds for each method, from ``seed`` up.
-        directory: A folder with one run directory per method and seed. What it holds already is not trained again, and
-            methods and seeds can be added.
+        directory: A folder with one run directory per method, combination and seed. What it holds already is not
+            trained again, and methods, values and seeds can be added.
         progress: Whether to show a progress bar; by default in terminals and notebooks.
         what: As for :func:`train`, without ``method``.
 
@@ -69,36 +76,61 @@ def compare(
         >>> comparison = compare("synthetic", ["uldp-avg", "uldp-sgd"], noise_multiplier=5.0, rounds=2)
         >>> list(comparison.frame.index), round(comparison.total.epsilon, 2)
         (['uldp-avg', 'uldp-sgd'], 1.55)
+        >>> swept = compare("synthetic", ["uldp-avg"], vary={"data.silos": [2, 5]}, noise_multiplier=5.0, rounds=1)
+        >>> swept.frame["data.silos"].to_dict()
+        {'uldp-avg silos=2': 2, 'uldp-avg silos=5': 5}
     """
     check_whole(repeats, 1, MAX_REPEATS, "repeats")
     if "method" in what:
         raise ConfigError("name the methods in `methods`", location="method")
     labelled = label_methods(methods)
-    experiments: dict[str, list[Experiment]] = {}
+    check_vary(vary, [method_name(method) for method in labelled.values()])
+    if not {"epsilon", "noise_multiplier"} & what.keys():  # one that is varied need not be given besides
+        for key in ("epsilon", "noise_multiplier"):
+            if listed := vary.get(f"privacy.{key}"):
+                what = {**what, key: listed[0]}  # type: ignore[misc]
+    variants: list[ComparedVariant] = []
     base = None if isinstance(silos, str) else CallArguments.of(silos, what, "compare")
     for name, method in labelled.items():
         with error_context(f"method {name}"):
             request = (
                 base.with_method(method) if base else CallArguments.of(silos, {**what, "method": method}, "compare")
             )
-        first = request.experiment
-        experiments[name] = [first.with_seed(first.run.seed + repeat) for repeat in range(repeats)]
+            for label, values in grid(vary, method_name(method)).items():
+                one = request.with_values(values).experiment
+                variants.append(ComparedVariant(" ".join(filter(None, (name, label))), one, values))
     folder = None if directory is None else RunDirectory(checked_path(directory))
-    return run_comparison(experiments, folder, request, progress)
+    return run_comparison(variants, repeats, folder, request, progress)
+
+
+@dataclass(frozen=True)
+class ComparedVariant:
+    """What is compared: a method, in a sweep with one combination of values. ``experiment`` has the first seed."""
+
+    name: str
+    experiment: Experiment
+    values: Mapping[str, Any]
 
 
 def run_comparison(
-    experiments: Mapping[str, Sequence[Experiment]],
+    variants: Sequence[ComparedVariant],
+    repeats: int,
     folder: RunDirectory | None,
     request: CallArguments | None = None,
     progress: bool | None = None,
     warn: Warn | None = None,
 ) -> Comparison:
-    """The comparison of these experiments, grouped by what their methods are called."""
+    """The comparison of these variants."""
     say = warn or warn_caller
-    found = runtime.compare(
-        experiments, folder, _show_warnings_and_progress(progress, say), None if request is None else request.prepare
-    )
+    if len({runtime.folder_name(one.name) for one in variants}) < len(variants):
+        raise ConfigError("names and values must differ in letters, digits or one of .=+-", location="comparison")
+    firsts = {one.name: one.experiment for one in variants}
+    experiments = {
+        name: [first.with_seed(first.run.seed + repeat) for repeat in range(repeats)] for name, first in firsts.items()
+    }
+    shown = _show_warnings_and_progress(progress, say)
+    values = {one.name: one.values for one in variants}
+    found = runtime.compare(experiments, folder, shown, None if request is None else request.prepare, values)
     for series in found.methods:
         for experiment, result in zip(experiments[series.method], series.results, strict=True):
             for text in warnings_after(result, experiment.method.rounds):
@@ -107,6 +139,8 @@ def run_comparison(
     if folder is not None:
         if comparison.metrics:
             comparison.picture = save_figure(comparison.plot(), folder.path / "comparison.png")
+            if swept := comparison.plot_sweep():
+                comparison.picture = save_figure(swept, folder.path / "sweep.png")
         folder.write_json("result.json", comparison.to_json())
     return comparison
 
@@ -145,8 +179,6 @@ def label_methods(methods: Methods) -> dict[str, Method | str]:
         labelled = dict(zip(labels, methods, strict=True))
     if not labelled:
         raise ConfigError("name at least one method", location="methods")
-    if len({runtime.folder_name(name) for name in labelled}) < len(labelled):
-        raise ConfigError("names must differ in more than ':' and '/'", location="methods")
     return labelled
 
 
@@ -197,12 +229,15 @@ class Comparison:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """One row per method: metrics (mean over the seeds; with several also ``_std``), epsilon, server's epsilon."""
+        """One row per method (and combination of varied settings, in columns of their own).
+
+        Metrics (mean over the seeds; with several also ``_std``), epsilon, server's epsilon.
+        """
         import pandas as pd
 
         rows = []
         for series in self.methods:
-            row: dict[str, Any] = {"method": series.method}
+            row: dict[str, Any] = {"method": series.method, **dict.fromkeys(self.varied), **series.values}
             for name in self.metrics:
                 mean, deviation = series.metrics.get(name, (math.nan, None))
                 row |= {name: mean} | ({} if deviation is None else {f"{name}_std": deviation})
@@ -214,13 +249,39 @@ class Comparison:
             rows.append(row | spent | {"seconds": series.seconds})
         return pd.DataFrame(rows).set_index("method")
 
+    @property
+    def varied(self) -> list[str]:
+        """The settings that are varied."""
+        return list(dict.fromkeys(key for series in self.methods for key in series.values))
+
     def plot(self, metric: str = "") -> Figure:
-        """Test metric (mean, and a band of one standard deviation) and epsilon over the rounds.
+        """Test metric and loss (mean, and a band of one standard deviation) and epsilon over the rounds.
 
         Args:
             metric: Which one, such as ``accuracy``; by default the task's own.
         """
         return comparison_figure(self.methods, checked_metric(metric, self.methods[0].metrics))
+
+    def plot_sweep(self, metric: str = "", setting: str = "") -> Figure | None:
+        """Metric and loss at the end over a varied setting, and the metric over epsilon; None if nothing is varied.
+
+        Args:
+            metric: Of the first and the last panel; by default the first one.
+            setting: By default the first one that is a number.
+
+        Raises:
+            ConfigError: No such metric, or a setting that is not varied.
+        """
+        if not self.varied:
+            return None
+        if setting and setting not in self.varied:
+            reason = f"{setting!r} is not varied. Varied: {', '.join(self.varied)}"
+            raise ConfigError(reason, location="setting", value=setting)
+        chosen = setting or next((key for key in self.varied if self._numeric(key)), self.varied[0])
+        return sweep_figure(self.methods, checked_metric(metric, self.methods[0].metrics), chosen)
+
+    def _numeric(self, key: str) -> bool:
+        return all(_is_number(series.values.get(key, 0)) for series in self.methods)
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table for people, without its head."""
@@ -238,9 +299,13 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        first, repeats = self.methods[0].results[0], len(self.methods[0].results)
+        results = [series.results[0] for series in self.methods]
+        repeats = len(self.methods[0].results)
         seeds = "1 seed" if repeats == 1 else f"{repeats} seeds, mean and standard deviation"
-        return f"{first.dataset}: {first.rounds} rounds, {seeds}"
+        datasets = ", ".join(dict.fromkeys(result.dataset for result in results))
+        rounds = sorted({result.rounds for result in results})
+        span = str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
+        return f"{datasets}: {span} rounds, {seeds}"
 
     def notes(self) -> list[str]:
         """What must stand beside the table."""

@@ -23,45 +23,65 @@ if TYPE_CHECKING:
     from uldp.runtimes.compare import MethodRuns
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#F0E442")
-_METHOD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#555555", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#117733")
+METHOD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#555555", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#117733")
 _TABLE_COLOURS = ("#D55E00", "#555555", "#56B4E9", "#0072B2")
 
 
 def comparison_figure(compared: Sequence[MethodRuns], metric: str) -> Figure:
-    """A two-panel picture of ``metric`` (mean, and a band of one standard deviation) and epsilon over rounds."""
+    """Panels of ``metric``, of the loss (means, and bands of one standard deviation) and of epsilon over rounds."""
     from matplotlib.ticker import MaxNLocator
 
-    figure, (left, right) = panels((10, 4), 1, 2)
-    colours = {method.method: colour for colour, method in zip(cycle(_METHOD_COLOURS), compared, strict=False)}
-    for method in compared:
-        colour = colours[method.method]
-        values = _curves(method, metric)
-        rounds = np.arange(1, values.shape[1] + 1)
-        mean = values.mean(axis=0)
-        left.plot(rounds, mean, "--" if math.isinf(method.epsilon) else "-", color=colour, label=method.method)
-        if len(values) > 1:
-            deviation = values.std(axis=0, ddof=1)
-            left.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+    has_loss = metric != "loss" and all("loss" in one.metrics for one in compared)
+    shown = [metric, "loss"] if has_loss else [metric]
+    figure, axes = panels((5 * len(shown) + 5, 4), 1, len(shown) + 1)
+    colours = {method.method: colour for colour, method in zip(cycle(METHOD_COLOURS), compared, strict=False)}
+    for panel, name in zip(axes, shown, strict=False):
+        for method in compared:
+            _draw_curve(panel, method, name, colours[method.method])
+        panel.set(xlabel="round", ylabel=f"test {name.replace('_', ' ')}")
+    axes[0].set_title(f"Utility on {compared[0].results[0].dataset}")
+    if has_loss:
+        _limit_losses(axes[1], [_curves(method, "loss") for method in compared])
+    _draw_epsilons(axes[-1], compared, colours)
+    for panel in axes:
+        if panel.get_legend_handles_labels()[0] and (panel is axes[0] or panel is axes[-1]):
+            panel.legend(frameon=False, fontsize="small")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.grid(alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _draw_curve(panel: Any, method: MethodRuns, name: str, colour: str) -> None:
+    values = _curves(method, name)
+    rounds = np.arange(1, values.shape[1] + 1)
+    mean = values.mean(axis=0)
+    panel.plot(rounds, mean, "--" if math.isinf(method.epsilon) else "-", color=colour, label=method.method)
+    if len(values) > 1:
+        deviation = values.std(axis=0, ddof=1)
+        panel.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+
+
+def _limit_losses(panel: Any, curves: Sequence[np.ndarray[tuple[int, int], np.dtype[np.float64]]]) -> None:
+    """On a logarithmic axis where one method's loss is many times another's."""
+    ends = [float(values[:, -1].mean()) for values in curves]
+    if min(ends) > 0 and max(ends) > 20 * min(ends):
+        panel.set_yscale("log")
+
+
+def _draw_epsilons(panel: Any, compared: Sequence[MethodRuns], colours: Mapping[str, str]) -> None:
     lines = _by_epsilon(compared)
     records = {method.method for method in compared if method.privacy_unit == "record"}
     for spent, methods in lines.items():
         style = ":" if methods[0] in records else "-"
         label = ", ".join(f"{name} (one record)" if name in records else name for name in methods)
-        right.plot(range(1, len(spent) + 1), spent, style, color=colours[methods[0]], label=label)
+        panel.plot(range(1, len(spent) + 1), spent, style, color=colours[methods[0]], label=label)
     if len(lines) > 1 and max(line[-1] for line in lines) > 20 * min(line[-1] for line in lines):
-        right.set_yscale("log")
+        panel.set_yscale("log")
     first = compared[0].results[0]
-    left.set(xlabel="round", ylabel=f"test {metric.replace('_', ' ')}", title=f"Utility on {first.dataset}")
     title = "What one record risks" if len(records) == len(compared) else "What one person risks"
     simulated = ", simulated noise" if first.statement.simulated else ""
-    right.set(xlabel="round", ylabel=f"epsilon (delta = {first.statement.delta:g}{simulated})", title=title)
-    for axes in (left, right):
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, fontsize="small")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    panel.set(xlabel="round", ylabel=f"epsilon (delta = {first.statement.delta:g}{simulated})", title=title)
 
 
 def _curves(method: MethodRuns, metric: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -204,7 +224,7 @@ def utility_figure(rows: Sequence[Mapping[str, Any]], lines: Sequence[str], path
     for axes, name in zip(grid.flat, sets, strict=False):
         own = [row for row in rows if row["dataset"] == name]
         epsilons = [row["epsilon"] for row in own]
-        for line, colour in zip(lines, cycle(_METHOD_COLOURS)):
+        for line, colour in zip(lines, cycle(METHOD_COLOURS)):
             values = [row["skills"].get(line, math.nan) for row in own]
             flat = len(set(values)) == 1
             axes.plot(epsilons, values, "--" if flat else "-", marker="" if flat else "o", color=colour, label=line)

@@ -1,8 +1,9 @@
 """Several methods on the same federation and seeds, side by side. What was trained already is not trained again.
 
-A comparison is a folder with one run per method and seed. Methods and seeds may be added to it; everything else
-(data, model, privacy, aggregation, the first seed) stays as it was. What the runs cost together is counted over all of
-them, also those that were asked for at another time.
+A comparison is a folder with one run per variant and seed. A variant is a method, in a sweep with the values of the
+settings that are varied. Variants and seeds may be added to it; what all variants share (data, privacy, the first seed,
+but for settings that are varied) stays as it was, and so does each variant. What the runs cost together is counted over
+all of them, also those that were asked for at another time.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
@@ -34,26 +37,31 @@ from uldp.runtimes.result import OnRound, Result
 from uldp.runtimes.simulation import run
 
 SETTINGS = "comparison.json"
+OWN_SECTIONS: Final = ("method", "model", "aggregation")
+"""Of an experiment, what each variant has for itself."""
+NOT_VARIED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 _TOGETHER = " over all private runs of the folder together"
 
 
 class ComparisonSettings(msgspec.Struct, forbid_unknown_fields=True):
-    """What a folder was begun with: a fingerprint of all that the methods share, and one per method and seed.
+    """What a folder was begun with: a fingerprint of all that the variants share, and one per variant and seed.
 
-    ``noise`` is the noise multiplier of the methods that have one.
+    ``noise`` is the noise multiplier of the methods that have one, ``varied`` are the shared settings that are varied.
     """
 
     shared: str
     methods: dict[str, list[str]]
     noise: float | None = None
+    varied: list[str] = []
 
 
 @dataclass(frozen=True)
 class MethodRuns:
-    """One method's runs, one per seed."""
+    """One variant's runs, one per seed: ``method`` is what it is called, ``values`` are its settings of the sweep."""
 
     method: str
     results: tuple[Result, ...]
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def epsilon(self) -> float:
@@ -94,6 +102,7 @@ class MethodRuns:
         first = self.results[0]
         return {
             "method": self.method,
+            **({"values": dict(self.values)} if self.values else {}),
             "dataset": first.dataset,
             "repeats": len(self.results),
             "rounds": first.rounds,
@@ -178,17 +187,20 @@ def compare(
     folder: RunDirectory | None,
     on_run: OnRun = lambda _: nullcontext(),
     in_memory: Prepare | None = None,
+    values: Mapping[str, Mapping[str, Any]] = NOT_VARIED,
 ) -> ComparedRuns:
-    """Run (or resume, or only read) every experiment below ``folder``; experiments are grouped by method.
+    """Run (or resume, or only read) every experiment below ``folder``; experiments are grouped by variant.
 
     The first experiment of every method is prepared before the folder is touched, so that what is refused leaves none.
-    Without a folder all runs are in memory. ``in_memory`` prepares experiments whose data or model are.
+    Without a folder all runs are in memory. ``in_memory`` prepares experiments whose data or model are. ``values`` has
+    the values of varied settings by variant.
     """
     ready = in_memory or prepare
+    varied = sorted({key for one in values.values() for key in one if key.partition(".")[0] not in OWN_SECTIONS})
     first = _prepare_first(experiments, ready)
-    _check_shared(experiments)
-    claimed = None if folder is None else _claim(folder, experiments).methods
-    series = []
+    _check_shared(experiments, varied)
+    claimed = None if folder is None else _claim(folder, experiments, varied).methods
+    series, unprotected = [], False
     for name, group in experiments.items():
         results = []
         for experiment in group:
@@ -197,12 +209,12 @@ def compare(
                 directory = None if folder is None else _directory(folder, name, experiment)
                 with on_run(prepared) as on_round:
                     results.append(run(prepared, directory, on_round))
-        series.append(MethodRuns(name, tuple(results)))
+                unprotected |= bool(prepared.federation.no_guarantee)
+        series.append(MethodRuns(name, tuple(results), values.get(name, {})))
     if folder is None:
         return ComparedRuns(tuple(series), _total_in_memory(series, group[0]), None)
     found = {name: _assertions(folder, name, experiments) for name in claimed or ()}
-    # The same for all methods: it follows from settings that they share.
-    unprotected = bool(prepared.federation.no_guarantee)
+    # Where the data of one variant allow no guarantee, none is taken for granted for the whole folder.
     protected = {} if unprotected else {name: by for name, by in found.items() if by is not None}
     return ComparedRuns(tuple(series), _total(folder, group[0], protected), folder)
 
@@ -213,13 +225,18 @@ def _directory(folder: RunDirectory, name: str, experiment: Experiment) -> RunDi
 
 
 def _prepare_first(experiments: Mapping[str, Sequence[Experiment]], prepare: Prepare) -> dict[str, PreparedExperiment]:
-    """Every method's first experiment, ready to run. They share one copy of the records."""
+    """Every variant's first experiment, ready to run. They share one copy of the records.
+
+    Of variants with other data only the check remains: they are prepared again when it is their turn.
+    """
     ready: dict[str, PreparedExperiment] = {}
     for name, group in experiments.items():
         with error_context(f"method {name}"):
             prepared = prepare(group[0])
-        shared = next(iter(ready.values()), prepared).federation
-        federation = replace(prepared.federation, silos=shared.silos, test=shared.test)
+        one = next(iter(ready.values()), prepared)
+        if prepared.experiment.data != one.experiment.data or prepared.experiment.run.seed != one.experiment.run.seed:
+            continue
+        federation = replace(prepared.federation, silos=one.federation.silos, test=one.federation.test)
         ready[name] = replace(prepared, federation=federation)
     return ready
 
@@ -299,34 +316,44 @@ def _path(folder: RunDirectory, method: str, seed: int) -> Path:
 
 
 def folder_name(method: str) -> str:
-    """The folder of a method's runs."""
-    return method.replace(":", "-").replace("/", "-")
+    """The folder of a variant's runs.
+
+    >>> folder_name("uldp-avg hidden=[8,4]")
+    'uldp-avg hidden=-8-4-'
+    """
+    return re.sub(r"[^\w.=+ -]", "-", method)
 
 
-def _check_shared(experiments: Mapping[str, Sequence[Experiment]]) -> tuple[str, float | None]:
-    """A fingerprint of what the methods share, and the noise multiplier of those that have one."""
+def _check_shared(experiments: Mapping[str, Sequence[Experiment]], varied: Sequence[str]) -> tuple[str, float | None]:
+    """A fingerprint of what the variants share, and the noise multiplier of those that have one."""
     firsts = [group[0] for group in experiments.values()]
-    shared = {_shared_digest(one) for one in firsts}
+    shared = {_shared_digest(one, varied) for one in firsts}
     noises = {
         one.privacy.noise_multiplier for one in firsts if one.method.privacy_unit is not None and not one.method.local
     }
+    if "privacy.noise_multiplier" in varied or "privacy.epsilon" in varied:
+        noises = {None}
     if len(shared) != 1 or len(noises) > 1:
-        raise ConfigError("the methods of a comparison may differ in [method] only", location="comparison")
+        reason = "may differ in [method], [model], [aggregation] and in settings that are varied only"
+        raise ConfigError(f"the methods of a comparison {reason}", location="comparison")
     return shared.pop(), next(iter(noises), None)
 
 
-def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]) -> ComparisonSettings:
-    """Take an empty folder, or one that was begun with the same settings; methods and seeds may be added to it."""
-    shared, noise = _check_shared(experiments)
+def _claim(
+    folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]], varied: list[str]
+) -> ComparisonSettings:
+    """Take an empty folder, or one that was begun with the same settings; variants and seeds may be added to it."""
+    shared, noise = _check_shared(experiments, varied)
     digests = {name: [experiment.digest() for experiment in group] for name, group in experiments.items()}
-    wanted = ComparisonSettings(shared, digests, noise)
+    wanted = ComparisonSettings(shared, digests, noise, varied)
     if not folder.has(SETTINGS):
         RunDirectory.check_free(folder.path)
         folder.make()
         folder.write_json(SETTINGS, msgspec.to_builtins(wanted))
         return wanted
     begun = _read_settings(folder)
-    differ = begun.shared != shared or (noise is not None and begun.noise not in (None, noise))
+    differ = (begun.shared, begun.varied) != (shared, varied)
+    differ |= noise is not None and begun.noise not in (None, noise)
     for name, planned in wanted.methods.items():  # the seeds that both have
         differ |= any(one != other for one, other in zip(begun.methods.get(name, []), planned, strict=False))
     if differ:
@@ -334,22 +361,38 @@ def _claim(folder: RunDirectory, experiments: Mapping[str, Sequence[Experiment]]
         raise RunError(why, location=str(folder.path), value=str(folder.path))
     known = {**wanted.methods, **begun.methods}
     methods = {name: max(digests, wanted.methods.get(name, []), key=len) for name, digests in known.items()}
-    grown = ComparisonSettings(begun.shared, methods, begun.noise if begun.noise is not None else noise)
+    grown = ComparisonSettings(begun.shared, methods, begun.noise if begun.noise is not None else noise, varied)
     if grown != begun:
         folder.write_json(SETTINGS, msgspec.to_builtins(grown))
     return grown
 
 
-def _shared_digest(experiment: Experiment) -> str:
-    """A fingerprint of what all methods of a comparison share: everything but ``[method]``, with the first seed.
+def _shared_digest(experiment: Experiment, varied: Sequence[str]) -> str:
+    """A fingerprint of what all variants of a comparison share, with the first seed.
 
-    The noise multiplier is compared apart, for some methods have none.
+    That is everything but ``[method]``, ``[model]`` and ``[aggregation]`` (some methods need others) and what is
+    varied. The noise multiplier is compared apart, for some methods have none.
     """
     tree = {"protocol": PROTOCOL_VERSION, **experiment.to_tree()}
-    del tree["method"]
-    tree["privacy"].pop("noise_multiplier", None)
-    tree["data"].pop("data_dir", None)  # where the files lie says nothing about what is in them
+    for section in OWN_SECTIONS:
+        tree.pop(section, None)
+    apart = ["privacy.noise_multiplier", *varied]
+    if set(varied) & {"privacy.epsilon", "privacy.noise_multiplier"}:
+        apart += ["privacy.epsilon"]
+    apart += ["data.data_dir"]  # where the files lie says nothing about what is in them
+    for key in apart:
+        _drop(tree, key.split("."))
     return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _drop(tree: dict[str, Any], path: Sequence[str]) -> None:
+    """Take the setting at ``path`` out, wherever it is."""
+    for part in path[:-1]:
+        below = tree.get(part)
+        if not isinstance(below, dict):
+            return
+        tree = below
+    tree.pop(path[-1], None)
 
 
 def _read_settings(folder: RunDirectory) -> ComparisonSettings:

@@ -1,0 +1,1 @@
+"""Figures and tables of the papers, each from one declarative file, with the published numbers beside ours."""

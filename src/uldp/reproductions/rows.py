@@ -1,0 +1,68 @@
+"""What was measured: rows of metrics, the same for all kinds of panels."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from uldp.errors import ConfigError
+from uldp.runtimes.result import metric_names
+
+
+class MeasuredRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a table: means, deviations over seeds (where there are several), and curves over rounds."""
+
+    name: str
+    metrics: dict[str, float | None]
+    deviations: dict[str, float] = {}
+    values: dict[str, Any] = {}
+    curves: dict[str, list[float | None]] = {}
+
+    def value(self, metric: str) -> float:
+        """A metric; ``score`` is the first one that people want. Infinity is written as null."""
+        name = self.score if metric == "score" else metric
+        if name not in self.metrics:
+            raise ConfigError(f"row {self.name!r} has no {metric!r}", location="claims", value=metric)
+        found = self.metrics[name]
+        return math.inf if found is None else found
+
+    def deviation(self, metric: str) -> float:
+        return self.deviations.get(self.score if metric == "score" else metric, 0.0)
+
+    @property
+    def score(self) -> str:
+        return metric_names({name: 0 for name in self.metrics if name != "epsilon"})[0]
+
+
+class PanelRows(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of a panel, on which data, and what must be said about them."""
+
+    name: str
+    rows: list[MeasuredRow]
+    dataset: str = ""
+    stand_in: bool = False
+    notes: list[str] = []
+    seconds: float = 0.0
+
+    def row(self, name: str) -> MeasuredRow | None:
+        return next((row for row in self.rows if row.name == name), None)
+
+
+def finite(value: float) -> float | None:
+    """A number for JSON: None for what is not finite."""
+    return value if math.isfinite(value) else None
+
+
+def averaged(name: str, runs: Sequence[Mapping[str, float]], **about: Any) -> MeasuredRow:
+    """A row of the means over several runs."""
+    shared = [key for key in runs[0] if all(key in run for run in runs)]
+    metrics = {key: finite(statistics.fmean(run[key] for run in runs)) for key in shared}
+    several = len(runs) > 1
+    deviations = {
+        key: statistics.stdev(run[key] for run in runs) for key in shared if several and metrics[key] is not None
+    }
+    return MeasuredRow(name=name, metrics=metrics, deviations=deviations, **about)
