@@ -46,7 +46,7 @@ def test_cases_carry_what_the_command_prints():
 
 
 def test_the_command_prints_json_or_a_table(monkeypatch):
-    monkeypatch.setattr(bench, "Size", lambda: replace(TINY))
+    monkeypatch.setattr(bench, "SrrSize", lambda: replace(TINY))
     call = ["bench", "srr", "--case", BYTES, "--case", LOOP]
     printed = json.loads(CliRunner().invoke(app, [*call, "--json"]).stdout)
     assert [case["name"] for case in printed] == [LOOP, BYTES]

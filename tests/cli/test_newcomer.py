@@ -60,7 +60,8 @@ def test_a_class_instead_of_a_module_says_how_it_was_called():
             super().__init__(1, 2)
 
     schema = uldp.Schema.classes("ill", [0, 1]).numeric("age", 0, 110)
-    with pytest.raises(uldp.ModelError, match=r"Net', called as a factory with \(feature_shape, task\), failed"):
+    said = r"Net', called as a factory with \(feature_shape, task\) \(for a module .* instance"
+    with pytest.raises(uldp.ModelError, match=said):
         uldp.plan({"north": VISITS}, user="id", label="ill", schema=schema, model=Net, epsilon=4.0)
 
 
