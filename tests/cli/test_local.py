@@ -196,7 +196,7 @@ def test_published_settings_are_given_where_there_are_some():
     from uldp.experiment.presets import preset
 
     tree = preset("mnist", "srr-fl", "paper")
-    assert tree["data"] == {"dataset": "mnist", "silos": 100, "users": 100, "allocation": "uniform"}
+    assert tree["data"] == {"dataset": "mnist", "silos": 100, "users": 100, "allocation": "stratified"}
     assert tree["model"] == {"name": "mnist-two-layer"}
     assert {key: tree["method"][key] for key in ("radius", "precision", "groups")} == {
         "radius": 0.075, "precision": 4, "groups": 10,
