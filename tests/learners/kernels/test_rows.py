@@ -301,7 +301,7 @@ import hashlib, sys
 sys.path.insert(0, "tests/learners"), sys.path.insert(0, "tests/learners/kernels")
 import numpy as np
 from test_rows import LOCALS, MODELS, program, rows
-from uldp.learners.kernels.runner import Runner, Table
+from uldp.learners.kernels.runner import Runner, TrainingTable
 found = hashlib.sha256()
 for name in MODELS:
     made, x, data = program(name)
@@ -311,7 +311,7 @@ for name in MODELS:
             for user in sorted(part):
                 found.update(part[user].tobytes())
     if name != "cox":
-        table, records = Table.of(data.features, data.labels), np.arange(len(data))
+        table, records = TrainingTable.of(data.features, data.labels), np.arange(len(data))
         runner, keys = Runner(made, np.float32, 2), np.zeros((len(data), 2), np.uint64)
         found.update(runner.clipped_sum(x, table, records, keys, 0, 0.1).tobytes())
         found.update(runner.outputs(x, table).tobytes())
