@@ -8,6 +8,9 @@ RAY := $(VENV)/.ray
 BROWSER := $(VENV)/.browser
 DOCS := $(VENV)/.docs
 PFL := .venv-pfl
+FEDERATED := tests/flower tests/browser tests/federation/test_owner_files.py \
+  $(addprefix tests/cli/test_,nasty.py deployed_plan.py foreign_code_commands.py) \
+  tests/guarantees/test_errors_show_no_records.py
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 .DEFAULT_GOAL := help
 
@@ -59,6 +62,24 @@ test: $(FLOWER) $(TRACKING) ## Run the tests
 .PHONY: test-all
 test-all: $(FLOWER) $(TRACKING) ## Run the tests, the slow ones too
 	$(BIN)/python -m pytest -n 2
+
+.PHONY: test-simulation
+test-simulation: $(STAMP) ## Run the tests without real federations, which need Linux
+	$(BIN)/python -m uldp.learners.kernels float32 float64
+	$(BIN)/python -m pytest -n 2 -m 'not slow' $(addprefix --ignore=,$(FEDERATED))
+
+.PHONY: test-dist
+test-dist: $(STAMP) ## Build wheel and sdist, install them in a fresh environment, use them there
+	$(BIN)/python -m pytest tests/core/test_distribution.py -rs
+
+.PHONY: coverage
+coverage: $(FLOWER) $(TRACKING) ## Run the tests with coverage; below the floor of pyproject.toml it fails
+	$(BIN)/python -m uldp.learners.kernels float32 float64
+	$(BIN)/python -m pytest -n 2 -m 'not slow' --cov --cov-report=term:skip-covered
+
+.PHONY: dist
+dist: $(STAMP) ## Build the sdist and the wheel in dist/
+	$(BIN)/python -m build
 
 .PHONY: test-identity
 test-identity: $(STAMP) ## Compare whole runs bit by bit under several instruction sets

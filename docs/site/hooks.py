@@ -14,7 +14,13 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changes.md",
+    "SECURITY.md": "security.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
+}
 FOLDERS = ("examples",)
 SCRIPTS = {"mermaid/dist/mermaid.min.js": "assets/mermaid.min.js", "iframe-worker/shim/index.js": "assets/shim.js"}
 """What ``make docs`` fetches with npm, and where it is in the site: diagrams, and search in pages opened from disk."""

@@ -6,9 +6,13 @@ Everything public is here; submodules are loaded when something of them is first
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from uldp._version import __version__
+
+if sys.platform == "win32":
+    raise ImportError("uldp runs on Linux and macOS, whose file locks it needs; on Windows use it within WSL")
 
 if TYPE_CHECKING:
     from uldp.attacks.membership_result import Attack

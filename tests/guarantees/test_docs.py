@@ -17,7 +17,7 @@ from uldp.cli.app import app
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 HOSPITALS = ROOT / "examples" / "hospitals"
-PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 LINE = 100
 runner = CliRunner()
 

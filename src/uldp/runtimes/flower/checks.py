@@ -25,6 +25,7 @@ from uldp.experiment.foreign import foreign_code
 from uldp.experiment.parties import check_deployable, prepare_server, prepare_silo
 from uldp.runs.files import private_folder
 from uldp.runtimes.flower import credentials
+from uldp.runtimes.flower.child import check_system
 from uldp.runtimes.flower.internals import VERSION, check_installed
 from uldp.runtimes.flower.processes import Address, connection_problem
 from uldp.runtimes.policy import LedgerGuard, OwnLedger, Policy, describe_spending, views_of_a_round
@@ -138,6 +139,7 @@ def machine_findings() -> Iterator[Finding]:
     from uldp.runs.directory import versions
 
     def flower() -> str:
+        check_system()
         check_installed()
         return f"version {VERSION}"
 

@@ -16,10 +16,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from uldp.errors import ConfigError
 from uldp.runs.files import report_disk_errors
 
 STOP_SECONDS: Final = 8.0
+IS_LINUX: Final = sys.platform == "linux"
 _PR_SET_PDEATHSIG: Final = 1
+
+
+def check_system() -> None:
+    """Refuse another system than Linux: nothing there ends a program with its parent, nor finds its children."""
+    if not IS_LINUX:
+        raise ConfigError(
+            f"federations run on Linux only, and this is {sys.platform}: elsewhere Flower's programs could outlive the "
+            "server or silo that started them; `uldp run` simulates here",
+            location="system",
+            value=sys.platform,
+        )
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, pause: float) -> bool:
@@ -126,7 +139,7 @@ def _start_time(pid: int) -> str:
 
 def main() -> None:
     """Ask Linux for a signal when the parent dies, then become the program. Elsewhere it is only started."""
-    if sys.platform.startswith("linux"):
+    if IS_LINUX:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != int(sys.argv[1]):
             raise SystemExit("uldp: who started this has gone")

@@ -21,6 +21,7 @@ from uldp.experiment.config import Experiment
 from uldp.runs.directory import TRANSPORT, RunDirectory
 from uldp.runs.files import lock
 from uldp.runtimes.flower import credentials
+from uldp.runtimes.flower.child import check_system
 from uldp.runtimes.flower.internals import NOT_ADMITTED, check_installed
 from uldp.runtimes.flower.processes import (
     Address,
@@ -68,6 +69,7 @@ class ServerEndpoint:
     """Whether a SuperLink is there already."""
 
     def __post_init__(self) -> None:
+        check_system()
         if self.security is not None:
             self.security.check()
         elif not self.address.loopback:
@@ -231,6 +233,7 @@ class ServerConnection:
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
+        check_system()
         if self.ca is None and not self.superlink.loopback:
             raise ConfigError("without an authority only loopback is allowed; give --ca", location="--insecure")
         if self.ca is not None and not self.ca.is_file():

@@ -26,7 +26,7 @@ from uldp.privacy.sentences import finite_or_none
 from uldp.runs.directory import RunDirectory
 from uldp.runs.files import private_folder, read_lines, replace_file, report_disk_errors
 from uldp.runtimes.flower import credentials
-from uldp.runtimes.flower.child import Child
+from uldp.runtimes.flower.child import Child, check_system
 from uldp.runtimes.flower.internals import check_installed
 from uldp.runtimes.flower.processes import Address, free_port
 from uldp.runtimes.result import Result
@@ -123,6 +123,7 @@ def measure_exchanges(run: Path, silos: Sequence[Path]) -> tuple[ExchangeTimes, 
 
 def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 1800.0) -> RehearsalResult:
     """Run ``experiment`` once as a simulation and once as a federation in ``folder``."""
+    check_system()
     check_installed()
     if experiment.run.secrets != "simulated":
         experiment = replace(experiment, run=replace(experiment.run, secrets="simulated"))
