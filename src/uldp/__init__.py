@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from uldp.library.auditing import audit
     from uldp.library.calculators import epsilon, noise_multiplier
     from uldp.library.comparing import Comparison, compare
+    from uldp.library.describing import describe
     from uldp.library.estimators import UldpClassifier, UldpRegressor
     from uldp.library.loading import load
     from uldp.library.planning import TrainingPlan, plan
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from uldp.methods.user_sum import UserSum
     from uldp.privacy.releases import Adversary, GaussianSum, PublicFacts, Release, RoundFacts
     from uldp.privacy.statement import Statement
+    from uldp.runs.description import Description
     from uldp.runtimes.result import Result, RoundReport
 
 _HOMES = {
@@ -58,6 +60,7 @@ _HOMES = {
     "Comparison": "uldp.library.comparing",
     "ConfigError": "uldp.errors",
     "DataError": "uldp.errors",
+    "Description": "uldp.runs.description",
     "Experiment": "uldp.experiment.config",
     "Federation": "uldp.data.federation",
     "GaussianSum": "uldp.privacy.releases",
@@ -90,6 +93,7 @@ _HOMES = {
     "attack": "uldp.library.attacking",
     "audit": "uldp.library.auditing",
     "compare": "uldp.library.comparing",
+    "describe": "uldp.library.describing",
     "epsilon": "uldp.library.calculators",
     "load": "uldp.library.loading",
     "noise_multiplier": "uldp.library.calculators",
@@ -110,6 +114,7 @@ __all__ = [
     "Comparison",
     "ConfigError",
     "DataError",
+    "Description",
     "Experiment",
     "Federation",
     "GaussianSum",
@@ -143,6 +148,7 @@ __all__ = [
     "attack",
     "audit",
     "compare",
+    "describe",
     "epsilon",
     "load",
     "noise_multiplier",

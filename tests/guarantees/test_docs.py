@@ -70,7 +70,7 @@ def test_the_messy_hospitals_from_draft_to_predictions(tmp_path, monkeypatch):
 def test_the_worked_example_from_draft_to_predictions(tmp_path, monkeypatch):
     page = (DOCS / "own-tables.md").read_text()
     seen = follow(page.partition(MESSY)[0], HOSPITALS, tmp_path, monkeypatch)
-    assert seen.count("uldp") == 7
+    assert seen.count("uldp") == 8
     predictions = (tmp_path / "predictions.csv").read_text().splitlines()
     visits = (tmp_path / "data" / "holdout.csv").read_text().splitlines()
     assert len(predictions) == len(visits)

@@ -19,6 +19,7 @@ from uldp.cli.catalog import datasets, methods
 from uldp.cli.compare import compare
 from uldp.cli.data import data
 from uldp.cli.demo import demo
+from uldp.cli.describe import describe
 from uldp.cli.doctor import doctor
 from uldp.cli.join import join, leave
 from uldp.cli.keys import keys
@@ -73,7 +74,7 @@ app = typer.Typer(
 )
 GROUPS: Final = {
     "Start": (demo, new, methods, datasets),
-    "Train": (plan, tune, run, resume, compare, report, predict, export),
+    "Train": (describe, plan, tune, run, resume, compare, report, predict, export),
     "Check": (statement, epsilon, sigma, total, audit),
     "Deploy": (doctor, serve, join, leave, rehearse),
     "Research": (reproduce, local, published),

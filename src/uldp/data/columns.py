@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -29,7 +29,35 @@ from uldp.errors import ConfigError, check_keys, require
 if TYPE_CHECKING:
     import pandas as pd
 
+UNIT_NORM: Final = 1.0
+"""No record's features of one column are longer: numbers lie in [-1, 1], and of categories one is 1."""
 _LIST_RULES: Final = ("missing_codes", "outside", "other", "aliases", "fold_case")
+
+
+class Column(Protocol):
+    """A column of a schema, whatever its kind."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def missing(self) -> Value | None: ...
+
+    @property
+    def rules(self) -> CellRules: ...
+
+    @property
+    def norm(self) -> float:
+        """A bound on the L2 norm of a record's features of this column."""
+        ...
+
+    def feature_names(self) -> tuple[str, ...]: ...
+
+    def encode(self, column: pd.Series, outside: str = "error", silo: str = "") -> tuple[Matrix, list[CellProblem]]:
+        """(rows, features), each row from its cell alone, and what was wrong."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -42,14 +70,22 @@ class NumberColumn:
     missing: float | None = None
     rules: CellRules = NO_RULES
 
+    @property
+    def norm(self) -> float:
+        return UNIT_NORM
+
     def feature_names(self) -> tuple[str, ...]:
         return (self.name,)
 
     def encode(self, column: pd.Series, outside: str = "error", silo: str = "") -> tuple[Matrix, list[CellProblem]]:
         """(rows, 1), clipped to the range, and what was wrong; in the units of ``silo``."""
         limits = Limits(self.low, self.high, self.missing)
-        numbers, findings = limits.apply(column, *self.rules.numbers(column, silo), outside)
+        numbers, findings = limits.apply(column, *self.numbers(column, silo), outside)
         return numbers[:, None], findings
+
+    def numbers(self, column: pd.Series, silo: str = "") -> tuple[Matrix, Mask]:
+        """The cells as numbers in the agreed unit, NaN where a value is missing; and which are no finite number."""
+        return self.rules.numbers(column, silo)
 
     def to_dict(self) -> dict[str, Any]:
         return _with_missing({"kind": "number", "range": [self.low, self.high]}, self.missing, self.rules)
@@ -63,6 +99,10 @@ class CategoryColumn:
     categories: tuple[Value, ...]
     missing: Value | None = None
     rules: CellRules = NO_RULES
+
+    @property
+    def norm(self) -> float:
+        return UNIT_NORM
 
     def feature_names(self) -> tuple[str, ...]:
         return tuple(f"{self.name}={category}" for category in self.categories)
@@ -84,6 +124,10 @@ class OrdinalColumn:
     categories: tuple[Value, ...]
     missing: Value | None = None
     rules: CellRules = NO_RULES
+
+    @property
+    def norm(self) -> float:
+        return UNIT_NORM
 
     def feature_names(self) -> tuple[str, ...]:
         return (self.name,)
@@ -122,13 +166,17 @@ class DateColumn:
     missing: float | None = None
     rules: CellRules = NO_RULES
 
+    @property
+    def norm(self) -> float:
+        return UNIT_NORM
+
     def feature_names(self) -> tuple[str, ...]:
         return (f"{self.name}:{self.part}",)
 
     def encode(self, column: pd.Series, outside: str = "error", silo: str = "") -> tuple[Matrix, list[CellProblem]]:
         """(rows, 1), clipped to the range, and what was wrong."""
         limits = Limits(self.low, self.high, self.missing)
-        numbers, findings = limits.apply(column, *self._numbers(column), outside)
+        numbers, findings = limits.apply(column, *self.numbers(column), outside)
         unreadable = "not a date"
         named = [
             CellProblem(one.kind, one.column, one.wrong, unreadable) if one.kind == UNREADABLE else one
@@ -136,7 +184,8 @@ class DateColumn:
         ]
         return numbers[:, None], named
 
-    def _numbers(self, column: pd.Series) -> tuple[Matrix, Mask]:
+    def numbers(self, column: pd.Series, silo: str = "") -> tuple[Matrix, Mask]:
+        """The dates as numbers, NaN where one is missing; and which cells are no date."""
         codes = {values.canonical(code) for code in self.rules.missing_codes}
         different, rows = values.distinct(column)
         numbers = np.array([self._number(cell, codes) for cell in different], dtype=np.float64)[rows]
@@ -160,8 +209,6 @@ class DateColumn:
         tree |= {"formats": list(self.formats)} if self.formats else {}
         return _with_missing(tree, self.missing, self.rules)
 
-
-Column = NumberColumn | CategoryColumn | OrdinalColumn | DateColumn
 
 _WHOLE_RANGES: Final = {"month": (1.0, 12.0), "weekday": (1.0, 7.0)}
 

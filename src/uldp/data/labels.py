@@ -152,10 +152,33 @@ class SurvivalLabel:
         return tree | {"classes": list(self.classes)} | _dropping(self.drop) | self.rules.to_dict()
 
 
+@dataclass(frozen=True)
+class NoLabel:
+    """In place of a label, where nothing is predicted: every record counts, with a label or without one."""
+
+    name: str
+    drop: bool = False
+    rules: CellRules = NO_RULES
+    columns: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+
+    @property
+    def task(self) -> Task:
+        return Task(classes=0)
+
+    def encode(self, frame: pd.DataFrame, outside: str = "error", silo: str = "") -> EncodedLabels:
+        """Zeros."""
+        return np.zeros(len(frame), dtype=np.float32), []
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"column": self.name, "kind": "none"}
+
+
 SHORTEST: Final = 2.0**-20
 """A time of 0, as a share of the longest one: a label's sign says whether the event was observed."""
 
-Label = ClassLabel | NumberLabel | SurvivalLabel
+Label = ClassLabel | NumberLabel | SurvivalLabel | NoLabel
 
 
 def label_from_dict(name: str, tree: Any, location: str) -> Label:

@@ -396,7 +396,8 @@ def category_columns(schema: Schema) -> int:
 
 def feature_norm(schema: Schema) -> float:
     """What no record's features exceed in L2 norm: numbers are scaled to [-1, 1], of categories one is 1."""
-    return math.sqrt(len(schema.columns)) if schema.standardise == "none" else math.inf
+    squares = math.fsum(column.norm**2 for column in schema.columns)
+    return math.sqrt(squares) if schema.standardise == "none" else math.inf
 
 
 def number_positions(columns: Sequence[Column]) -> tuple[int, ...]:

@@ -24,8 +24,9 @@ from uldp.experiment.foreign import code_digests, qualified_name, third_party_na
 from uldp.experiment.loading import load_federation
 from uldp.experiment.noise import method_with_noise
 from uldp.experiment.outlook import automatic_model
-from uldp.learners.base import Learner
+from uldp.learners.base import Learner, PlannedLearner
 from uldp.learners.prior import Prior
+from uldp.learners.tally import TallyLearner
 from uldp.limits import MAX_PAIRED_SILOS, MAX_UPDATES
 from uldp.methods.registry import is_builtin, rebuild_method
 from uldp.plugins import is_one_of
@@ -82,7 +83,7 @@ class PreparedExperiment:
 
     experiment: Experiment
     federation: Federation
-    learner: TorchLearner
+    learner: PlannedLearner
     plan: Plan
     silo: str = ""
 
@@ -186,7 +187,7 @@ def prepare(
     """
     if federation is None:
         federation = load_federation(experiment)
-        if not len(federation.test):
+        if not len(federation.test) and not experiment.described_bins:
             reason = "the test set has no records; give data.test or a larger data.test_fraction"
             raise ConfigError(reason, location="data.test")
     if experiment.run.evaluate_silos and not experiment.data.holdout:
@@ -207,7 +208,11 @@ def prepare_party(
     experiment: Experiment, federation: Federation, totals: IntArray, module: OwnModel | None = None
 ) -> PreparedExperiment:
     """The experiment for a party that holds this federation. ``totals`` matter to methods that read the data only."""
-    learner = build_learner(experiment, federation.feature_shape, federation.task, module)
+    learner: PlannedLearner
+    if experiment.described_bins:
+        learner = TallyLearner(int(np.prod(federation.feature_shape)))
+    else:
+        learner = build_learner(experiment, federation.feature_shape, federation.task, module)
     slow = training_notes(learner, federation.feature_shape)
     caveats: tuple[Caveat, ...] = (Caveat("rounding", learner.caveat, Severity.WEAKENS),) if learner.caveat else ()
     if foreign := learner.training(federation.feature_shape).layers:
@@ -217,7 +222,8 @@ def prepare_party(
         )
         caveats += (Caveat("foreign-model", text, Severity.LIMITS),)
     # A factory may read parameters from a file, and a module may have been trained before.
-    caveats += (INITIAL_PARAMETERS,) if module is not None or ":" in experiment.model.name else ()
+    own = module is not None or ":" in experiment.model.name
+    caveats += (INITIAL_PARAMETERS,) if own and not experiment.described_bins else ()
     federation = replace(federation, caveats=(*federation.caveats, *caveats), notes=(*federation.notes, *slow))
     return PreparedExperiment(experiment, federation, learner, build_plan(experiment, learner, federation, totals))
 
@@ -251,7 +257,7 @@ def _prior(experiment: Experiment, task: Task, *, keep_parameters: bool) -> Prio
     return prior
 
 
-def training_notes(learner: TorchLearner, feature_shape: tuple[int, ...]) -> tuple[str, ...]:
+def training_notes(learner: PlannedLearner, feature_shape: tuple[int, ...]) -> tuple[str, ...]:
     """Why training is slow, if it is, as a note of the experiment instead of a Python warning."""
     from uldp.learners.torch import SlowTrainingWarning
 
@@ -261,7 +267,7 @@ def training_notes(learner: TorchLearner, feature_shape: tuple[int, ...]) -> tup
     return (slow,) if slow else ()
 
 
-def build_plan(experiment: Experiment, learner: TorchLearner, federation: Federation, totals: IntArray) -> Plan:
+def build_plan(experiment: Experiment, learner: PlannedLearner, federation: Federation, totals: IntArray) -> Plan:
     """What all parties of an experiment agree on."""
     threads, about = experiment.run.threads, (experiment, learner, federation, totals)
     given = experiment.aggregation.build(threads)
@@ -287,7 +293,7 @@ def build_plan(experiment: Experiment, learner: TorchLearner, federation: Federa
 
 
 def _public_facts(
-    aggregation: Aggregation, experiment: Experiment, learner: TorchLearner, federation: Federation
+    aggregation: Aggregation, experiment: Experiment, learner: PlannedLearner, federation: Federation
 ) -> PublicFacts:
     return PublicFacts(
         users=federation.users,
@@ -304,11 +310,9 @@ def _public_facts(
 
 
 def _plan_under(
-    aggregation: Aggregation, experiment: Experiment, learner: TorchLearner, federation: Federation, totals: IntArray
+    aggregation: Aggregation, experiment: Experiment, learner: PlannedLearner, federation: Federation, totals: IntArray
 ) -> Plan:
     """The plan under this aggregation."""
-    from uldp.learners.torch import architecture
-
     silos = tuple(silo.name for silo in federation.silos)
     facts = _public_facts(aggregation, experiment, learner, federation)
     # Copies of the facts: a method could write into them.
@@ -343,7 +347,7 @@ def _plan_under(
         silos=silos,
         identities=_identities(experiment, silos),
         min_silos=experiment.aggregation.min_silos or 0,
-        layers=architecture(learner.module),
+        layers=learner.architecture,
         outputs=first_outputs(learner, federation.feature_shape, Streams.from_seed(experiment.run.seed)),
         mean_metrics=learner.mean_metrics if experiment.run.evaluate_silos else (),
     )

@@ -22,6 +22,7 @@ from uldp.experiment.sections import Tree, check_section, read_section, with_ove
 from uldp.learners.prior import Prior
 from uldp.limits import MAX_MEMORY_MB, MAX_SEED, MAX_SILOS, MAX_THREADS, MAX_USERS, check_whole
 from uldp.methods.base import Method, settings
+from uldp.methods.describe import Describe
 from uldp.methods.registry import AS_PRINTED, RENAMED, lookup
 from uldp.privacy.accountants import check_delta
 from uldp.protocol.messages import PROTOCOL_VERSION
@@ -349,6 +350,11 @@ class Experiment:
         tree = {"protocol": PROTOCOL_VERSION, **self.to_tree()}
         tree["data"].pop("data_dir", None)  # where the files lie says nothing about what is in them
         return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
+
+    @property
+    def described_bins(self) -> int:
+        """Into how many bins the data are described; 0 where a model is trained."""
+        return self.method.bins if isinstance(self.method, Describe) else 0
 
     def with_seed(self, seed: int) -> Experiment:
         """The same experiment with another seed.

@@ -42,6 +42,9 @@ def _all_people(experiment: Experiment) -> Federation:
         reason = "the data were handed over in Python and are in no file; call uldp.train with them again"
         raise ConfigError(reason, location="data.given", value=data.given)
     if data.dataset is not None:
+        if experiment.described_bins:
+            reason = "built-in data sets come as features; a description needs tables with a schema"
+            raise ConfigError(reason, location="data.dataset", value=data.dataset)
         from uldp.data.builtin import load_builtin
         from uldp.data.store import expand_home
 
@@ -61,7 +64,15 @@ def _all_people(experiment: Experiment) -> Federation:
         test_fraction=data.test_fraction,
         name=experiment.name or "tables",
     )
-    return replace(federation, caveats=(*federation.caveats, *_key_caveats(experiment)))
+    caveats = (*federation.caveats, *_key_caveats(experiment))
+    return _for_description(experiment, replace(federation, caveats=caveats))
+
+
+def _for_description(experiment: Experiment, federation: Federation) -> Federation:
+    """Without test records, where the data are described: nothing is released about people who are held out."""
+    if not experiment.described_bins:
+        return federation
+    return replace(federation, test=federation.test.take(np.zeros(0, dtype=np.int64)))
 
 
 def _key_caveats(experiment: Experiment) -> tuple[Caveat, ...]:
@@ -71,8 +82,10 @@ def _key_caveats(experiment: Experiment) -> tuple[Caveat, ...]:
 def schema_of(experiment: Experiment) -> Schema:
     """How this experiment's tables become numbers."""
     from uldp.data.schema import Schema
+    from uldp.data.tallies import tally_schema
 
-    return Schema.from_dict(experiment.data.schema, label=experiment.data.label, user=experiment.data.user)
+    schema = Schema.from_dict(experiment.data.schema, label=experiment.data.label, user=experiment.data.user)
+    return tally_schema(schema, experiment.described_bins) if experiment.described_bins else schema
 
 
 def user_index(experiment: Experiment) -> UserIndex:
@@ -98,7 +111,7 @@ def server_federation(experiment: Experiment) -> Federation:
     from uldp.data.tables import load_test
 
     known, test = _known_tables(experiment), experiment.data.test
-    if test is None or not (experiment.base / test).exists():
+    if experiment.described_bins or test is None or not (experiment.base / test).exists():
         return known
     return replace(known, test=load_test(experiment.base / test, schema_of(experiment)))
 

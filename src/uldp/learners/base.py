@@ -75,6 +75,20 @@ class ClippedSums(Protocol):
         ...
 
 
+class TrainingCosts(Protocol):
+    """What a plan needs to know about how records are trained."""
+
+    @property
+    def slow(self) -> str:
+        """Why training is slow; empty where it is not."""
+        ...
+
+    @property
+    def layers(self) -> tuple[type, ...]:
+        """Third-party code that is run on records."""
+        ...
+
+
 class Learner(Protocol):
     """Trains a model that is given as one flat vector of parameters.
 
@@ -135,4 +149,27 @@ class Learner(Protocol):
     def predict(self, x: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Class probabilities (records, classes), predicted labels (records,) in the model's units, or for survival
         the logs of relative risks (records,)."""
+        ...
+
+
+class PlannedLearner(Learner, Protocol):
+    """A learner with what the parties of an experiment must agree on before they use it."""
+
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """How many parameters each of the model's tensors has."""
+        ...
+
+    @property
+    def architecture(self) -> str:
+        """A digest of what the model consists of."""
+        ...
+
+    @property
+    def caveat(self) -> str:
+        """Why a row may have other bits when it is computed again; empty if it has not."""
+        ...
+
+    def training(self, feature_shape: tuple[int, ...]) -> TrainingCosts:
+        """How records of this shape are trained."""
         ...

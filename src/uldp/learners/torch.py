@@ -118,6 +118,7 @@ class TorchLearner:
         require(threads is None or threads >= 1, "run.threads", threads, "at least 1")
         check_model(module)
         self._original = module
+        self.architecture = architecture(module)
         self._task = task
         self._dtype = DTYPES[dtype]
         self._device = _find_device(device)

@@ -11,6 +11,7 @@ from uldp.errors import ConfigError, did_you_mean, format_value, user_code
 from uldp.methods.auto import Auto
 from uldp.methods.base import PLACEHOLDER_FACTS, Method
 from uldp.methods.central_sub_dp import CentralSubDp
+from uldp.methods.describe import Describe
 from uldp.methods.fedavg import FedAvg
 from uldp.methods.ldp_fedavg import LdpFedAvg
 from uldp.methods.local_sub_dp import LocalSubDp
@@ -81,6 +82,9 @@ METHODS: Final[Mapping[str, NamedMethod]] = MappingProxyType(
 )
 """Read-only: a class in it counts as ours."""
 
+DESCRIBE: Final = "describe"
+"""The method behind ``uldp describe``. It trains nothing, so it is not listed among those that do."""
+
 RENAMED: Final = {"default": "fedavg"}
 """Names of earlier versions, and what they are called now."""
 AS_PRINTED: Final = {f"{name}-published": name for name in ("central-sub-dp", "local-sub-dp")}
@@ -89,7 +93,7 @@ AS_PRINTED: Final = {f"{name}-published": name for name in ("central-sub-dp", "l
 
 def is_builtin(method: Method) -> bool:
     """Whether the method's code is ours: what it asserts about its rows was proven here, not by somebody else."""
-    return is_one_of(method, (named.method for named in METHODS.values()))
+    return is_one_of(method, (Describe, *(named.method for named in METHODS.values())))
 
 
 def rebuild_method(method: Method) -> Method:
@@ -106,6 +110,8 @@ def lookup(name: str) -> NamedMethod:
     """The method called ``name``: one of ours, or ``package.module:Class`` for anyone's."""
     if name in METHODS:
         return METHODS[name]
+    if name == DESCRIBE:
+        return NamedMethod(Describe)
     if name in RENAMED:
         raise ConfigError(f"{name!r} is called {RENAMED[name]!r} now", location="method.name", value=name)
     if name in AS_PRINTED:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -35,6 +35,11 @@ from uldp.sessions.plan import Plan
 from uldp.sessions.server import ServerSession, Stage
 from uldp.sessions.silo import PartStore
 from uldp.vectors import Vector
+
+if TYPE_CHECKING:
+    from uldp.privacy.statement import Statement
+    from uldp.runs.description import Description
+    from uldp.runs.trained import FittedModel
 
 PROBES: Final = 64
 DIVERGED: Final = 100.0
@@ -309,15 +314,13 @@ class RecordedRun(ABC):
 
     def _result(self) -> Result:
         """What is known now."""
-        from uldp.runs.trained import FittedModel
-
         plan, background, simulated = self._prepared.plan, self._prepared.background, self._secrets.simulated
         about = (plan.release, plan.disclosure, self._server.ledger, background)
         summary = compose(
             *about, simulated=simulated, colocated=self._silos is not None, silos_heard=self._server.silos_heard
         )
         federation, test = self._prepared.federation, self._prepared.test
-        described = federation.task, federation.schema
+        fitted, description = self._fitted_model(), self._description(summary)
         return Result(
             dataset=self._prepared.federation.name,
             method=self._prepared.experiment.method_name,
@@ -330,13 +333,35 @@ class RecordedRun(ABC):
             run=None if self._directory is None else str(self._directory.path),
             entries=self._server.ledger.entries,
             spent=self._spent_run(),
-            fitted=FittedModel(self._learner, *described, self._server.model, federation.feature_shape),
+            fitted=fitted,
+            description=description,
             constant_loss=None if test is None else constant_loss(federation.task, test.labels),
             constant_accuracy=None if test is None else constant_accuracy(federation.task, test.labels),
             complete=self._server.round >= plan.rounds,
             silos=tuple(plan.silos),
             users=plan.facts.users,
         )
+
+    def _fitted_model(self) -> FittedModel | None:
+        from uldp.learners.torch import TorchLearner
+        from uldp.runs.trained import FittedModel
+
+        federation = self._prepared.federation
+        if not isinstance(self._learner, TorchLearner):
+            return None
+        about = federation.task, federation.schema
+        return FittedModel(self._learner, *about, self._server.model, federation.feature_shape)
+
+    def _description(self, statement: Statement) -> Description | None:
+        """What the tallies say, if that is what was released."""
+        from uldp.runs.description import Description
+
+        prepared, heard = self._prepared, self._server.silos_heard
+        schema = prepared.federation.schema
+        if not prepared.experiment.described_bins or not self._server.round or schema is None:
+            return None
+        deviation, users = math.sqrt(prepared.plan.release.noise_variance(heard[-1])), prepared.plan.facts.users
+        return Description.of(schema, self._server.model, deviation, users, statement, prepared.federation.hashed_ids)
 
     def _finish(self) -> Result:
         self._add_holdout()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from uldp.audits.result import Audit
     from uldp.data.federation import FloatArray
     from uldp.data.files import Table
+    from uldp.runs.description import Description
     from uldp.runs.trained import FittedModel
 
 METRIC_ORDER: Final = ("accuracy", "c_index", "roc_auc", "r2", "mae", "loss")
@@ -140,6 +141,7 @@ class Result:
         fitted: The model with its preprocessing, ready to predict.
         constant_loss: The test loss of always predicting the test set's base rates, or its mean label.
         constant_accuracy: The test accuracy of always predicting its most frequent class.
+        description: What the data look like, where that was asked for instead of a model.
         complete: Whether all rounds were trained.
         silos: The names of the silos, which are public.
         users: |U|, which is public.
@@ -166,6 +168,7 @@ class Result:
     fitted: FittedModel | None = field(default=None, compare=False)
     constant_loss: float | None = None
     constant_accuracy: float | None = None
+    description: Description | None = None
     complete: bool = True
     silos: tuple[str, ...] = ()
     users: int | None = None
@@ -407,6 +410,8 @@ def write_result(directory: RunDirectory, result: Result) -> None:
         directory.save_model(result.model, None if fitted.schema is None else fitted.schema.to_dict())
     if directory.finished:
         return
+    if result.description is not None:
+        directory.write_json("description.json", result.description.to_json())
     if fitted is not None:
         directory.write_json("task.json", {"features": list(fitted.feature_shape), **asdict(fitted.task)})
     directory.write_json("statement.json", statement.to_json())
