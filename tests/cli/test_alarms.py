@@ -63,6 +63,8 @@ def test_a_model_no_better_than_the_base_rate_is_said_in_the_headline(tables):
     assert result.exit_code == 0, result.output
     assert "NO BETTER THAN THE BASE RATE" in result.stdout.splitlines()[1]
     assert "noise dominates, expect little better than the base rate; with " in result.stderr
+    assert "(base rate: " in next(line for line in result.stdout.splitlines() if line.split()[:1] == ["loss"])
+    assert "pr_auc" in result.stdout.split("test metric")[1].splitlines()[2]  # the headline where a class is rare
     found = json.loads(runner.invoke(app, ["run", "e.toml", "--json"]).stdout)
     assert found["no_better"] and found["constant_loss"] < found["metrics"]["loss"]
 

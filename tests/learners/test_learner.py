@@ -5,16 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import r2_score, roc_auc_score
+from sklearn.metrics import (
+    average_precision_score,
+    balanced_accuracy_score,
+    precision_recall_curve,
+    r2_score,
+    roc_auc_score,
+)
 from torch import nn
 from twin import collect, load, make_silo
 
 from uldp.data.federation import Records, SiloData, Task
 from uldp.errors import ConfigError, ModelError
 from uldp.learners.base import LocalTraining
+from uldp.learners.metrics import average_precision, recall_at_precision
 from uldp.learners.models import build_model
+from uldp.learners.prior import Prior
 from uldp.learners.torch import TorchLearner
 from uldp.rng import Streams
+from uldp.runtimes.result import metric_names
 
 TWO, TEN, NUMBER = Task(2), Task(10), Task(0, label_scale=-3.0, label_offset=5.0)
 STREAMS = Streams.from_seed(7).child("silo", 0, "round", 3)
@@ -159,12 +168,41 @@ def test_classification_metrics_are_those_of_sklearn():
             logits = torch.cat([torch.zeros_like(logits), logits], 1)
         np.testing.assert_allclose(chances, torch.softmax(logits, 1).numpy(), atol=1e-12)
         metrics = trainer.evaluate(x, Records(data.features, data.labels))
-        assert set(metrics) == {"loss", "accuracy", "roc_auc"}
+        assert set(metrics) == {"loss", "accuracy", "balanced_accuracy", "roc_auc"}
+        balanced = balanced_accuracy_score(data.labels, chances.argmax(1))
+        assert metrics["balanced_accuracy"] == pytest.approx(balanced)
         expected = nn.functional.cross_entropy(logits, torch.from_numpy(data.labels)).item()
         assert metrics["loss"] == pytest.approx(expected)
         assert metrics["accuracy"] == pytest.approx((chances.argmax(1) == data.labels).mean())
         scores = chances[:, 1] if classes == 2 else chances
         assert metrics["roc_auc"] == pytest.approx(roc_auc_score(data.labels, scores, multi_class="ovr"))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_metrics_of_rare_classes_are_those_of_sklearn(seed):
+    """With ties, which are called positive together."""
+    generator = np.random.default_rng(seed)
+    positive = generator.random(200) < 0.1
+    scores = np.round(generator.random(200) + 0.3 * positive, 1 + seed % 3)
+    assert average_precision(scores, positive) == pytest.approx(average_precision_score(positive, scores))
+    precision, recall, _ = precision_recall_curve(positive, scores)
+    for wanted in (0.05, 0.3, 0.9):
+        expected = max(recall[:-1][precision[:-1] >= wanted], default=0.0)
+        assert recall_at_precision(scores, positive, wanted) == pytest.approx(expected)
+    assert average_precision(scores, np.zeros(200, bool)) is None
+
+
+@pytest.mark.parametrize(
+    ("task", "rates", "rare"),
+    [(Task(2), (0.2,), True), (Task(2), (0.3,), False), (Task(2), (0.9,), True), (Task(2), (0.1, 0.9), True)]
+    + [(Task(3), (0.1, 0.45, 0.45), True), (Task(3), (0.2, 0.4, 0.4), False), (Task(2), (), False)],
+)
+def test_metrics_of_rare_classes_follow_public_base_rates_and_not_the_test_labels(task, rates, rare):
+    made = TorchLearner(nn.Linear(3, task.classes), task, prior=Prior(rates=rates))
+    data = make_silo([60], (3,), task)
+    metrics = made.evaluate(made.initial(STREAMS), Records(data.features, data.labels))
+    assert ({"pr_auc", "recall_at_precision"} <= set(metrics)) == rare
+    assert metric_names(metrics)[0] == ("pr_auc" if rare else "accuracy")
 
 
 def test_regression_metrics_are_in_original_units():

@@ -128,8 +128,14 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], title: st
     Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120).print(table, markup=False)
 
 
-def print_metrics(metrics: Mapping[str, float]) -> None:
-    print_table(("test metric", "value"), [(name, f"{value:.4f}") for name, value in metrics.items()])
+def print_metrics(metrics: Mapping[str, float], constant_loss: float | None = None) -> None:
+    """The headline metric first; the loss beside that of always predicting the base rate, or the mean."""
+    from uldp.runtimes.result import metric_names
+
+    rows = [(name, f"{metrics[name]:.4f}") for name in metric_names(metrics)]
+    if constant_loss is not None:
+        rows = [(name, f"{text} (base rate: {constant_loss:.4f})" if name == "loss" else text) for name, text in rows]
+    print_table(("test metric", "value"), rows)
 
 
 def say(text: str) -> None:

@@ -158,7 +158,7 @@ def show_result(result: Result, *, as_json: bool, verbose: bool = False) -> None
     typer.echo(f"{result.method} on {result.dataset}: {result.rounds} rounds in {result.seconds:.1f} s")
     if result.constant_model_note:
         typer.echo(result.constant_model_note)
-    print_metrics(result.metrics)
+    print_metrics(result.metrics, result.constant_loss)
     typer.echo("Privacy")
     typer.echo("\n".join(text(result.statement) if verbose else summary(result.statement)))
     if not verbose:

@@ -134,7 +134,7 @@ class Learner(Protocol):
         ...
 
     def evaluate(self, x: Vector, records: Records) -> Mapping[str, float]:
-        """Test metrics by name: loss and accuracy, roc_auc, r2, mae, c_index as they apply."""
+        """Test metrics by name: loss and accuracy, roc_auc, r2, mae, c_index and others as they apply."""
         ...
 
     @property

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
 from itertools import groupby
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +15,19 @@ from uldp.data.federation import IntArray, LabelArray, Task
 from uldp.elementary import log, mean
 
 Floats = npt.NDArray[np.float64]
+Metric = Callable[[Floats, npt.NDArray[np.bool_]], float | None]
+
+PRECISION: Final = 0.5
+"""At which precision ``recall_at_precision`` is measured: every second record that is called positive is one."""
 
 
-def score(task: Task, predictions: Floats, labels: LabelArray, loss: float) -> dict[str, float]:
+def score(
+    task: Task, predictions: Floats, labels: LabelArray, loss: float, *, unbalanced: bool = False
+) -> dict[str, float]:
     """All metrics that apply.
 
     ``predictions`` are class probabilities (records, classes), labels (records,) or, for survival, risks (records,).
+    ``unbalanced`` says that a class is publicly known to be rare; metrics of rare classes apply then.
     """
     if not len(labels):
         return {}
@@ -26,7 +35,11 @@ def score(task: Task, predictions: Floats, labels: LabelArray, loss: float) -> d
     if task.kind == "classification":
         classes = labels.astype(np.int64)
         metrics["accuracy"] = float((predictions.argmax(1) == classes).mean())
-        metrics["roc_auc"] = roc_auc(predictions, classes)
+        metrics["balanced_accuracy"] = balanced_accuracy(predictions.argmax(1), classes, predictions.shape[1])
+        metrics["roc_auc"] = _over_classes(binary_auc, predictions, classes)
+        if unbalanced:
+            metrics["pr_auc"] = _over_classes(average_precision, predictions, classes)
+            metrics["recall_at_precision"] = _over_classes(recall_at_precision, predictions, classes)
     elif task.kind == "survival":
         metrics["c_index"] = concordance(predictions, labels.astype(np.float64))
     else:
@@ -79,8 +92,19 @@ def constant_accuracy(task: Task, labels: LabelArray) -> float | None:
     return int(np.bincount(labels.astype(np.int64)).max()) / len(labels)
 
 
-def roc_auc(chances: Floats, classes: IntArray) -> float | None:
-    """Area under the ROC curve: of class 1 for two classes, the mean over one-against-rest for more.
+def balanced_accuracy(predicted: IntArray, classes: IntArray, count: int) -> float | None:
+    """The mean over the classes of the share of their records that is predicted right; None when one is missing.
+
+    >>> balanced_accuracy(np.array([0, 0, 0, 0]), np.array([0, 0, 0, 1]), count=2)
+    0.5
+    """
+    records = np.bincount(classes, minlength=count)
+    right = np.bincount(classes[predicted == classes], minlength=count)
+    return math.fsum((right / records).tolist()) / count if records.all() else None
+
+
+def _over_classes(metric: Metric, chances: Floats, classes: IntArray) -> float | None:
+    """A metric of class 1 for two classes, the mean over one-against-rest for more.
 
     None when a class is missing, or when a score is not a number.
     """
@@ -88,9 +112,40 @@ def roc_auc(chances: Floats, classes: IntArray) -> float | None:
         return None
     count = chances.shape[1]
     targets = [1] if count == 2 else range(count)
-    areas = [binary_auc(chances[:, target], classes == target) for target in targets]
+    areas = [metric(chances[:, target], classes == target) for target in targets]
     known = [area for area in areas if area is not None]
     return math.fsum(known) / len(known) if len(known) == len(areas) else None
+
+
+def _precision_recall(scores: Floats, positive: npt.NDArray[np.bool_]) -> tuple[Floats, Floats] | None:
+    """Precision and recall of calling positive all records from a score on, by falling score. None without both."""
+    positives = int(positive.sum())
+    if not 0 < positives < len(positive):
+        return None
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.diff(scores[order]) != 0, True)  # records of equal scores are called positive together
+    found = np.cumsum(positive[order])[last]
+    return found / (np.flatnonzero(last) + 1.0), found / positives
+
+
+def average_precision(scores: Floats, positive: npt.NDArray[np.bool_]) -> float | None:
+    """Area under the precision-recall curve, as a sum of steps. By chance it is the share of positives.
+
+    >>> average_precision(np.array([0.1, 0.9, 0.4]), np.array([False, True, True]))
+    1.0
+    """
+    curve = _precision_recall(scores, positive)
+    return None if curve is None else math.fsum((curve[0] * np.diff(curve[1], prepend=0.0)).tolist())
+
+
+def recall_at_precision(scores: Floats, positive: npt.NDArray[np.bool_], precision: float = PRECISION) -> float | None:
+    """The largest share of the positives that can be found if at least ``precision`` of those called positive are.
+
+    >>> recall_at_precision(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, False, True]), precision=0.8)
+    0.5
+    """
+    curve = _precision_recall(scores, positive)
+    return None if curve is None else max(0.0, *curve[1][curve[0] >= precision].tolist(), 0.0)
 
 
 def binary_auc(scores: Floats, positive: npt.NDArray[np.bool_]) -> float | None:

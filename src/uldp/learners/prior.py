@@ -65,6 +65,19 @@ class Prior:
             fits = len(self.rates) == task.classes and abs(math.fsum(self.rates) - 1) <= MAX_DEVIATION
             require(fits, "data.base_rate", list(self.rates), wanted)
 
+    def unbalanced(self, task: Task) -> bool:
+        """Whether a class is known to be rare: it has less than half of an equal share.
+
+        >>> Prior(rates=(0.09,)).unbalanced(Task(classes=2)), Prior().unbalanced(Task(classes=2))
+        (True, False)
+        """
+        if task.kind != "classification" or not self.rates:
+            return False
+        return min(self._class_rates(task)) < 0.5 / task.classes
+
+    def _class_rates(self, task: Task) -> tuple[float, ...]:
+        return self.rates if len(self.rates) == task.classes else (1 - self.rates[0], self.rates[0])
+
     def outputs(self, task: Task, outputs: int) -> Vector:
         """What a model with this many outputs predicts for every record."""
         self.check(task)
@@ -72,8 +85,7 @@ class Prior:
             return np.array([(self.mean - task.label_offset) / task.label_scale])
         if not self.rates:
             return np.zeros(outputs)
-        rates = np.array(self.rates if len(self.rates) == task.classes else [1 - self.rates[0], self.rates[0]])
-        logs = log(rates)
+        logs = log(np.array(self._class_rates(task)))
         return logs[1:] - logs[:1] if outputs == 1 else logs
 
     def apply(self, x: Vector, module: nn.Module, task: Task) -> Vector:

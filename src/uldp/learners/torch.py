@@ -269,7 +269,8 @@ class TorchLearner:
             outputs = self._outputs(x, records.features)
         loss = self.training(tuple(records.features.shape[1:])).loss
         value = evaluation.mean_loss(loss.name, outputs, records.labels)
-        return metrics.score(self._task, self._predictions(outputs), records.labels, value)
+        unbalanced = self._prior is not None and self._prior.unbalanced(self._task)
+        return metrics.score(self._task, self._predictions(outputs), records.labels, value, unbalanced=unbalanced)
 
     @property
     def mean_metrics(self) -> tuple[tuple[str, float], ...]:

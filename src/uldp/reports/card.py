@@ -27,7 +27,7 @@ def model_card(view: RunView) -> str:
             use=_use(view),
             data=_data(view),
             columns=[tuple(map(_plain, row)) for row in view.columns()],
-            metrics=[(metric_name(name), show_metric(name, value)) for name, value in view.metrics.items()],
+            metrics=[(metric_name(name), _metric(view, name)) for name in view.metrics],
             exposures=[
                 (
                     one.who,
@@ -42,6 +42,13 @@ def model_card(view: RunView) -> str:
         )
     )
     return text.rstrip() + "\n"
+
+
+def _metric(view: RunView, name: str) -> str:
+    """A metric's value; the loss beside that of a constant model."""
+    shown = show_metric(name, view.metrics[name])
+    constant = view.constant_loss if name == "loss" else None
+    return shown if constant is None else f"{shown} (always predicting the base rate: {show_metric(name, constant)})"
 
 
 def _use(view: RunView) -> str:

@@ -163,7 +163,11 @@ def _charts(view: RunView) -> list[Chart]:
     charts = []
     for colour, name in enumerate(names):
         values = [one.metrics.get(name, math.nan) for one in view.rounds]
-        charts.append(line_chart(name, metric_name(name), rounds, [Series(metric_name(name), values, colour)]))
+        lines = [Series(metric_name(name), values, colour)]
+        if name == "loss" and view.constant_loss is not None:
+            constant = [view.constant_loss] * len(rounds)
+            lines.append(Series("Always predicting the base rate", constant, len(names) + 1, dashed=True))
+        charts.append(line_chart(name, metric_name(name), rounds, lines))
     if view.statement.holds:
         spent = Series("Epsilon spent", [one.epsilon for one in view.rounds], len(names))
         charts.append(line_chart("epsilon", "Epsilon spent", rounds, [spent]))

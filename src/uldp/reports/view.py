@@ -43,6 +43,7 @@ class RunView:
         users: |U|; None where it is unknown.
         parameters: How many the model has.
         no_better: Says so where the model is no better than a constant.
+        constant_loss: The test loss of always predicting the test set's base rates, or its mean label.
         task: What is predicted: ``kind``, ``classes`` and more.
         schema: The public schema of the tables, where there is one.
         audit: The document of ``uldp audit --json`` about this experiment, where there is one.
@@ -61,6 +62,7 @@ class RunView:
     users: int | None = None
     parameters: int | None = None
     no_better: str = ""
+    constant_loss: float | None = None
     task: Mapping[str, Any] | None = None
     schema: Mapping[str, Any] | None = None
     audit: Mapping[str, Any] | None = None

@@ -12,12 +12,17 @@ from uldp.privacy.statement import Statement
 
 METRIC_NAMES: Final = {
     "accuracy": "Accuracy",
+    "balanced_accuracy": "Balanced accuracy",
     "roc_auc": "ROC AUC",
+    "pr_auc": "PR AUC",
+    "recall_at_precision": "Recall at precision 50 %",
     "c_index": "C-index",
     "r2": "R²",
     "mae": "Mean absolute error",
     "loss": "Loss",
 }
+_SHARES: Final = ("accuracy", "balanced_accuracy", "recall_at_precision")
+_AT_MOST_ONE: Final = (*_SHARES, "roc_auc", "pr_auc", "c_index", "r2")
 LOWER_IS_BETTER: Final = ("loss", "mae")
 _CERTAIN: Final = 0.999
 _WHOM: Final = {
@@ -118,7 +123,7 @@ def show_metric(name: str, value: float) -> str:
     >>> show_metric("accuracy", 0.78740), show_metric("loss", 0.5572295)
     ('78.7 %', '0.557')
     """
-    return f"{100 * value:.1f} %" if name.removeprefix("holdout_") == "accuracy" else f"{value:.3g}"
+    return f"{100 * value:.1f} %" if name.removeprefix("holdout_") in _SHARES else f"{value:.3g}"
 
 
 def show_value(name: str, value: float) -> str:
@@ -132,7 +137,7 @@ def most_of(name: str) -> float:
     >>> most_of("roc_auc"), most_of("loss")
     (1.0, inf)
     """
-    return 1.0 if name.removeprefix("holdout_") in ("accuracy", "roc_auc", "c_index", "r2") else math.inf
+    return 1.0 if name.removeprefix("holdout_") in _AT_MOST_ONE else math.inf
 
 
 def show_tick(name: str, value: float) -> str:
@@ -141,7 +146,7 @@ def show_tick(name: str, value: float) -> str:
     >>> show_tick("accuracy", 0.825), show_tick("loss", 0.5)
     ('82.5 %', '0.5')
     """
-    return f"{100 * value:g} %" if name.removeprefix("holdout_") == "accuracy" else f"{value:g}"
+    return f"{100 * value:g} %" if name.removeprefix("holdout_") in _SHARES else f"{value:g}"
 
 
 def show_with_spread(name: str, mean: float, deviation: float) -> str:
@@ -150,7 +155,7 @@ def show_with_spread(name: str, mean: float, deviation: float) -> str:
     >>> show_with_spread("accuracy", 0.9412, 0.0139), show_with_spread("loss", 0.15021, 0.0251)
     ('94.1 ± 1.4 %', '0.150 ± 0.025')
     """
-    if name.removeprefix("holdout_") == "accuracy":
+    if name.removeprefix("holdout_") in _SHARES:
         return f"{100 * mean:.1f} ± {100 * deviation:.1f} %"
     decimals = 3 if abs(mean) < 10 else 1
     return f"{mean:.{decimals}f} ± {deviation:.{decimals}f}"
@@ -168,6 +173,8 @@ def metric_sentence(metrics: Mapping[str, float], no_better: str) -> str:
         "accuracy": f"The model is right about {value} of the test records.",
         "roc_auc": f"Of a positive and a negative test record the model ranks the positive one higher with "
         f"probability {value}.",
+        "pr_auc": f"Of the records that the model calls positive {value} are, averaged over thresholds; if it guessed, "
+        "that would be the share of positives.",
         "c_index": f"Of two people the model knows who has the event first with probability {value}.",
         "r2": f"The model explains {value} of the variance of the test labels.",
     }.get(name, f"{metric_name(name)} on the test records: {value}.")

@@ -36,7 +36,17 @@ if TYPE_CHECKING:
     from uldp.runs.description import Description
     from uldp.runs.trained import FittedModel
 
-METRIC_ORDER: Final = ("accuracy", "c_index", "roc_auc", "r2", "mae", "loss")
+METRIC_ORDER: Final = (
+    "pr_auc",  # there only if a class is publicly known to be rare: accuracy says little then
+    "recall_at_precision",
+    "accuracy",
+    "c_index",
+    "roc_auc",
+    "balanced_accuracy",
+    "r2",
+    "mae",
+    "loss",
+)
 
 
 def metric_names(metrics: Mapping[str, object]) -> list[str]:
@@ -46,6 +56,8 @@ def metric_names(metrics: Mapping[str, object]) -> list[str]:
 
     >>> metric_names({"loss": 0.3, "roc_auc": 0.9, "accuracy": 0.8})
     ['accuracy', 'roc_auc', 'loss']
+    >>> metric_names({"loss": 0.3, "accuracy": 0.97, "pr_auc": 0.2})[0]
+    'pr_auc'
     """
 
     def position(name: str) -> tuple[bool, int, str]:
@@ -151,7 +163,7 @@ class Result:
         >>> from uldp import train
         >>> result = train("synthetic", method="uldp-avg", noise_multiplier=5.0, rounds=2)
         >>> result.rounds, round(result.epsilon, 2), sorted(result.metrics)
-        (2, 1.06, ['accuracy', 'loss', 'roc_auc'])
+        (2, 1.06, ['accuracy', 'balanced_accuracy', 'loss', 'roc_auc'])
     """
 
     dataset: str
