@@ -194,8 +194,15 @@ def test_metrics_of_rare_classes_are_those_of_sklearn(seed):
 
 @pytest.mark.parametrize(
     ("task", "rates", "rare"),
-    [(Task(2), (0.2,), True), (Task(2), (0.3,), False), (Task(2), (0.9,), True), (Task(2), (0.1, 0.9), True)]
-    + [(Task(3), (0.1, 0.45, 0.45), True), (Task(3), (0.2, 0.4, 0.4), False), (Task(2), (), False)],
+    [
+        (Task(2), (0.2,), True),
+        (Task(2), (0.3,), False),
+        (Task(2), (0.9,), True),
+        (Task(2), (0.1, 0.9), True),
+        (Task(3), (0.1, 0.45, 0.45), True),
+        (Task(3), (0.2, 0.4, 0.4), False),
+        (Task(2), (), False),
+    ],
 )
 def test_metrics_of_rare_classes_follow_public_base_rates_and_not_the_test_labels(task, rates, rare):
     made = TorchLearner(nn.Linear(3, task.classes), task, prior=Prior(rates=rates))
