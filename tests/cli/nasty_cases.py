@@ -7,6 +7,7 @@ that a case brings along replace these or join them.
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -95,6 +96,16 @@ def line(command: str, *says: str, **files: str | bytes) -> Case:
     """A case from a command line as one would type it; in names of files ``__`` is a dot and ``___`` a slash."""
     names = {name.replace("___", "/").replace("__", "."): content for name, content in files.items()}
     return Case(tuple(shlex.split(command)), says, names)
+
+
+def given(files: dict[str, str | bytes], command: str, *says: str) -> Case:
+    """A case with files of its own."""
+    return Case(tuple(shlex.split(command)), says, files)
+
+
+def sealed(text: str) -> bytes:
+    """A copy of a ledger, whole but for its content."""
+    return b"uldp-ledger-copy-1\n" + hashlib.sha256(text.encode()).digest() + text.encode()
 
 
 def setting(assignment: str, *says: str, command: str = "plan") -> Case:
@@ -740,6 +751,47 @@ OTHERS = [
     line("leave e.toml", "e.toml"),
     line("leave run --experiment zzz", "run"),
     line("leave", "STATE"),
+    line("status", "FOLDER"),
+    line("status nowhere", "nowhere"),
+    line("status e.toml", "e.toml"),
+    line("status keys", "neither a run directory"),
+    line("status run --policy"),
+    given({"s/experiments/x": "", "s/policy.toml": "max_epsilon = -1"}, "status s", "s/policy.toml"),
+    given({"s/experiments/x": "", "s/ledger.jsonl": "{}\n"}, "status s", "ledger.jsonl"),
+    given({"s/experiments/x": "", "s/ledger.jsonl": '{"events": 1}\n'}, "status s --json", "ledger.jsonl"),
+    given({"r/experiment.json": "["}, "status r", "experiment.json"),
+    given({"r/experiment.json": "{}", "r/metrics.jsonl": '{"round": 1}\n'}, "status r", "metrics"),
+    line("trail", "FOLDER"),
+    line("trail nowhere", "nowhere"),
+    line("trail run", "no audit trail"),
+    line("trail run --head nonsense", "--head"),
+    line("trail run --head 1:zz --json", "--head"),
+    given({"s/trail.jsonl": "{}\n" + '{"number": 1}\n'}, "trail s", "line 1"),
+    given({"s/trail.jsonl": '{"number": 1}\n'}, "trail s", "entry 1"),
+    given({"s/trail.jsonl": "[1]\n"}, "trail s --json", "trail.jsonl"),
+    given({"s/trail.jsonl": b"\xff\xfe\n"}, "trail s", "trail.jsonl"),
+    given({"s/trail.jsonl": "[" * 10**5 + "\n"}, "trail s"),
+    given({"s/trail.jsonl": "", "k/trail.head": b"\xff" * 10**6}, "trail s --keys k", "trail.head"),
+    given({"s/trail.jsonl": "", "k/trail.head": "9:" + "a" * 64}, "trail s --keys k", "rolled back"),
+    given({"s/x": "", "k/trail.head": "9:" + "a" * 64}, "trail s --keys k", "rolled back"),
+    line("backup", "STATE"),
+    line("backup nowhere --out c", "nowhere"),
+    line("backup run --out run/ledger.jsonl", "run"),
+    line("backup e.toml --out c", "e.toml"),
+    given({"s/ledger.jsonl": "{}\n"}, "backup s --out c", "ledger.jsonl"),
+    given({"s/ledger.jsonl": ""}, "backup s --out e.toml", "--out"),
+    given({"s/ledger.jsonl": ""}, "backup s --out nowhere/c", "nowhere"),
+    line("restore", "FILE"),
+    line("restore nowhere --state s", "nowhere"),
+    line("restore e.toml --state s", "no copy"),
+    line("restore run --state s", "run"),
+    given({"c": b"uldp-ledger-copy-1\n" + bytes(99)}, "restore c --state s --json", "damaged"),
+    given({"c": sealed('{"ledger.jsonl": 7}')}, "restore c --state s", "damaged"),
+    given({"c": sealed("[]")}, "restore c --state s", "damaged"),
+    given({"c": sealed('{"../../x": "00"}')}, "restore c --state s", "another version"),
+    given({"c": sealed('{"ledger.jsonl": "7b7d0a"}')}, "restore c --state s", "ledger.jsonl"),
+    given({"c": sealed('{"ledger.jsonl": ""}')}, "restore c --state s", "--keys"),
+    given({"c": sealed('{"ledger.jsonl": ""}')}, "restore c --state e.toml --unchecked", "e.toml"),
     line("rehearse", "command line"),
     line("rehearse gone.toml", "gone.toml"),
     line("rehearse e.toml --aggregation magic", "magic"),

@@ -10,7 +10,7 @@ from nasty_cases import CASES
 EVERY = 20
 COMMANDS = {
     *("new", "plan", "run", "resume", "compare", "predict", "export", "epsilon", "sigma", "local", "total", "data"),
-    "published",
+    *("published", "status", "trail", "backup", "restore"),
     *("attack", "bench", "keys", "doctor", "serve", "join", "leave", "rehearse", "methods", "datasets", "demo"),
 }
 

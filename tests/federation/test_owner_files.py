@@ -202,7 +202,10 @@ def test_an_unreadable_session_is_refused_unless_the_ledger_has_charges_for_its_
         return
     with pytest.raises(RunError, match=f"cannot be read, and the silo's ledger has no charge.*delete .*{old.parent}"):
         other.silo("silo-1")
-    shutil.rmtree(old.parent)  # its owner knows that no round was answered
+    shutil.rmtree(old.parent)  # its owner says that no round was answered; the audit trail knows better
+    with pytest.raises(RunError, match="rolled back or changed: the audit trail"):
+        other.silo("silo-1")
+    (tmp_path / "silo-1" / "rehearsal-trail.jsonl").unlink()
     assert not other.silo("silo-1").closed
     other.close()
 

@@ -151,6 +151,9 @@ def test_a_ledger_that_lost_rounds_and_a_session_that_is_gone_stop_a_silo(tmp_pa
     with pytest.raises(RunError, match="its session is gone"):
         SiloProcess(prepared, silo, "unix:/unused")
     (silo / "rehearsal-ledger.jsonl").unlink()
+    with pytest.raises(RunError, match="rolled back or changed: the audit trail"):
+        SiloProcess(prepared, silo, "unix:/unused")
+    (silo / "rehearsal-trail.jsonl").unlink()
     made = World(tmp_path, built)
     made.serving().run()
     made.close()

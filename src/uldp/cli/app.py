@@ -26,6 +26,7 @@ from uldp.cli.keys import keys
 from uldp.cli.local_dp import local
 from uldp.cli.models import export, predict, statement
 from uldp.cli.new import new
+from uldp.cli.operations import backup, restore, status, trail
 from uldp.cli.output import report as show_error
 from uldp.cli.plan import plan
 from uldp.cli.published import published
@@ -76,7 +77,7 @@ GROUPS: Final = {
     "Start": (demo, new, methods, datasets),
     "Train": (describe, plan, tune, run, resume, compare, report, predict, export),
     "Check": (statement, epsilon, sigma, total, audit),
-    "Deploy": (doctor, serve, join, leave, rehearse),
+    "Deploy": (doctor, serve, join, leave, rehearse, status, trail, backup, restore),
     "Research": (reproduce, local, published),
 }
 for group, commands in GROUPS.items():

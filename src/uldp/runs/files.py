@@ -148,15 +148,20 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
         if not file.exists():
             return
         data = file.read_bytes()
+    yield from parse_lines(data, str(file))
+
+
+def parse_lines(data: bytes, location: str) -> Iterator[dict[str, Any]]:
+    """The lines of what :func:`append_line` wrote to the file at ``location``."""
     *lines, last = data.split(b"\n")
     # A crash can leave the last line half written; it was not acted upon yet. A whole one counts.
     for number, line in enumerate([*lines, last] if _is_complete(last) else lines, start=1):
         try:
             tree = json_tree(line)
         except ValueError as error:
-            raise RunError(f"line {number} is damaged ({first_line(error)})", location=str(file)) from error
+            raise RunError(f"line {number} is damaged ({first_line(error)})", location=location) from error
         if not isinstance(tree, dict) or not tree:
-            raise RunError(f"line {number} is damaged: it holds no keys", location=str(file))
+            raise RunError(f"line {number} is damaged: it holds no keys", location=location)
         yield tree
 
 
@@ -205,6 +210,20 @@ def stored_key(file: Path) -> bytes:
     if len(key) != 32:
         raise RunError(f"is damaged: {len(key)} bytes, not 32; restore it", location=str(file), value=str(file))
     return key
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process holds :func:`lock` on ``file`` at this moment."""
+    with report_disk_errors(file):
+        if not file.exists():
+            return False
+        number = os.open(file, os.O_RDONLY)
+    with os.fdopen(number) as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
 
 @contextmanager

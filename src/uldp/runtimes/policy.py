@@ -26,7 +26,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -239,11 +239,15 @@ def _released_events(charges: Sequence[Charge], group: int | None, who: str) -> 
 
 
 class OwnLedger:
-    """What a silo has released in all experiments; on disk before anything is computed."""
+    """What a silo has released in all experiments; on disk before anything is computed.
 
-    def __init__(self, file: Path, policy: Policy) -> None:
+    ``on_write`` is called with every charge, once it is written.
+    """
+
+    def __init__(self, file: Path, policy: Policy, on_write: Callable[[Charge], None] = lambda charge: None) -> None:
         self._file = file
         self._policy = policy
+        self._on_write = on_write
         charges = [Charge.from_json(line, str(file)) for line in read_lines(file)]
         self._charges = {charge.key: charge for charge in charges}
 
@@ -298,6 +302,7 @@ class OwnLedger:
     def _write(self, charge: Charge) -> None:
         append_line(self._file, charge.to_json(), mode=0o600)
         self._charges[charge.key] = charge
+        self._on_write(charge)
 
 
 def describe_spending(ledger: OwnLedger) -> str:

@@ -21,12 +21,16 @@ from typing import Any, Final
 from uldp.crypto.keys import SigningKey
 from uldp.errors import BudgetExhausted, MessageRefused, RunError, UldpError
 from uldp.experiment.build import PreparedExperiment
+from uldp.protocol.messages import kind_of
+from uldp.runs.trail import TrailEntry
 from uldp.runtimes import socket_frames
 from uldp.runtimes.policy import Charge, LedgerGuard, OwnLedger, Policy, describe_spending, views_of_a_round
 from uldp.runtimes.recording import torch_threads
-from uldp.runtimes.silo_state import SiloState, experiments_in, ledger_name
+from uldp.runtimes.silo_state import SiloState, TrailSigner, experiments_in, ledger_name, open_trail
 from uldp.sessions.silo import Owner, SiloSession
 
+SENT: Final = "sent"
+"""The kind of the trail's entries about messages that left."""
 LOG: Final = logging.getLogger("uldp.silo")
 PATIENCE: Final = 60.0
 """Seconds for a transport to say what it wants, and to take its response."""
@@ -38,7 +42,8 @@ Frame = tuple[dict[str, Any], bytes]
 class SiloProcess(AbstractContextManager["SiloProcess"]):
     """Holds a silo's session and responds to one request after the other.
 
-    ``charging`` is the owner's ledger, as the rounds of this experiment are charged to it.
+    ``charging`` is the owner's ledger, as the rounds of this experiment are charged to it. ``signer`` signs the audit
+    trail of what is charged and of every message that leaves.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         *,
         identity: SigningKey | None = None,
         policy: Policy | None = None,
+        signer: TrailSigner | None = None,
     ) -> None:
         self._prepared = prepared
         self._policy = policy or Policy()
@@ -60,6 +66,10 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         with ExitStack() as until:
             until.enter_context(self._state.lock())
             self._session = self._restore_session(identity)
+            rehearsal = prepared.experiment.run.secrets == "simulated"
+            # Last, for the checks before it know more: what exactly is missing.
+            self._trail = open_trail(self._state.folder, rehearsal=rehearsal, signer=signer, on_append=self._log_trail)
+            self._sent = {entry.about.get("sha256") for entry in self._trail.entries if entry.kind == SENT}
             self._until = until.pop_all()
 
     def _restore_session(self, identity: SigningKey | None) -> SiloSession:
@@ -70,7 +80,7 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         if closed:
             self._state.forget_secrets()  # a process that was killed while it closed had no time to
         ledgers = {
-            rehearsal: OwnLedger(self._state.folder / ledger_name(rehearsal=rehearsal), self._policy)
+            rehearsal: OwnLedger(self._state.folder / ledger_name(rehearsal=rehearsal), self._policy, self._note_charge)
             for rehearsal in (True, False)
         }
         ledger = ledgers[secrets.simulated]
@@ -112,6 +122,24 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
                     location=file,
                 )
             LOG.warning("the session of experiment %s cannot be read; is the ledger whole?", digest)
+
+    def _note_charge(self, charge: Charge) -> None:
+        """A line of the ledger is an entry of the trail, too."""
+        self._trail.append("charged" if not charge.response else "computed", charge.to_json())
+
+    def _note_sent(self, reply: bytes) -> None:
+        """The trail has every message before it leaves; the same bytes, asked for again, are no further release."""
+        digest = hashlib.sha256(reply).hexdigest()
+        if digest not in self._sent:
+            about = {"experiment": self._prepared.plan.digest, "round": self._session.round}
+            message = {"message": kind_of(reply), "bytes": len(reply), "sha256": digest}
+            self._trail.append(SENT, {**about, **message})
+            self._sent.add(digest)
+
+    def _log_trail(self, entry: TrailEntry) -> None:
+        """Where logs are collected elsewhere, heads in them show that a trail was cut."""
+        what = {SENT: "message", "charged": "round", "computed": "round"}.get(entry.kind, "")
+        LOG.info("trail: %s %s; head %s", entry.kind, entry.about.get(what, ""), entry.head)
 
     @property
     def closed(self) -> bool:
@@ -172,6 +200,7 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
             self._state.save(self._session.save(self._state.parts))
             if self._session.closed:
                 self._state.forget_secrets()
+            self._note_sent(reply)
         except MessageRefused as error:
             return self._refusal(str(error), named=self.name in error.location)
         except BudgetExhausted as error:

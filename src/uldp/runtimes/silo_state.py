@@ -5,6 +5,8 @@
     experiments/DIGEST/session.bin    where the session stands, with the last response
     experiments/DIGEST/parts/         encrypted weights of ``lattice`` and ``paillier``, until the experiment is over
     ledger.jsonl                      what was released in all experiments (``uldp.runtimes.policy``)
+    trail.jsonl                       the signed audit trail of all that left the silo (``uldp.runs.trail``)
+    trail.key                         who signs it, where the silo has no keys: on loopback only
 
 Whoever reads the folder of an unfinished experiment can take that silo's noise off: keep it as safe as the data.
 """
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from uldp.crypto.keys import SigningKey
 from uldp.errors import ConfigError, RunError
 from uldp.experiment.config import Experiment
 from uldp.rng import Secrets
@@ -30,11 +33,13 @@ from uldp.runs.files import (
     sync_folder,
     unseal,
 )
+from uldp.runs.trail import HEAD, TRAIL, OnAppend, Trail
 from uldp.sessions.silo import SiloSession
 
 _MAGIC: Final = b"uldp-silo-1\n"
 _SESSION: Final = "session.bin"
 _KEY: Final = "secrets.key"
+TRAIL_KEY: Final = "trail.key"
 
 
 def _load(file: Path) -> bytes | None:
@@ -51,6 +56,27 @@ def _load(file: Path) -> bytes | None:
 def ledger_name(*, rehearsal: bool) -> str:
     """The file of a silo's own ledger. A rehearsal has another: its noise protects nobody."""
     return "rehearsal-ledger.jsonl" if rehearsal else "ledger.jsonl"
+
+
+@dataclass(frozen=True)
+class TrailSigner:
+    """Who signs a silo's audit trail, and the folder in which its head is kept: that of the keys, not of the state."""
+
+    key: SigningKey
+    heads: Path
+
+
+def open_trail(
+    state: Path, *, rehearsal: bool, signer: TrailSigner | None, on_append: OnAppend = lambda entry: None
+) -> Trail:
+    """The audit trail of a silo, checked against its ledger and its head; begun with its first entry.
+
+    Without a ``signer`` the trail is signed by a key of the folder itself, and no head is kept apart.
+    """
+    prefix = "rehearsal-" if rehearsal else ""
+    key = SigningKey(Secrets.from_key(stored_key(state / TRAIL_KEY))) if signer is None else signer.key
+    head = None if signer is None else signer.heads / f"{prefix}{HEAD}"
+    return Trail(state / f"{prefix}{TRAIL}", state / ledger_name(rehearsal=rehearsal), key, head, on_append)
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,11 @@ from uldp.runtimes.flower.processes import (
 )
 from uldp.runtimes.flower.transport import ExchangeRecord, FlowerTransport
 from uldp.runtimes.policy import Policy
-from uldp.runtimes.result import OnRound, Result
+from uldp.runtimes.release_trail import ReleaseTrail
+from uldp.runtimes.result import OnRound, Result, RoundReport
 from uldp.runtimes.serving import FailedResponse, Patience, ServedRun
 from uldp.runtimes.silo_process import SiloProcess
+from uldp.runtimes.silo_state import TrailSigner
 from uldp.runtimes.temporary import TemporaryFolder
 from uldp.sessions.server import is_closed as server_closed
 
@@ -204,8 +206,13 @@ def serve(
     with ExitStack() as until:
         transport = FlowerTransport(limit=prepared.plan.message_limit, on_exchange=note)
         until.callback(transport.close)
+
+        def note_round(report: RoundReport) -> object:
+            trail.catch_up()
+            return on_round(report)
+
         serving = ServedRun(
-            prepared, directory, transport, patience=patience, on_round=on_round, on_trouble=report_failures
+            prepared, directory, transport, patience=patience, on_round=note_round, on_trouble=report_failures
         )
         checkpoint = directory.state.load_checkpoint() if directory.finished else None
         if directory.finished and (checkpoint is None or server_closed(checkpoint.server)):
@@ -213,13 +220,18 @@ def serve(
         check_installed()
         keys = node_keys(prepared, where.security)
         until.enter_context(directory.lock())  # before anything is started that another process has started too
+        trail = ReleaseTrail(directory)
+        trail.catch_up()
         home = FlowerFolder(directory.private / TRANSPORT)
         superlink = SuperLink(home, where.address, where.security, transport.address, running=where.running)
         until.callback(superlink.end)
         until.callback(transport.close)  # the run hears of the end before Flower does
         until.enter_context(ServerSupervisor(superlink, transport, keys, say).attach())
         transport.wait_for_run(START_SECONDS)
-        return serving.run()
+        result = serving.run()
+        trail.catch_up()
+        say(f"audit trail: head {trail.head}")
+        return result
 
 
 @dataclass(frozen=True)
@@ -246,17 +258,20 @@ def join(prepared: PreparedExperiment, joining: ServerConnection, say: Say) -> N
     check_installed()
     check_rehearsal(prepared.experiment, joining.superlink, "--superlink")
     experiment, keys = prepared.experiment, joining.keys
-    identity = credentials.identity_of(keys) if keys is not None and experiment.aggregation.identities else None
+    own = None if keys is None else credentials.identity_of(keys)
+    identity = own if experiment.aggregation.identities else None
     if joining.ca is not None:
         _check_node_key(experiment, prepared.silo, keys)
     with ExitStack() as until:
         if keys is not None:
             taken = "another process uses these keys; stop it first"
             until.enter_context(lock(keys / "lock", taken, str(keys)))
+            credentials.check_tie(keys, joining.state)
         # Paths of sockets must be short, and folders of state need not be.
         folder = until.enter_context(TemporaryFolder("silo"))
         address = f"unix:{folder.path / 'silo'}"
-        process = SiloProcess(prepared, joining.state, address, identity=identity, policy=joining.policy)
+        signer = None if keys is None or own is None else TrailSigner(own, keys)
+        process = SiloProcess(prepared, joining.state, address, identity=identity, policy=joining.policy, signer=signer)
         silo = until.enter_context(process)
         if keys is not None:  # last: a start that failed has released nothing
             credentials.tie_to_state(keys, joining.state)
