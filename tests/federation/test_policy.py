@@ -12,7 +12,7 @@ from uldp.privacy.accountants import account
 from uldp.privacy.events import NonPrivate
 from uldp.privacy.releases import Adversary
 from uldp.protocol import messages as m
-from uldp.runtimes.policy import Charge, OwnLedger, Policy, views_of_a_round
+from uldp.runtimes.policy import Charge, LedgerGuard, OwnLedger, Policy, views_of_a_round
 from uldp.runtimes.silo_process import SiloProcess
 
 DELTA = 1e-5
@@ -221,3 +221,55 @@ def test_a_ledger_is_read_back_and_a_replay_costs_nothing(tmp_path):
     file.write_text('{"experiment": "e"}\n')
     with pytest.raises(RunError, match="cannot read the entry"):
         OwnLedger(file, Policy())
+
+
+def lattice_plan(noise=5.0):
+    sections = {"aggregation": {"name": "lattice"}, "privacy": {"noise_multiplier": noise}}
+    server, _ = parties(experiment(**sections))
+    return server, server.plan
+
+
+def ledger_after_all_rounds(folder, plan, against):
+    ledger = OwnLedger(folder / f"{against}.jsonl", Policy(against=("public", against), delta=DELTA))
+    guard = LedgerGuard.of(ledger, plan, "session")
+    for round_ in range(1, plan.rounds + 1):
+        guard.before_round(round_, "request")
+        guard.before_response(round_, "request", "content")
+    return ledger
+
+
+@pytest.mark.parametrize("noise", [0.2, 5.0])
+def test_the_owners_ledger_counts_what_ciphertexts_leave_in_the_servers_view(tmp_path, noise):
+    """As the statement does: under lattice the total carries a part of the encryptions of zero."""
+    server, plan = lattice_plan(noise)
+    rows = {row.who: row.epsilon for row in server.planned_statement().exposures}
+    towards = {who: ledger_after_all_rounds(tmp_path, plan, who) for who in ("server", "silos")}
+    assert towards["server"].epsilon() == pytest.approx(rows["the server"], rel=1e-9)
+    events_alone = account({views_of_a_round(plan)["server"]: plan.rounds}, DELTA).value
+    assert towards["server"].epsilon() > events_alone
+    assert towards["silos"].epsilon() == pytest.approx(rows["one silo"], rel=1e-9)
+    again = OwnLedger(tmp_path / "server.jsonl", Policy(against=("public", "server"), delta=DELTA))
+    assert again.epsilon() == towards["server"].epsilon()
+
+
+def test_an_experiment_under_lattice_is_refused_for_what_its_ciphertexts_add():
+    _, plan = lattice_plan()
+    built = experiment(aggregation={"name": "lattice"})
+    events_alone = account({views_of_a_round(plan)["server"]: plan.rounds}, DELTA).value
+    with pytest.raises(ConfigError, match="towards the server"):
+        Policy(max_epsilon=events_alone, delta=DELTA, against=("public", "server")).check(built, plan)
+    Policy(max_epsilon=events_alone * 1.001, delta=DELTA, against=("public", "server")).check(built, plan)
+
+
+def test_entries_of_a_ledger_without_a_distance_are_read_and_a_wrong_one_is_refused(tmp_path):
+    _, plan = lattice_plan()
+    file = tmp_path / "server.jsonl"
+    ledger_after_all_rounds(tmp_path, plan, "server")
+    written = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({**line, "distance": None}) + "\n" for line in written))
+    policy = Policy(against=("public", "server"), delta=DELTA)
+    assert OwnLedger(file, policy).epsilon() == account({views_of_a_round(plan)["server"]: 3}, DELTA).value
+    for wrong in ({"statistical": -1.0, "shift": 0.1}, {"statistical": 0.1}, "much"):
+        file.write_text(json.dumps({**written[0], "distance": wrong}) + "\n")
+        with pytest.raises(RunError, match="cannot read the entry"):
+            OwnLedger(file, policy)

@@ -4,10 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from tests.core.test_sessions import build
 from tests.privacy_accounting.test_lattice_accounting import rows_of
+from tests.support import make_sessions, small_federation
 
 from uldp.privacy.distance import Distance, account_at_distance, account_shifted
 from uldp.privacy.gaussian import gaussian_epsilon
+from uldp.privacy.ledger import Entry, Ledger
+from uldp.privacy.statement import Background, compose
 
 STEPS, DEVIATION, SENSITIVITY = 8, 60, 400
 """Noise is a multiple of 8 with a deviation of 60 such multiples, and a dither below 8."""
@@ -111,6 +115,17 @@ def test_the_smaller_of_both_bounds_counts_and_no_distance_costs_nothing():
     assert Distance(1e-9, shift=1e-3).times(4) == Distance(4e-9, shift=2e-3)
 
 
+def test_distances_of_different_experiments_add_up_like_rounds():
+    one, other, none = Distance(1e-9, shift=3e-3), Distance(5e-9), Distance()
+    total = none
+    for _ in range(4):
+        total += one
+    assert (total.statistical, total.shift) == pytest.approx((one.times(4).statistical, one.times(4).shift))
+    assert one + none == none + one == one
+    assert one + one.times(0) == one
+    assert one + other == Distance(6e-9, shift=math.inf)  # of the other no shift is known
+
+
 @pytest.mark.parametrize("noise", [0.2, 0.4])
 def test_the_server_faces_a_large_epsilon_of_lattice_and_not_an_infinite_one(noise):
     """By statistical distance alone it was infinite from an epsilon of some thirty up."""
@@ -119,3 +134,24 @@ def test_the_server_faces_a_large_epsilon_of_lattice_and_not_an_infinite_one(noi
     assert public.epsilon > 30
     assert public.epsilon < server.epsilon < public.epsilon * 1.0001
     assert public.replace_one < server.replace_one < public.replace_one * 1.0001
+
+
+@pytest.mark.parametrize("aggregation", ["lattice", "masked"])
+@pytest.mark.parametrize(("noise", "said"), [(0.2, True), (5.0, False)])
+def test_the_statement_says_where_e_to_the_epsilon_outweighs_the_keys(aggregation, noise, said):
+    """2^-128 e^epsilon exceeds a delta of 1e-5 from an epsilon of 77 up."""
+    method = build("uldp-avg-w", noise_multiplier=noise, rounds=5)
+    server, _ = make_sessions(method, small_federation(silos=4), aggregation=aggregation)
+    release = server.plan.release
+    ledger = Ledger(1e-5, None, tuple(Entry(t, release.event(4), "planned") for t in range(1, 6)))
+    statement = compose(release, server.plan.disclosure, ledger, Background(), simulated=False)
+    (row,) = (one for one in statement.exposures if one.who == "the server")
+    assert (77 < row.epsilon < math.inf) == said
+    texts = [caveat.text for caveat in statement.caveats if caveat.code == "large-epsilon"]
+    assert len(texts) == said and all("An epsilon above 77 " in text for text in texts)
+
+
+def test_what_no_key_hides_is_not_qualified_by_keys():
+    method = build("uldp-avg-w", noise_multiplier=0.2)
+    server, _ = make_sessions(method, small_federation(silos=4), aggregation="plain")
+    assert server.plan.disclosure.security_bits == 0

@@ -24,6 +24,8 @@ from uldp.rng import PathPart, Secrets, SecretStream, path_bytes
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 TAG_BYTES: Final = 16
+SECURITY_BITS: Final = 128
+"""Of X25519 against classical computers; what else hides something, ring-LWE or Paillier, is meant to have as many."""
 _NONCE: Final = bytes(12)  # every key seals one message only
 
 

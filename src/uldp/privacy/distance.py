@@ -42,8 +42,18 @@ class Distance:
     statistical: float = 0.0
     shift: float = math.inf
 
+    def __add__(self, other: Distance) -> Distance:
+        """The distance of both views together: statistical distances add up, and the squares of shifts.
+
+        >>> Distance(1e-9, shift=3e-6) + Distance(2e-9, shift=4e-6) + NO_DISTANCE
+        Distance(statistical=3e-09, shift=5e-06)
+        """
+        if 0.0 in (self.statistical, other.statistical):  # one of them is no distance, whatever its shift says
+            return other if self.statistical == 0.0 else self
+        return Distance(self.statistical + other.statistical, math.hypot(self.shift, other.shift))
+
     def times(self, rounds: int) -> Distance:
-        """The distance of so many rounds: statistical distances add up, and the squares of shifts."""
+        """The distance of so many rounds of the same kind."""
         shift = self.shift * math.sqrt(rounds) if rounds else 0.0
         return Distance(self.statistical * rounds, shift)
 

@@ -162,6 +162,28 @@ def about_holdout(disclosure: Disclosure) -> list[Caveat]:
     return [Caveat("holdout-metrics", text, Severity.WEAKENS)]
 
 
+def about_large_epsilons(disclosure: Disclosure, epsilons: Sequence[float], delta: float) -> list[Caveat]:
+    """What must be said where e^epsilon outweighs the security of keys (docs/decisions/0019, Zeros).
+
+    Args:
+        disclosure: What the aggregation shows to whom.
+        epsilons: Those against adversaries from whom keys hide something.
+        delta: The delta that they hold at.
+
+    Returns:
+        One caveat if some finite epsilon is so large: an advantage of 2^-bits against the keys counts e^epsilon times.
+    """
+    limit = disclosure.security_bits * math.log(2) + math.log(delta)
+    if not disclosure.security_bits or not any(limit < epsilon < math.inf for epsilon in epsilons):
+        return []
+    text = (
+        f"An epsilon above {math.floor(limit)} towards the server or the silos is a weaker claim: no feasible "
+        "computation tells what they see from something that has this epsilon. It is no bound on the probabilities of "
+        f"what they see, for e^epsilon outweighs the {disclosure.security_bits} bits of security of the keys."
+    )
+    return [Caveat("large-epsilon", text, Severity.LIMITS)]
+
+
 @dataclass(frozen=True)
 class CaveatContext:
     """What the common caveats depend on. ``missing``: how many silos were missing in each round."""

@@ -71,6 +71,7 @@ class Disclosure:
         required_silos: How many silos a repeated round needs when others do not respond; None without repetitions.
         holdout_metrics: The server sees metrics of held-out users.
         distance: How much the server's view of a round may differ from the mechanism that the event describes.
+        security_bits: Of the keys that hide something from the server or the silos; 0 where none do.
         caveats: What else a statement must say about the aggregation.
     """
 
@@ -84,6 +85,7 @@ class Disclosure:
     required_silos: int | None = None
     holdout_metrics: bool = False
     distance: Distance = NO_DISTANCE
+    security_bits: int = 0
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -284,6 +286,8 @@ def compose(
     context = sentences.CaveatContext(
         release, disclosure, simulated=simulated, colocated=colocated, missing=tuple(missing)
     )
+    exposures = exposures_of(release, disclosure, ledger, releases, missing) if guaranteed else ()
+    hidden_from = [row.epsilon for row in exposures if not row.who.startswith(sentences.PUBLIC)]
     return Statement(
         privacy_unit=unit,
         epsilon=spent.value,
@@ -291,13 +295,14 @@ def compose(
         accountant=spent.accountant,
         rounds=len(releases),
         simulated=simulated,
-        exposures=exposures_of(release, disclosure, ledger, releases, missing) if guaranteed else (),
+        exposures=exposures,
         caveats=(
             *background.caveats,
             *sentences.about_people(release, ledger.delta, hashed_ids=background.hashed_ids and guaranteed),
             *sentences.about_holdout(disclosure),
             *(release.caveats() if guaranteed else ()),
             *sentences.common_caveats(context),
+            *sentences.about_large_epsilons(disclosure, hidden_from, ledger.delta),
         ),
         no_guarantee=no_guarantee,
         corrections=background.corrections,

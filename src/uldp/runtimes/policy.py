@@ -13,7 +13,8 @@
 
 Before a round is computed, its cost is on this silo's own ledger; a round that would pass the cap is refused. What is
 charged is the most that a round can show: as few silos as the experiment allows, and a server that saved both attempts
-of a repeated round. Every kind of adversary in ``against`` is charged by itself, and the worst of them counts. As
+of a repeated round, and under ``lattice`` what encryptions of zero leave in the total that the server decrypts
+(:mod:`uldp.privacy.distance`). Every kind of adversary in ``against`` is charged by itself, and the worst counts. As
 in the statement, the server is taken to draw samples as agreed: under private sampling nobody can check that it did.
 
 Metrics of hold-out people are not charged, for no epsilon covers them. Without ``allow_metrics`` a silo does not
@@ -37,9 +38,11 @@ from uldp.experiment.config import AUTO, Experiment
 from uldp.experiment.foreign import ForeignCode, foreign_code, read_name
 from uldp.experiment.sections import read_section
 from uldp.privacy.accountants import account, check_delta
-from uldp.privacy.events import Event, NonPrivate, event_from_json, event_to_json
+from uldp.privacy.distance import NO_DISTANCE, Distance
+from uldp.privacy.events import Composition, Event, NonPrivate, event_from_json, event_to_json
 from uldp.privacy.ledger import largest, merge
 from uldp.privacy.releases import Adversary, Participation
+from uldp.privacy.sentences import finite_or_infinite, finite_or_none
 from uldp.runs.files import append_line, read_lines, replace_file
 from uldp.sessions.plan import Plan
 from uldp.sessions.silo import ReleaseGuard
@@ -144,8 +147,9 @@ class Policy:
                 location="policy.allow_counts",
             )
         views, cap = views_of_a_round(plan, no_guarantee), self.max_epsilon
+        rounds = plan.release.participation.rounds_of_a_user(plan.rounds)
         for who in self.against:
-            cost = account({views[who]: plan.release.participation.rounds_of_a_user(plan.rounds)}, self.delta).value
+            cost = _epsilon(who, {views[who]: rounds}, plan.disclosure.distance.times(plan.rounds), self.delta)
             if cap is not None and cost > cap:
                 raise ConfigError(
                     f"this silo's owner allows epsilon {cap:g} at delta {self.delta:g}; the experiment would cost "
@@ -190,6 +194,12 @@ def views_of_a_round(plan: Plan, no_guarantee: str = "") -> dict[str, Event]:
     }
 
 
+def _epsilon(who: str, seen: Composition, distance: Distance, delta: float) -> float:
+    """Epsilon of what an adversary saw. Only the server's view is at a ``distance`` from what its events describe."""
+    apart = distance if who == "server" else NO_DISTANCE
+    return apart.epsilon(lambda at: account(seen, at).value, delta)
+
+
 @dataclass(frozen=True)
 class Charge:
     """One round's release. ``session`` distinguishes runs of the same experiment, ``content`` their requests."""
@@ -203,6 +213,8 @@ class Charge:
     """The group of users whose records were read, where they take turns; None for everybody."""
     response: str = field(default="", compare=False)
     """A digest of the noised sum that was made of it; empty while it is computed."""
+    distance: Distance = field(default=NO_DISTANCE, compare=False)
+    """How far the server's view may be from its event, under the aggregation of the experiment."""
 
     @property
     def key(self) -> tuple[str, str, int, str]:
@@ -212,7 +224,8 @@ class Charge:
         events = {who: event_to_json(event) for who, event in self.events.items()}
         about = {"experiment": self.experiment, "session": self.session, "round": self.round}
         group = {} if self.group is None else {"group": self.group}
-        return {**about, **group, "content": self.content, "answer": self.response, "events": events}
+        distance = {} if self.distance == NO_DISTANCE else {"distance": _distance_to_json(self.distance)}
+        return {**about, **group, "content": self.content, "answer": self.response, "events": events, **distance}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any], location: str) -> Charge:
@@ -223,9 +236,22 @@ class Charge:
             events = {who: event_from_json(found[who]) for who in ADVERSARIES}
             key = (str(tree["experiment"]), str(tree["session"]), int(tree["round"]), str(tree["content"]))
             group = None if tree.get("group") is None else int(tree["group"])
-            return cls(*key, events, group, str(tree.get("answer", "")))
+            return cls(*key, events, group, str(tree.get("answer", "")), _distance_from_json(tree.get("distance")))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"cannot read the entry {tree!r}", location=location) from error
+
+
+def _distance_to_json(distance: Distance) -> dict[str, float | None]:
+    return {"statistical": distance.statistical, "shift": finite_or_none(distance.shift)}
+
+
+def _distance_from_json(tree: Mapping[str, Any] | None) -> Distance:
+    if tree is None:  # of aggregations without one, and of versions that did not write it down
+        return NO_DISTANCE
+    distance = Distance(float(tree["statistical"]), finite_or_infinite(tree["shift"]))
+    if not (0 <= distance.statistical < math.inf and distance.shift >= 0):
+        raise ValueError("a distance is from 0 up")
+    return distance
 
 
 def _released_events(charges: Sequence[Charge], group: int | None, who: str) -> Counter[Event]:
@@ -257,16 +283,17 @@ class OwnLedger:
 
     def epsilon(self, *further: Charge) -> float:
         """What has been spent towards the worst adversary, with ``further`` releases."""
-        worst = 0.0
+        worst, distance = 0.0, NO_DISTANCE
         by_experiment: dict[str, list[Charge]] = {}
         for charge in {**self._charges, **{one.key: one for one in further}}.values():
             by_experiment.setdefault(charge.experiment, []).append(charge)
+            distance += charge.distance
         for who in self._policy.against:
             seen: Counter[Event] = Counter()
             for charges in by_experiment.values():
                 groups = {charge.group for charge in charges} - {None} or {None}
                 seen.update(largest(_released_events(charges, group, who) for group in groups))
-            worst = max(worst, account(seen, self._policy.delta).value if seen else 0.0)
+            worst = max(worst, _epsilon(who, seen, distance, self._policy.delta) if seen else 0.0)
         return worst
 
     def check_affords(self, planned: Sequence[Charge], what: str, nothing: str) -> None:
@@ -320,6 +347,13 @@ class LedgerGuard(ReleaseGuard):
     session: str
     views: Mapping[str, Event]
     participation: Participation = field(default_factory=Participation)
+    distance: Distance = NO_DISTANCE
+
+    @classmethod
+    def of(cls, ledger: OwnLedger, plan: Plan, session: str, no_guarantee: str = "") -> LedgerGuard:
+        """The guard of a run under ``plan``."""
+        views, turns = views_of_a_round(plan, no_guarantee), plan.release.participation
+        return cls(ledger, plan.digest, session, views, turns, plan.disclosure.distance)
 
     def before_round(self, round_: int, request: str) -> None:
         self.ledger.charge(self._charge(round_, request))
@@ -329,7 +363,7 @@ class LedgerGuard(ReleaseGuard):
 
     def _charge(self, round_: int, request: str, response: str = "") -> Charge:
         group = self.participation.group(round_)
-        return Charge(self.experiment, self.session, round_, request, self.views, group, response)
+        return Charge(self.experiment, self.session, round_, request, self.views, group, response, self.distance)
 
     def check(self, round_: int | None, rounds: int) -> None:
         """Refuse a ledger that does not fit a session at ``round_`` (None: that was never saved), and a new experiment

@@ -24,7 +24,7 @@ from uldp.experiment.build import PreparedExperiment
 from uldp.protocol.messages import kind_of
 from uldp.runs.trail import TrailEntry
 from uldp.runtimes import socket_frames
-from uldp.runtimes.policy import Charge, LedgerGuard, OwnLedger, Policy, describe_spending, views_of_a_round
+from uldp.runtimes.policy import Charge, LedgerGuard, OwnLedger, Policy, describe_spending
 from uldp.runtimes.recording import torch_threads
 from uldp.runtimes.silo_state import SiloState, TrailSigner, experiments_in, ledger_name, open_trail
 from uldp.sessions.silo import Owner, SiloSession
@@ -88,8 +88,7 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         self._policy.remember(self._state.folder)
         LOG.info("silo %s: %s; %s", self.name, self._policy, describe_spending(ledger))
         session_id = hashlib.sha256(secrets.child("session").key).hexdigest()[:16]
-        views = views_of_a_round(plan, prepared.no_guarantee)
-        self.charging = LedgerGuard(ledger, plan.digest, session_id, views, plan.release.participation)
+        self.charging = LedgerGuard.of(ledger, plan, session_id, prepared.no_guarantee)
         owner = Owner(identity, prepared.federation.roster, self.charging, self._policy.allow_metrics)
         data, holdout = prepared.data(self.name), prepared.holdout(self.name)
         session = SiloSession(plan, data, prepared.learner, prepared.streams, secrets, holdout=holdout, owner=owner)

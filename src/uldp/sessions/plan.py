@@ -8,6 +8,7 @@ from functools import cached_property
 from uldp._version import __version__
 from uldp.aggregation import is_builtin
 from uldp.aggregation.base import Aggregation, AggregationContext
+from uldp.crypto.keys import SECURITY_BITS
 from uldp.errors import ConfigError
 from uldp.methods.base import Method
 from uldp.privacy.statement import Disclosure
@@ -139,6 +140,7 @@ class Plan(AggregationContext):
             required_silos=self.required_silos if self.may_repeat else None,
             holdout_metrics=bool(self.mean_metrics),
             distance=aggregation.distance(self.release),
+            security_bits=SECURITY_BITS if aggregation.needs_key_agreement else 0,
             caveats=aggregation.caveats(self.release),
         )
 

@@ -28,7 +28,7 @@ from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.child import check_system
 from uldp.runtimes.flower.internals import VERSION, check_installed
 from uldp.runtimes.flower.processes import Address, connection_problem
-from uldp.runtimes.policy import LedgerGuard, OwnLedger, Policy, describe_spending, views_of_a_round
+from uldp.runtimes.policy import LedgerGuard, OwnLedger, Policy, describe_spending
 from uldp.runtimes.silo_state import experiments_in, ledger_name
 
 SOON: Final = timedelta(days=14)
@@ -297,9 +297,7 @@ def _state(experiment: Experiment, silo: SiloOptions, folder: Path) -> str:
     if mine is not None and (mine.over or mine.round):
         stands = "and is over" if mine.over else f"round {mine.round} was the last"
         return f"{describe_spending(ledger)}; this experiment was begun, {stands}"
-    views = views_of_a_round(known.plan, known.no_guarantee)
-    turns = known.plan.release.participation
-    LedgerGuard(ledger, known.plan.digest, "", views, turns).check(None, known.plan.rounds)
+    LedgerGuard.of(ledger, known.plan, "", known.no_guarantee).check(None, known.plan.rounds)
     return describe_spending(ledger)
 
 
