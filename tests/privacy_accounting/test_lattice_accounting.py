@@ -10,6 +10,7 @@ import pytest
 from tests.core.test_sessions import build
 from tests.support import make_sessions, small_federation
 
+import uldp
 from uldp.aggregation.lattice import LatticeWeighting
 from uldp.privacy.accountants import account
 from uldp.privacy.events import Gaussian
@@ -88,3 +89,31 @@ def test_where_totals_are_public_or_nothing_is_looked_up_two_silos_learn_no_more
     _, rows = rows_of("uldp-avg")  # uniform weights: every total is |S|
     assert not rows["two colluding silos"].counts
     assert rows["two colluding silos"].sees == "the same, and each other's shares of the noise"
+
+
+@pytest.mark.parametrize("sampling", ["open", "private"])
+@pytest.mark.parametrize(
+    ("adversary", "row"),
+    [
+        ({"adversary": "server"}, "the server"),
+        ({"adversary": "silo"}, "one silo"),
+        ({"adversary": "silo", "colluding": 2}, "two colluding silos"),
+    ],
+)
+def test_a_question_without_data_is_answered_like_the_statement(adversary, row, sampling):
+    """``uldp epsilon`` takes a million parameters: a little more than the statement about four, never less."""
+    settings = {"sample_rate": 0.1, "sampling": sampling}
+    _, rows = rows_of("uldp-avg-w", **settings)
+    asked = uldp.epsilon(
+        "uldp-avg-w", 1.0, rounds=5, silos=4, aggregation="lattice", delta=1e-5, settings=settings, **adversary
+    )
+    assert rows[row].epsilon <= asked <= rows[row].epsilon * 1.001
+    assert asked.replace_one >= rows[row].replace_one
+
+
+def test_noise_for_the_server_covers_what_encryptions_of_zero_leave():
+    about = {"rounds": 5, "silos": 4, "aggregation": "lattice", "adversary": "server"}
+    for target in (2.0, 60.0):
+        noise = float(uldp.noise_multiplier("uldp-avg-w", target, **about))
+        assert uldp.epsilon("uldp-avg-w", noise, **about) <= target
+        assert uldp.epsilon("uldp-avg-w", noise * (1 - 1e-4), **about) > target

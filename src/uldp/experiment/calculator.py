@@ -21,6 +21,7 @@ from uldp.methods.base import Method, settings
 from uldp.methods.registry import is_builtin, lookup
 from uldp.privacy.accountants import Epsilon, account, account_replace_one
 from uldp.privacy.calibrate import calibrate
+from uldp.privacy.distance import NO_DISTANCE, Distance
 from uldp.privacy.events import Composition, sampled_gaussian
 from uldp.privacy.groups import published_epsilon
 from uldp.privacy.releases import Adversary, ClippedSilo, GaussianSum, NoisedModel, PublicFacts, Release, views
@@ -29,7 +30,7 @@ ADVERSARIES: Final = ("public", "server", "silo")
 TABLE_ROUNDS: Final = (1, 10, 50, 100, 200)
 TABLE_SILOS: Final = (1, 2, 5, 10)
 DIMENSION: Final = 10**6
-"""Epsilon depends on the number of parameters only where an aggregation rounds (paillier): this many or fewer."""
+"""Epsilon depends on the number of parameters only where an aggregation rounds (paillier, lattice): for up to so many."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,13 @@ class Side:
         if self.adversary == "server":
             sums, knows = kind.server_sees_each_silo, not release.user_sampling.private
             return Adversary("server", dropped=self.dropped, sees_silo_sums=sums, knows_sample=knows)
-        return Adversary("silos", self.colluding, self.dropped, knows_sample=not kind.hides_sample)
+        knows = not kind.hides_sample or (self.colluding > 1 and kind.silo_pairs_learn)
+        return Adversary("silos", self.colluding, self.dropped, knows_sample=knows)
+
+    def distance(self, release: Release, rounds: int) -> Distance:
+        """How far this adversary's view of so many rounds is from what their events describe."""
+        kind = lookup_aggregation(self.aggregation)()
+        return kind.distance(release).times(rounds) if self.adversary == "server" else NO_DISTANCE
 
 
 @dataclass(frozen=True)
@@ -124,14 +131,22 @@ class PrivacyQuery:
 
     def epsilon(self, noise_multiplier: float) -> Epsilon:
         """The adversary's epsilon under add/remove adjacency."""
-        return account(self.view_of_run(self.release(noise_multiplier)), self.delta, self.accountant)
+        release = self.release(noise_multiplier)
+        return self.accounted(self.view_of_run(release), release)
+
+    def accounted(self, seen: Composition, release: Release, rounds: int = 0, accountant: str = "") -> Epsilon:
+        """The adversary's epsilon of ``seen``: the events of so many rounds, by default of all."""
+        distance, name = self.side.distance(release, rounds or self.method.rounds), accountant or self.accountant
+        found = account(seen, self.delta, name)
+        return replace(found, value=distance.epsilon(lambda at: account(seen, at, name).value, self.delta))
 
     def replace_one(self, noise_multiplier: float) -> float:
         """The adversary's epsilon under replace-one adjacency."""
         release = self.release(noise_multiplier)
         if release.replace_one:
             return self.epsilon(noise_multiplier).value
-        return account_replace_one(self.view_of_run(release), self.delta).value
+        seen, distance = self.view_of_run(release), self.side.distance(release, self.method.rounds)
+        return distance.epsilon(lambda at: account_replace_one(seen, at).value, self.delta)
 
     def silos_of_a_user(self) -> int | None:
         """In how many silos a user may have records, where epsilon depends on it."""
@@ -159,8 +174,13 @@ class PrivacyQuery:
         if self.method.privacy_unit is None:
             reason = f"{self.name} adds no noise, so no noise reaches an epsilon"
             raise ConfigError(reason, location="method", value=self.name)
-        side = self.worst().side
-        return calibrate(lambda noise: replace(self, side=side).view_of_run(self.release(noise)), epsilon, self.delta)
+        side, rounds = self.worst().side, self.method.rounds
+        return calibrate(
+            lambda noise: replace(self, side=side).view_of_run(self.release(noise)),
+            epsilon,
+            self.delta,
+            lambda noise: side.distance(self.release(noise), rounds),
+        )
 
     def worst(self) -> PrivacyQuery:
         """The query with as many silos missing as the noise tolerates."""
@@ -239,6 +259,6 @@ def _by_rounds(query: PrivacyQuery, release: Release, noise_multiplier: float) -
         naive = isinstance(release, ClippedSilo)  # its Theorem 1 takes half the sensitivity
         claimed: Composition = {sampled_gaussian(noise_multiplier): count} if naive else seen
         values = [account(claimed, query.delta, "rdp").value]
-        values += [account(seen, query.delta, name).value for name in ("rdp", "auto")]
+        values += [query.accounted(seen, release, count, name).value for name in ("rdp", "auto")]
         rows.append((count, tuple(values)))
     return EpsilonTable("rounds", ("published", "valid, by RDP", "tight"), tuple(rows))

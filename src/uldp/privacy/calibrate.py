@@ -10,6 +10,7 @@ from collections.abc import Callable
 from uldp.errors import ConfigError, require
 from uldp.privacy.accountants import account, check_delta
 from uldp.privacy.bisection import bisect
+from uldp.privacy.distance import NO_DISTANCE, Distance
 from uldp.privacy.events import Composition, Event
 from uldp.privacy.pld import quick_epsilon
 
@@ -17,20 +18,30 @@ MAX_MULTIPLIER = 1e6
 MIN_MULTIPLIER = 1e-2
 
 
-def calibrate(planned: Callable[[float], Composition], epsilon: float, delta: float) -> float:
+def calibrate(
+    planned: Callable[[float], Composition],
+    epsilon: float,
+    delta: float,
+    distance: Callable[[float], Distance] = lambda noise_multiplier: NO_DISTANCE,
+) -> float:
     """The smallest noise multiplier (to 5 digits, rounded up) with which ``planned`` stays within ``epsilon``.
 
-    ``planned(noise_multiplier)`` gives the whole run's composition, as the method itself states it. A quick bound says
-    where to look, so that the accountant is asked a few times only.
+    ``planned(noise_multiplier)`` gives the whole run's composition, as the method itself states it, and ``distance``
+    how far the view is from it. A quick bound says where to look, so that the accountant is asked a few times only.
     """
     _check_target(epsilon, delta)
 
     def excess(noise_multiplier: float) -> float:
-        return account(planned(noise_multiplier), delta).value - epsilon
+        seen = planned(noise_multiplier)
+        return distance(noise_multiplier).epsilon(lambda at: account(seen, at).value, delta) - epsilon
 
     high = _quick_multiplier(lambda noise_multiplier: quick_epsilon(planned(noise_multiplier), delta) <= epsilon)
-    if excess(high) > 0:  # not even MAX_MULTIPLIER: the quick bound is never below the accountant's
-        raise _unreachable_error(account(planned(high), delta).value, epsilon)
+    while (
+        excess(high) > 0
+    ):  # without a distance this is MAX_MULTIPLIER: the quick bound is never below the accountant's
+        if high >= MAX_MULTIPLIER:
+            raise _unreachable_error(account(planned(high), delta).value, epsilon)
+        high = min(1.25 * high, MAX_MULTIPLIER)
     low = high
     while excess(low) <= 0:
         if low <= MIN_MULTIPLIER:
