@@ -30,7 +30,7 @@ ADVERSARIES: Final = ("public", "server", "silo")
 TABLE_ROUNDS: Final = (1, 10, 50, 100, 200)
 TABLE_SILOS: Final = (1, 2, 5, 10)
 DIMENSION: Final = 10**6
-"""Epsilon depends on the number of parameters only where an aggregation rounds (paillier, lattice): for up to so many."""
+"""Epsilon depends on the number of parameters only where an aggregation rounds (lattice, paillier): up to so many."""
 
 
 @dataclass(frozen=True)
