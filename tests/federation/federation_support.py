@@ -63,11 +63,11 @@ def parties(built: Experiment) -> tuple[PreparedExperiment, dict[str, PreparedEx
     return _parties(json.dumps(built.to_tree(), sort_keys=True))
 
 
-def with_identities(folder: Path, **sections) -> Experiment:
+def with_identities(folder: Path, secrets="os", **sections) -> Experiment:
     """An experiment with secrets from the operating system, and keys in ``folder`` whose public halves stand in it."""
     keys = {name: signing_key_from(folder / f"{name}.key").public.hex() for name in SILOS}
     aggregation = {**sections.pop("aggregation", {}), "identities": keys}
-    return experiment(aggregation=aggregation, run={"threads": 1, "secrets": "os"}, **sections)
+    return experiment(aggregation=aggregation, run={"threads": 1, "secrets": secrets}, **sections)
 
 
 @dataclass

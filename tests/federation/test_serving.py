@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.federation.federation_support import World, away, experiment, parties, with_identities
+from tests.federation.federation_support import (
+    SILOS,
+    World,
+    away,
+    experiment,
+    parties,
+    signing_key_from,
+    with_identities,
+)
 from tests.support import decode, owner_of
 
 from uldp.errors import RunError
@@ -23,7 +31,7 @@ from uldp.runs import files
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.serving import FailedResponse, Patience
 from uldp.runtimes.silo_process import SiloProcess
-from uldp.runtimes.simulation import run
+from uldp.runtimes.simulation import InProcessSilos, run
 from uldp.sessions.silo import signing_key
 
 SMALL_KEY = {"name": "paillier", "key_bits": 512, "slots": 1, "max_records": 30}
@@ -34,6 +42,11 @@ CASES = {
     "masked, sampled": {"method": {"sample_rate": 0.5}},
     "paillier": {"aggregation": SMALL_KEY, "method": FEW},
     "private sampling": {"aggregation": SMALL_KEY, "method": {**FEW, "sample_rate": 0.5, "sampling": "private"}},
+    "lattice": {"aggregation": {"name": "lattice"}, "method": FEW},
+    "lattice, private sampling": {
+        "aggregation": {"name": "lattice"},
+        "method": {**FEW, "sample_rate": 0.5, "sampling": "private"},
+    },
 }
 DROPS = {"privacy": {"noise_multiplier": 5.0, "dropout_tolerance": 1}}
 """One of three silos may be missing."""
@@ -99,6 +112,18 @@ def test_a_rehearsal_ends_with_the_simulation_s_model(world, case):
     made = world(built)
     check_same(made.serving().run(), simulated(built))
     check_nothing_left_twice(made)
+
+
+@pytest.mark.parametrize("case", ["private sampling", "lattice, private sampling"])
+def test_a_simulation_with_the_silos_long_term_keys_sends_what_the_federation_sends(world, tmp_path, case):
+    """The sample that nobody knows follows from all keys; ``uldp rehearse`` compares with such a simulation."""
+    built = with_identities(tmp_path, secrets="simulated", **CASES[case])
+    made = world(built, keys=tmp_path)
+    result, told = made.serving().run(), []
+    keys = [signing_key_from(tmp_path / f"{name}.key") for name in SILOS]
+    expected = run(built, silos=InProcessSilos(keys), record=lambda receiver, sender, message: told.append(message))
+    assert result.model.tobytes() == expected.model.tobytes()
+    assert {reply for _, _, reply in made.sent} <= set(told)
 
 
 @pytest.mark.parametrize("aggregation", [{"name": "masked"}, SMALL_KEY])

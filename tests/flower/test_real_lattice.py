@@ -10,10 +10,13 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'uldp[f
 pytestmark = pytest.mark.slow
 
 
-def test_a_rehearsal_of_the_default_ends_with_the_simulations_model(tmp_path):
-    """With private sampling it does not: the slots are bound to the setup, and so to the parties' keys."""
-    tree = tree_of({"method": {"rounds": 2}, "aggregation": {"name": "auto"}})
+@pytest.mark.parametrize(
+    ("method", "exchanges"), [({}, 2), ({"sample_rate": 0.5, "sampling": "private"}, 8)], ids=["default", "private"]
+)
+def test_a_rehearsal_ends_with_the_simulations_model(tmp_path, method, exchanges):
+    """Where nobody knows the sample, it follows from the setup and so from all keys: both use the same."""
+    tree = tree_of({"method": {"rounds": 2, **method}, "aggregation": {"name": "auto"}})
     experiment = Experiment.from_tree(tree, tmp_path)
     found = rehearsal.rehearse(experiment, tmp_path / "r", lambda said: None, timeout=1200)
     assert found.identical
-    assert found.setup.exchanges >= 5 and found.rounds.exchanges == 2
+    assert found.setup.exchanges >= 5 and found.rounds.exchanges == exchanges

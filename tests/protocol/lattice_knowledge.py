@@ -37,6 +37,11 @@ class ServerKnowledge:
         return self.side._fixed.weights
 
     @property
+    def encrypted_numbers(self):
+        """What it encrypts in this round, where users are sampled: of each user a share of b W."""
+        return self.side.transfer.numbers(self.side._entries_of_round, self.side._context.silos)
+
+    @property
     def transfers(self):
         """The tables that dealers offered in this round."""
         return self.side._transfers
@@ -66,6 +71,20 @@ class SiloKnowledge:
     def open_indices(self, sealed, dealer):
         """alpha_u, which the server sealed for the keeper of this dealer's tables."""
         return self.side._server.open(sealed, "indices", self.side._setup, dealer, location="test")
+
+    def added(self, round_, weights):
+        """What it adds to the ciphertexts of this request for updates: the other share."""
+        return self.side._transfer(round_).added(weights[32 + 49152 * self.side.scheme.roles.users :])
+
+    def open_slots(self, sealed, round_, dealer):
+        """Which entries the server asks for, which it sealed for the keeper of this dealer's tables."""
+        return self.side._server.open(sealed, "slots", self.side._setup, round_, dealer, location="test")
+
+    def dealt_rotations(self, round_):
+        """By how much the tables are rotated that it deals."""
+        transfer = self.side._transfer(round_)
+        way = (transfer.setup, round_, "dealt")
+        return transfer.rule.rotations(transfer.server, way, len(transfer.roles.dealt_by(transfer.index)))
 
     def drawn_slots(self, round_):
         """j of its users."""

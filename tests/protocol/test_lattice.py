@@ -108,6 +108,10 @@ def test_the_edge_of_the_range_is_exact_and_just_beyond_it_is_refused():
     for total in (largest, -largest):
         phase = np.stack([np.full(3, total % prime, dtype=np.uint64) for prime in PRIMES])
         assert (lattice_ring.decoded(phase, 0) == total >> WEIGHT_BITS).all()
+    # With so many silos that the sampler's range is no limit: (2^14 + 40 sigma) 2^76 reaches 2^95 at 12,697.6.
+    refused(users=2**14, noise_multiplier=12_690.0, silos=1000)  # is not
+    with pytest.raises(ConfigError, match="this noise does not fit"):
+        refused(users=2**14, noise_multiplier=12_698.0, silos=1000)
 
 
 @pytest.mark.parametrize("silos", [2, 3, 16])

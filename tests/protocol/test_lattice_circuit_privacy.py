@@ -133,6 +133,10 @@ def inverse(a):
     return np.array(rows, dtype=np.uint64)
 
 
+def parts_of(body):
+    return body.c0, body.c1
+
+
 def zeros(stream, shape):
     return np.zeros(shape, dtype=np.int64)
 
@@ -232,6 +236,44 @@ def test_rounds_do_not_share_an_encryption_of_zero(attacked):
             return attacked.secrets.child("reused", number, purpose)
 
         return attacked.body(first, number, bound), attacked.body(rows, number, bound)
+
+    assert_fails(attacked.guesses(score, ours))
+    assert attacked.guesses(score, reused) == TRIALS
+
+
+# --- 5: masks ---------------------------------------------------------------------------------------------------------
+
+
+def test_masks_of_one_request_never_cover_two_bodies(attacked):
+    """Of two messages under the same masks and noise the difference is that of the rows alone, in one silo.
+
+    Ours are bound to the request: of another one for the round, which a silo refuses, the masks would be others.
+    """
+    first = attacked.rows(np.random.default_rng(3))
+    errors = ring.to_evaluations(ring.from_integers(attacked.errors()))
+    table = attacked.scheme.weighting.table()[attacked.counts.sum(axis=0)]
+    multipliers = ring.add(errors, ring.from_integers(table[:, None]))
+
+    def message(rows, number, request, bound=None):
+        body = attacked.body(rows, number, bound)
+        sent = attacked.silo.protected(body, RoundRequest(1, request, b""))
+        return Body.unpack(sent, attacked.scheme, "here")
+
+    def score(messages, guess):
+        """The largest coefficient that is left of the difference of two messages, decrypted, without the guess."""
+        between = Body(*(ring.subtract(*parts) for parts in zip(*map(parts_of, messages[::-1]), strict=True)))
+        expected = ring.subtract(attacked.products(guess, multipliers), attacked.products(first, multipliers))
+        between.c0 = ring.subtract(between.c0, cut(ring.to_coefficients(expected), attacked.dimension))
+        return np.abs(attacked.phase(between).to_floats()).max()
+
+    def ours(rows, number):
+        return message(first, number, "one"), message(rows, number, "another")
+
+    def reused(rows, number):
+        def bound(purpose, further):  # the same noise and the same zero, as of the same release
+            return attacked.secrets.child("reused", number, purpose)
+
+        return message(first, number, "one", bound), message(rows, number, "one", bound)
 
     assert_fails(attacked.guesses(score, ours))
     assert attacked.guesses(score, reused) == TRIALS

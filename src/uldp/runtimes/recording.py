@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import count
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from uldp.crypto.keys import SigningKey
 from uldp.errors import ModelError, RunError
 from uldp.experiment.build import PreparedExperiment
 from uldp.learners.metrics import constant_accuracy, constant_loss
@@ -63,6 +64,9 @@ def torch_threads(number: int) -> Iterator[None]:
 
 class Silos(ABC):
     """All silos of a simulation, in this process or elsewhere."""
+
+    identities: Sequence[SigningKey] = ()
+    """Their long-term keys, where these do not come from the run's secrets."""
 
     @abstractmethod
     def start(self, prepared: PreparedExperiment, plan: Plan, secrets: Secrets) -> None:

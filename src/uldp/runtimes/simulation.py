@@ -6,12 +6,13 @@ A :class:`Silos` object computes the silos, by default in this process, one afte
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 
+from uldp.crypto.keys import SigningKey
 from uldp.data.federation import Federation, SiloData
 from uldp.experiment.build import PreparedExperiment, prepare
 from uldp.experiment.config import Experiment
@@ -29,10 +30,19 @@ from uldp.vectors import Vector
 
 
 class InProcessSilos(Silos):
-    """All silos in this process."""
+    """All silos in this process.
+
+    Args:
+        identities: Their long-term keys, whose public halves the experiment lists; by default they come from the run's
+            secrets.
+    """
+
+    def __init__(self, identities: Sequence[SigningKey] = ()) -> None:
+        self.identities = tuple(identities)
 
     def start(self, prepared: PreparedExperiment, plan: Plan, secrets: Secrets) -> None:
-        self._sessions = {name: silo_session(prepared, plan, secrets, name) for name in plan.silos}
+        known = dict(zip(plan.silos, self.identities, strict=True)) if self.identities else {}
+        self._sessions = {name: silo_session(prepared, plan, secrets, name, known.get(name)) for name in plan.silos}
 
     def responses(self, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
         for name, request in requests.items():
@@ -51,15 +61,19 @@ class InProcessSilos(Silos):
         return sum(session.left_out for session in self._sessions.values())
 
 
-def simulated_plan(prepared: PreparedExperiment, secrets: Secrets) -> Plan:
-    """The plan with the public keys of the simulated silos."""
+def simulated_plan(prepared: PreparedExperiment, secrets: Secrets, identities: Sequence[SigningKey] = ()) -> Plan:
+    """The plan with the public keys of the simulated silos; it has them already where their keys are given."""
+    if identities:
+        return prepared.plan
     keys = (signing_key(secrets, index) for index in range(len(prepared.plan.silos)))
     return prepared.plan.with_identities([key.public for key in keys])
 
 
-def silo_session(prepared: PreparedExperiment, plan: Plan, secrets: Secrets, name: str) -> SiloSession:
-    """The session of one simulated silo."""
-    owner = Owner(signing_key(secrets, plan.silos.index(name)), prepared.federation.roster)
+def silo_session(
+    prepared: PreparedExperiment, plan: Plan, secrets: Secrets, name: str, identity: SigningKey | None = None
+) -> SiloSession:
+    """The session of one simulated silo; its long-term key comes from the secrets, if none is given."""
+    owner = Owner(identity or signing_key(secrets, plan.silos.index(name)), prepared.federation.roster)
     data, holdout = prepared.data(name), prepared.holdout(name)
     return SiloSession(plan, data, prepared.learner, prepared.streams, secrets, holdout=holdout, owner=owner)
 
@@ -107,7 +121,8 @@ class LocalRun(RecordedRun):
         self._shuffler: Shuffler | None = None
 
     def _make_parties(self, x: Vector, ledger: Ledger) -> None:
-        plan, secrets = simulated_plan(self._prepared, self._secrets), self._secrets
+        secrets = self._secrets
+        plan = simulated_plan(self._prepared, secrets, self._here.identities)
         self._server = ServerSession(plan, x, ledger, secrets)
         self._here.start(self._prepared, plan, secrets)
         if plan.aggregation.shuffles:

@@ -30,6 +30,7 @@ from uldp.runtimes.flower.child import Child, check_system
 from uldp.runtimes.flower.internals import check_installed
 from uldp.runtimes.flower.processes import Address, free_port
 from uldp.runtimes.result import Result
+from uldp.runtimes.simulation import InProcessSilos
 from uldp.runtimes.simulation import run as run_local
 from uldp.vectors import Vector
 
@@ -122,7 +123,10 @@ def measure_exchanges(run: Path, silos: Sequence[Path]) -> tuple[ExchangeTimes, 
 
 
 def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 1800.0) -> RehearsalResult:
-    """Run ``experiment`` once as a simulation and once as a federation in ``folder``."""
+    """Run ``experiment`` once as a simulation and once as a federation in ``folder``.
+
+    Both have the same settings, secrets and long-term keys, so that they send the same messages.
+    """
     check_system()
     check_installed()
     if experiment.run.secrets != "simulated":
@@ -131,8 +135,9 @@ def rehearse(experiment: Experiment, folder: Path, say: Say, timeout: float = 18
     folder = folder.resolve()  # the parties' processes start there
     private_folder(folder)
     say(f"simulating, then {len(silos)} silos and a server in {folder}")
-    simulated = run_local(experiment)
     file = write_experiment(experiment, silos, folder)
+    keys = [credentials.identity_of(folder / "keys" / str(number)) for number in range(len(silos))]
+    simulated = run_local(Experiment.from_file(file), silos=InProcessSilos(keys))
     states = [folder / "silos" / str(number) for number in range(len(silos))]
     if experiment.run.evaluate_silos:  # as owners of data would, who let their hold-out people be measured on
         private_folder(folder / "silos")
