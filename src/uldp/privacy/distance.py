@@ -45,8 +45,8 @@ class Distance:
     def __add__(self, other: Distance) -> Distance:
         """The distance of both views together: statistical distances add up, and the squares of shifts.
 
-        >>> Distance(1e-9, shift=3e-6) + Distance(2e-9, shift=4e-6) + NO_DISTANCE
-        Distance(statistical=3e-09, shift=5e-06)
+        >>> Distance(0.25, shift=3.0) + Distance(0.5, shift=4.0) + NO_DISTANCE
+        Distance(statistical=0.75, shift=5.0)
         """
         if 0.0 in (self.statistical, other.statistical):  # one of them is no distance, whatever its shift says
             return other if self.statistical == 0.0 else self
