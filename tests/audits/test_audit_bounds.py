@@ -19,6 +19,7 @@ from uldp.audits.bounds import (
     trade_off,
     upper_rate,
 )
+from uldp.audits.one_run import is_improbable, one_run_curve
 from uldp.privacy.events import Gaussian, PoissonSampled
 from uldp.privacy.gaussian import gaussian_delta, gaussian_epsilon
 
@@ -96,6 +97,44 @@ def test_one_run_and_error_rates_hold_as_often_as_they_say():
             largest[bound.name] = max(largest[bound.name], bound.epsilon)
     assert max(above.values()) <= stats.binom.isf(1e-6, 300, 0.1)
     assert min(largest.values()) > 0.7
+
+
+def test_guesses_of_one_run_on_a_curve_are_exact_for_one_coin():
+    """One guess about one coin, the best there is: right with probability Phi(mu / 2), and that is what is refuted."""
+    for mu in (0.3, 1.0, 3.0):
+        likely, right = Claim.of({Gaussian(1 / mu): 1}, DELTA).least_likely(), stats.norm.cdf(mu / 2)
+        assert not is_improbable(likely, 1, 1, 1, right - 1e-6)
+        assert is_improbable(likely, 1, 1, 1, right + 1e-6)
+
+
+def test_guesses_of_one_run_on_a_curve_are_those_of_pure_dp_on_its_curve():
+    """Under pure DP right guesses are at most binomial (Steinke et al.): no smaller probability may be claimed."""
+    epsilon, accuracy = 1.0, math.e / (1 + math.e)
+
+    def likely(r):
+        return max(0.0, math.exp(-epsilon) * r, 1 - math.exp(epsilon) * (1 - r))
+
+    for guesses, right in ((50, 50), (80, 60), (200, 160)):
+        tail = stats.binom.sf(right - 1, guesses, accuracy)  # reached by randomised response
+        assert not is_improbable(likely, guesses, guesses, right, tail)
+        assert is_improbable(likely, guesses, guesses, right, 30 * tail)
+
+
+def test_guesses_of_one_run_on_a_curve_hold_as_often_as_they_say_and_reach_more_than_without():
+    claim, mu = Claim.of({Gaussian(4.0): 16}, DELTA), 1.0
+    scores = [gaussian_scores(mu, 2000, seed) for seed in range(100)]
+    found = [one_run_curve(claim, *one, level=0.1).epsilon for one in scores]
+    assert sum(epsilon > claim.epsilon() for epsilon in found) <= stats.binom.isf(1e-6, 100, 0.1)
+    assert np.median(found) > 0.4 * claim.epsilon()
+    assert np.median(found) > 1.2 * np.median([one_run(*one, DELTA, 0.1).epsilon for one in scores])
+    quiet = Claim.of({Gaussian(16.0): 16}, DELTA)  # claims a quarter of that mu
+    assert min(one_run_curve(quiet, *one, level=1e-5).epsilon for one in scores[:10]) > quiet.epsilon()
+
+
+def test_guesses_on_the_curve_of_a_sampled_release_use_its_lines():
+    claim = Claim.of({PoissonSampled(0.5, Gaussian(1.0)): 1}, DELTA)
+    likely, r = claim.least_likely(), np.linspace(0.01, 0.99, 50)
+    assert [likely(one) for one in r] == pytest.approx(claim.false_out(1 - r).tolist())
 
 
 def test_shift_over_noise_holds_as_often_as_it_says():

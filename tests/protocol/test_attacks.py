@@ -356,7 +356,7 @@ def test_without_fresh_residues_the_root_of_the_product_tells_again(monkeypatch,
 
 
 def test_without_masks_and_residues_the_roots_of_single_silos_tell_again(monkeypatch):
-    monkeypatch.setattr(PaillierSilo, "_mask", unprotected)
+    monkeypatch.setattr(PaillierSilo, "mask", unprotected)
     trials = [our_trial(trial) for trial in range(FEWER)]
     for silo in (0, 1):  # each silo's own residue is there
         assert like_a_coin(wins(trials, root_attack, silo), FEWER)

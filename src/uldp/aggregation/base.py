@@ -75,7 +75,7 @@ class SiloUpdate:
     saturated: int
     left_out: int
     noised_sum: bytes = b""
-    """The noised sum before it was protected, where a round can be repeated with fewer silos. It stays in the silo."""
+    """The noised sum before it was masked: for repeats with fewer silos, and for audits. It stays in the silo."""
 
 
 BoundSecrets = Callable[[str, Sequence[str]], Secrets]

@@ -201,15 +201,14 @@ class PaillierSilo(SiloSide):
         bits = self._context.release.encoding.bits + 1
         return products(weights.for_users(users), block, bits, self.public.n2, self._scheme.workers)
 
-    def finish(self, product: list[mpz], digest: str, request: RoundRequest, bound_secrets: BoundSecrets) -> bytes:
-        """The ciphertexts with noise, dither, a fresh residue and masks. ``digest`` is a digest of the rows."""
+    def noised(self, product: list[mpz], digest: str, bound_secrets: BoundSecrets) -> list[mpz]:
+        """The ciphertexts with noise, dither and a fresh residue. ``digest`` is a digest of the rows."""
         scale = self._context.release.silo_noise_std
         nothing = np.zeros(self._context.facts.dimension, dtype=np.int64)
         noise = add_noise(nothing, scale, bound_secrets("noise", (repr(scale), digest)).stream())
         ciphertexts = self._pack(product)
         ciphertexts = self._with_noise(ciphertexts, noise, bound_secrets("dither", (repr(scale), digest)))
-        ciphertexts = self._randomise(ciphertexts, bound_secrets("residues", (repr(scale), digest)))
-        return pack(self._mask(ciphertexts, request), self.public.width)
+        return self._randomise(ciphertexts, bound_secrets("residues", (repr(scale), digest)))
 
     def protect_metrics(self, residues: Residues, request: RoundRequest) -> Residues:
         further = (request.round, request.digest, self._modulus)
@@ -259,7 +258,7 @@ class PaillierSilo(SiloSide):
             return self._table().draw(secrets.stream(), count, workers)
         return randomisers.direct(self.public, secrets.stream(), count, workers)
 
-    def _mask(self, product: list[mpz], request: RoundRequest) -> list[mpz]:
+    def mask(self, product: list[mpz], request: RoundRequest) -> list[mpz]:
         """Step 2(c): masks from Z*_(n^2), one for every pair and coordinate."""
         n2 = self.public.n2
         streams = {
@@ -318,8 +317,12 @@ class _PaillierAccumulator(Accumulator):
     def release(self, bound_secrets: BoundSecrets) -> SiloUpdate:
         if self._rows:
             self._multiply()
-        digest = self._rows_digest.hexdigest()
-        return SiloUpdate(self._silo.finish(self._product, digest, self._request, bound_secrets), 0, self._left_out)
+        noised = self._silo.noised(self._product, self._rows_digest.hexdigest(), bound_secrets)
+        sent, inside = (
+            pack(ciphertexts, self._silo.public.width)
+            for ciphertexts in (self._silo.mask(noised, self._request), noised)
+        )
+        return SiloUpdate(sent, 0, self._left_out, inside)
 
 
 class Weights:

@@ -15,6 +15,7 @@ from uldp.audits.canaries import canaries_for
 from uldp.audits.checks import Check
 from uldp.audits.local import weight_bounds
 from uldp.audits.observe import AuditSetup, Charge, Seen, audit_secrets, synthetic_people
+from uldp.audits.one_run import one_run_curve
 from uldp.audits.result import Audit, Found, Size
 from uldp.audits.rows import multiplier_of, row_checks
 from uldp.audits.views import Scores, Twins, components, measure, scores
@@ -33,7 +34,7 @@ LEVEL: Final = 0.05
 """An adversary's bound lies above the true epsilon with at most this probability, whatever its number of statistics."""
 AUDITS: Final = 100
 """A verdict takes more: a hundred audits of a claim that holds refute it in none, with probability 1 - LEVEL."""
-SHARES: Final = {"trade-off": 0.4, "shift": 0.3, "one run": 0.15, "rates": 0.15}
+SHARES: Final = {"trade-off": 0.4, "shift": 0.3, "one run": 0.1, "one run, curve": 0.1, "rates": 0.1}
 """How the level of an adversary is divided among its statistics."""
 CANARIES: Final = 4000
 PER_RUN: Final = 1000
@@ -158,6 +159,8 @@ def audit_of(
         return _local_audit(prepared, plan, chosen, runs, size)
     twins = _run_twins(replace(setup, people=people if real is None else _without_records(people)), seed)
     found = [_audit_adversary(one, runs, twins, plan, len(chosen), prepared) for one in chosen]
+    if adversary is not None and found[0].not_audited:
+        raise ConfigError(found[0].not_audited, location="adversary", value=adversary)
     made = _direct(setup, runs, twins, plan, seed)
     made += row_checks(prepared, synthetic_people(prepared.federation, streams), streams)
     return Audit(
@@ -266,6 +269,7 @@ def score_bounds(claim: Claim, best: Scores, level: float) -> tuple[Bound, ...]:
         trade_off(claim, Errors.of(values, included), level * SHARES["trade-off"]),
         pure_rates(values, included, claim.delta, level * SHARES["rates"], RATES_AT),
         one_run(values, included, claim.delta, level * SHARES["one run"]),
+        one_run_curve(claim, values, included, level * SHARES["one run, curve"]),
     )
 
 

@@ -155,12 +155,31 @@ class Claim:
         if self.gaussian:
             return np.asarray(norm.cdf(norm.isf(false_in) - unsampled_mu(self.events(factor))))
         curve = np.zeros_like(false_in)
+        for start, slope in self._lines(factor):
+            curve = np.maximum(curve, start - slope * false_in)
+        return curve
+
+    def _lines(self, factor: float) -> list[tuple[float, float]]:
+        """Lines below the trade-off curve: where they start, and how steeply they fall."""
+        lines = []
         for delta in DELTAS:
             epsilon = self.epsilon(factor, delta)
             if epsilon < 700:  # where exp overflows, the lines say nothing
-                lines = (1 - delta - math.exp(epsilon) * false_in, math.exp(-epsilon) * (1 - delta - false_in))
-                curve = np.maximum(curve, np.maximum(*lines))
-        return curve
+                lines += [(1 - delta, math.exp(epsilon)), (math.exp(-epsilon) * (1 - delta), math.exp(-epsilon))]
+        return lines
+
+    def least_likely(self, factor: float = 1.0) -> Callable[[float], float]:
+        """g of a probability r: what happens with r if a canary is in happens with g(r) or more if not, and reversed.
+
+        By the trade-off curve f, g(r) = f(1 - r).
+        """
+        from scipy.special import ndtr, ndtri
+
+        if self.gaussian:
+            mu = unsampled_mu(self.events(factor))
+            return lambda likely: float(ndtr(ndtri(likely) - mu))
+        starts, slopes = np.array([(0.0, 0.0), *self._lines(factor)]).T
+        return lambda likely: float((starts - slopes * (1 - likely)).max())
 
     def refuted_factor(self, false_in: float, false_out: float) -> float:
         """From which factor of the noise on the point lies below the curve: there is less noise than that."""
@@ -211,14 +230,19 @@ def pure_rates(scores: Array, included: Mask, delta: float, level: float, thresh
 
 def one_run(scores: Array, included: Mask, delta: float, level: float) -> Bound:
     """Steinke, Nasr and Jagielski (NeurIPS 2023), Theorem 5.2: guesses about some canaries, of which many are right."""
-    number = len(scores)
-    each = int(GUESSED * number / 2)
     assumes = "nothing but independent fair coins: canaries may depend on one another"
+    guesses, right = count_right(scores, included, GUESSED)
+    epsilon = one_run_epsilon(len(scores), guesses, right, delta, level) if guesses else 0.0
+    return Bound("one run", epsilon, assumes)
+
+
+def count_right(scores: Array, included: Mask, share: float) -> tuple[int, int]:
+    """Guesses about this share of the canaries, "in" for the highest scores and "out" for the lowest; how many hold."""
+    each = int(share * len(scores) / 2)
     if each == 0:
-        return Bound("one run", 0.0, assumes)
+        return 0, 0
     order = np.argsort(scores, kind="stable")
-    right = int(included[order[-each:]].sum() + (~included[order[:each]]).sum())
-    return Bound("one run", one_run_epsilon(number, 2 * each, right, delta, level), assumes)
+    return 2 * each, int(included[order[-each:]].sum() + (~included[order[:each]]).sum())
 
 
 def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, level: float) -> float:

@@ -177,8 +177,8 @@ class _Watch:
     def _silo_sums(self, server: ServerSession) -> Array | None:
         """What each silo's own sum was, noise included, as that silo can compute it.
 
-        Where it is a ciphertext (lattice), the server's key opens it here: what a silo knows of its own rows and noise
-        comes to the same. Nobody has it under paillier, which multiplies masks into the ciphertexts at once.
+        Where it is a ciphertext (lattice, paillier), the server's key opens it here: what a silo knows of its own rows
+        and noise comes to the same.
         """
         encoding = self._plan.release.encoding
         if not self.noised or any(not update.noised_sum for _, update in self.noised):
