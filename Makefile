@@ -146,6 +146,10 @@ audit-seeds: $(STAMP) ## Audit what is right with a hundred seeds; none may refu
 planted: $(STAMP) ## Plant errors in a copy of the package; the audit or a test must catch each
 	$(BIN)/python -m tests.planted.plant
 
+.PHONY: planted-seeds
+planted-seeds: $(STAMP) ## The same with a hundred seeds each; stopped, it goes on where it was
+	$(BIN)/python -m tests.planted.plant --seeds 100
+
 .PHONY: nasty
 nasty: $(FLOWER) ## Put hundreds of nasty inputs to every command; each must be refused in one sentence
 	$(BIN)/python tests/cli/nasty.py

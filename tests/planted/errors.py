@@ -1,22 +1,30 @@
 """Errors that break a guarantee, as patches of one line. Each must be caught by the audit or by a test.
 
-``make planted`` applies them one after the other to a copy of the package and prints who caught each.
+``make planted`` applies them one after the other to a copy of the package and prints who caught each, with how many
+seeds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
-SAMPLED = ("--set", "method.sample_rate=0.5", "--rounds", "20")
-LIMITED = ("--set", "method.sample_rate=0.5", "--set", "method.max_participations=2", "--rounds", "6")
-DP_SGD = ("--set", "method.local_steps=5", "--set", "method.record_rate=0.2", "--rounds", "2")
+Options = Mapping[str, Any]
+SAMPLED: Options = MappingProxyType({"method.sample_rate": 0.5, "method.rounds": 20})
+LIMITED: Options = MappingProxyType(
+    {"method.sample_rate": 0.5, "method.max_participations": 2, "method.rounds": 6},
+)
+DP_SGD: Options = MappingProxyType({"method.local_steps": 5, "method.record_rate": 0.2, "method.rounds": 2})
 
 
 @dataclass(frozen=True)
 class Planted:
     """A patch: ``old`` stands once in ``file``, below the package; ``new`` takes its place.
 
-    ``method`` and ``options`` are what is audited; ``test`` is what is run instead, where an audit cannot see it.
+    ``method`` and ``options`` are what is audited; ``test`` is what is run instead, where an audit cannot see it. A
+    test whose outcome no seed changes is ``exact``: once is enough.
     """
 
     name: str
@@ -24,8 +32,9 @@ class Planted:
     old: str
     new: str
     method: str = "uldp-avg"
-    options: tuple[str, ...] = ()
+    options: Options = field(default_factory=dict)
     test: str = ""
+    exact: bool = False
 
 
 _SUMS = "privacy/releases/sums.py"
@@ -38,8 +47,19 @@ _LOCAL = "privacy/releases/local_perturbation.py"
 _PERTURBED = "mechanism.perturb(values[part], stream)"
 _HALF_PERTURBED = "replace(mechanism, epsilon=2 * mechanism.epsilon).perturb(values[part], stream)"
 _LATTICE = "aggregation/lattice_ring.py"
-_NO_BUDGET = ("--set", "privacy.epsilon=none", "--set", "method.epsilon_weight=2")
-_MASKED = ("--set", "aggregation.name=masked")
+_BY_WEIGHT = {"method.epsilon_weight": 2.0}
+_MASKED = {"aggregation.name": "masked"}
+_UNDER_LATTICE = {"aggregation.name": "lattice", "data.users": 20, "method.rounds": 2}
+_UNDER_PAILLIER = {
+    "aggregation.name": "paillier",
+    "aggregation.key_bits": 512,
+    "aggregation.max_records": 60,
+    "data.users": 20,
+    "data.silos": 3,
+    "method.rounds": 1,
+}
+_CIRCUIT = "tests/protocol/test_lattice_circuit_privacy.py::"
+_SEVERAL = "tests/protocol/test_attacks.py::test_ours_with_several_coordinates_in_a_ciphertext_is_a_coin_too"
 
 ERRORS = (
     Planted(
@@ -93,30 +113,34 @@ ERRORS = (
     Planted("half of the noise, uldp-avg", _SUMS, _DRAWN, _HALF),
     Planted("half of the noise, uldp-avg-w", _SUMS, _DRAWN, _HALF, "uldp-avg-w", _MASKED),
     Planted("half of the noise, uldp-sgd", _SUMS, _DRAWN, _HALF, "uldp-sgd"),
-    Planted("half of the noise, uldp-sgd-w", _SUMS, _DRAWN, _HALF, "uldp-sgd-w"),
+    Planted("half of the noise, uldp-sgd-w", _SUMS, _DRAWN, _HALF, "uldp-sgd-w", _MASKED),
     Planted("half of the noise, uldp-naive", _SUMS, _DRAWN, _HALF, "uldp-naive"),
     Planted("half of the noise, central-sub-dp", _SUMS, _DRAWN, _HALF, "central-sub-dp"),
     Planted("half of the noise, uldp-group", _DP_SGD, _STEP, _HALF_STEP, "uldp-group", DP_SGD),
     Planted("half of the noise, uldp-group-2", _DP_SGD, _STEP, _HALF_STEP, "uldp-group-2", DP_SGD),
     Planted("half of the noise, uldp-group-8", _DP_SGD, _STEP, _HALF_STEP, "uldp-group-8", DP_SGD),
+    Planted("half of the noise, uldp-group-median", _DP_SGD, _STEP, _HALF_STEP, "uldp-group-median", DP_SGD),
+    Planted("half of the noise, uldp-group-max", _DP_SGD, _STEP, _HALF_STEP, "uldp-group-max", DP_SGD),
     Planted("half of the noise, record-dp", _DP_SGD, _STEP, _HALF_STEP, "record-dp", DP_SGD),
     Planted("half of the noise, local-sub-dp", _DP_SGD, _STEP, _HALF_STEP, "local-sub-dp", DP_SGD),
-    Planted("half of the noise, ldp-fedavg", _LOCAL, _PERTURBED, _HALF_PERTURBED, "ldp-fedavg", _NO_BUDGET),
-    Planted("half of the noise, srr-fl", _LOCAL, _PERTURBED, _HALF_PERTURBED, "srr-fl", _NO_BUDGET),
-    Planted("half of the noise, ldp-fl", _LOCAL, _PERTURBED, _HALF_PERTURBED, "ldp-fl", _NO_BUDGET),
+    Planted("half of the noise, ldp-fedavg", _LOCAL, _PERTURBED, _HALF_PERTURBED, "ldp-fedavg", _BY_WEIGHT),
+    Planted("half of the noise, srr-fl", _LOCAL, _PERTURBED, _HALF_PERTURBED, "srr-fl", _BY_WEIGHT),
+    Planted("half of the noise, ldp-fl", _LOCAL, _PERTURBED, _HALF_PERTURBED, "ldp-fl", _BY_WEIGHT),
     Planted(
         "half of the noise, under lattice",
         _LATTICE,
         "sample_discrete_gaussian(scale * 2.0 **",
         "sample_discrete_gaussian(scale / 2 * 2.0 **",
-        test="tests/guarantees/test_lattice_noise.py::test_the_noise_is_that_of_the_event",
+        "uldp-avg-w",
+        _UNDER_LATTICE,
     ),
     Planted(
         "half of the noise, under paillier",
         "aggregation/paillier_silo.py",
         "[multiple * z + d for z, d in",
         "[multiple * (z // 2) + d for z, d in",
-        test="tests/protocol/test_exactness.py::test_with_noise_it_is_the_same_plus_the_noise_that_plain_adds",
+        "uldp-avg-w",
+        _UNDER_PAILLIER,
     ),
     Planted(
         "noise that follows the largest number of a subject's items, as published",
@@ -132,6 +156,7 @@ ERRORS = (
         'if schema.standardise == "silo":',
         "if True:",
         test="tests/guarantees/test_one_user_from_raw_tables.py::test_standardising_by_silo_breaks_the_promise_so_the_warning_is_real",
+        exact=True,
     ),
     Planted(
         "NAIVE's claimed sensitivity",
@@ -153,40 +178,41 @@ ERRORS = (
         "self._entries[entry.round, entry.content] = entry\n",
         "pass\n",
         test="tests/core/test_privacy.py",
+        exact=True,
     ),
     Planted(
         "Algorithm 4 as printed: the sampled users are left out",
         "sessions/silo.py",
         "data.take(sample[data.users])",
         "data.take(~sample[data.users])",
-        options=("--set", "method.sample_rate=0.3", "--rounds", "10"),
+        options={"method.sample_rate": 0.3, "method.rounds": 10},
     ),
     Planted(
         "noise in multiples of the common multiple: the dithers left out",
         "aggregation/paillier_silo.py",
         "dithers = uniform_below(secrets.stream(), multiple, len(noise))",
         "dithers = [0] * len(noise)",
-        test="tests/protocol/test_attacks.py::test_ours_the_residue_is_a_coin",
+        test=_SEVERAL,
     ),
     Planted(
         "noise in multiples of 2^k alone, under lattice",
         _LATTICE,
         "return ring.from_parts(drawn, below, DITHER_BITS)",
         "return ring.from_parts(drawn, 0 * below, DITHER_BITS)",
-        test="tests/protocol/test_lattice_circuit_privacy.py",
+        test=_CIRCUIT + "test_noise_reaches_the_last_bit",
     ),
     Planted(
         "lattice without encryptions of zero",
         "aggregation/lattice_silo.py",
         'v = ring.to_evaluations(ring.from_integers(ternary(zero.child("v").stream(), (blocks, N))))',
         "v = ring.to_evaluations(ring.from_integers(np.zeros((blocks, N), dtype=np.int64)))",
-        test="tests/protocol/test_lattice_circuit_privacy.py",
+        test=_CIRCUIT + "test_a_guess_cannot_be_verified",
     ),
     Planted(
         "the re-randomisation left out",
         "aggregation/paillier_silo.py",
         "return [self.public.add(value, residue) for value, residue in zip(ciphertexts, residues, strict=True)]",
         "return ciphertexts",
-        test="tests/protocol/test_attacks.py::test_ours_the_root_is_a_coin",
+        test=_SEVERAL,
     ),
 )
