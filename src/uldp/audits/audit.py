@@ -14,7 +14,7 @@ from uldp.audits.bounds import Bound, Claim, Errors, one_run, pure_rates, shift_
 from uldp.audits.canaries import canaries_for
 from uldp.audits.checks import Check
 from uldp.audits.local import weight_bounds
-from uldp.audits.observe import AuditSetup, Charge, Seen, audit_secrets, synthetic_people
+from uldp.audits.observe import AuditSetup, Charge, Connect, Seen, audit_secrets, in_process, synthetic_people
 from uldp.audits.one_run import one_run_curve
 from uldp.audits.result import Audit, Found, Size
 from uldp.audits.rows import multiplier_of, row_checks
@@ -126,6 +126,7 @@ def audit_of(
     seed: int = 0,
     real: RealRecords | None = None,
     on_round: Callable[[], None] = lambda: None,
+    connect: Connect = in_process,
 ) -> Audit:
     """Run the audit.
 
@@ -136,6 +137,7 @@ def audit_of(
         seed: Of coins, synthetic people and the noise of the audit's runs.
         real: Real records, for one run on them.
         on_round: Called after every round of every run.
+        connect: How requests come to the silos' sessions: by calls, or over the transport of a federation.
 
     Raises:
         ConfigError: The adversary is unknown, or sees nothing that could be audited.
@@ -143,7 +145,7 @@ def audit_of(
     streams = prepared.streams.child("audit", seed)
     people = synthetic_people(prepared.federation, streams) if real is None else real.people
     canaries = canaries_for(prepared.plan.release, size.per_run)
-    setup = AuditSetup(prepared, people, canaries)
+    setup = AuditSetup(prepared, people, canaries, connect)
     plan = setup.plan()
     chosen = _choose_adversaries(plan, prepared.experiment.privacy.delta, adversary)
     runs = []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,6 +30,10 @@ from uldp.vectors import Residues, Rows, Vector, from_residues
 Array = npt.NDArray[np.float64]
 OnRound = Callable[[], None]
 Charge = Callable[[Entry], None]
+Exchange = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
+"""Carries requests to the silos that they are for, and brings back their replies."""
+Connect = Callable[[Mapping[str, SiloSession]], AbstractContextManager[Exchange]]
+"""Puts a run's silo sessions where an exchange reaches them."""
 
 PEOPLE: Final = 20
 """Synthetic people whose updates go beside the canaries'."""
@@ -60,6 +65,12 @@ class Seen:
     model: Array
 
 
+@contextmanager
+def in_process(sessions: Mapping[str, SiloSession]) -> Iterator[Exchange]:
+    """Silos' sessions that are called where they are."""
+    yield lambda requests: {name: sessions[name].reply(request) for name, request in requests.items()}
+
+
 @dataclass(frozen=True)
 class AuditSetup:
     """An experiment with canaries in it, ready to be run any number of times.
@@ -68,11 +79,13 @@ class AuditSetup:
         prepared: The experiment that is audited.
         people: Who takes part beside the canaries.
         canaries: The canaries.
+        connect: How requests come to the silos; a federation's transport, or calls.
     """
 
     prepared: PreparedExperiment
     people: Federation
     canaries: Canaries
+    connect: Connect = in_process
 
     def plan(self, *, noise_multiplier: float | None = None, rounds: int | None = None) -> Plan:
         """The plan with canaries; with other noise, and with other ``rounds``, everything else being the same."""
@@ -125,20 +138,21 @@ class AuditSetup:
         shuffler = None
         if plan.aggregation.shuffles:
             shuffler = Shuffler(plan.digest, plan.silos, plan.facts.dimension, secrets)
-        while requests := server.requests():
-            replies = {name: sessions[name].reply(request) for name, request in requests.items()}
-            if in_round := server.stage is Stage.ROUND:
-                watch.sent.append([replies[name] for name in plan.silos])
-            if shuffler is not None and in_round:
-                replies = shuffler.shuffle(server.round + 1, replies, plan.message_limit)
-            for name, reply in replies.items():
-                server.receive(name, reply)
-            server.collect()
-            if (entry := server.charge()) is not None:
-                charge(entry)
-                watch.record_sample(server)
-                on_round()
-            server.advance()
+        with self.connect(sessions) as exchange:
+            while requests := server.requests():
+                replies = exchange(requests)
+                if in_round := server.stage is Stage.ROUND:
+                    watch.sent.append([replies[name] for name in plan.silos])
+                if shuffler is not None and in_round:
+                    replies = shuffler.shuffle(server.round + 1, replies, plan.message_limit)
+                for name, reply in replies.items():
+                    server.receive(name, reply)
+                server.collect()
+                if (entry := server.charge()) is not None:
+                    charge(entry)
+                    watch.record_sample(server)
+                    on_round()
+                server.advance()
         return watch.collect(included, server)
 
 
