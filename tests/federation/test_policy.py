@@ -12,8 +12,10 @@ from uldp.privacy.accountants import account
 from uldp.privacy.events import NonPrivate
 from uldp.privacy.releases import Adversary
 from uldp.protocol import messages as m
-from uldp.runtimes.policy import Charge, LedgerGuard, OwnLedger, Policy, views_of_a_round
-from uldp.runtimes.silo_process import SiloProcess
+from uldp.runtimes.flower import federation
+from uldp.runtimes.flower.processes import Address
+from uldp.runtimes.policy import Charge, LedgerGuard, OwnLedger, Policy, RefusedByOwner, views_of_a_round
+from uldp.runtimes.silo_process import ENOUGH_REFUSALS, RefusingSilo, SiloProcess
 
 DELTA = 1e-5
 
@@ -135,11 +137,48 @@ def test_a_round_that_passes_the_cap_is_refused_without_a_number(tmp_path):
     for name in SILOS:
         for round_ in (1, 2, 3):
             made.silo(name).charging.ledger.charge(Charge("another", "s", round_, "c", event))
-    with pytest.raises(RunError, match="its owner's policy does not allow this round") as caught:
+    with pytest.raises(
+        RunError, match="silo-1: refused by its owner, whose policy does not allow this round"
+    ) as caught:
         made.serving().run()
     made.close()
     assert "epsilon" not in str(caught.value)
     assert f"{policy.max_epsilon:g}" not in str(caught.value)
+
+
+def test_a_silo_whose_owner_refuses_says_so_and_nothing_else():
+    silo = RefusingSilo("north", "unix:/unused")
+    assert not silo.closed
+    header, said = silo.respond({"kind": "status"}, b"")
+    assert header == {"kind": "refused"} and not silo.closed
+    for _ in range(ENOUGH_REFUSALS):
+        assert silo.respond({"kind": "request"}, b"whatever") == (header, said)
+    assert silo.closed  # said twice, it counts
+    sentence = "refused by its owner, whose policy does not allow this experiment; nothing was sent"
+    assert said.decode() == f"silo north: {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("error", "heard"),
+    [
+        (RefusedByOwner("epsilon 0.5", location="policy.max_epsilon"), True),
+        (BudgetExhausted("from 1 to 2", location="policy.max_epsilon"), True),
+        (ConfigError("another file", location="data"), False),
+        (RunError("no disk"), False),
+    ],
+)
+def test_the_server_hears_of_an_owners_refusal_and_of_nothing_else(tmp_path, monkeypatch, error, heard):
+    heard_of, said = [], []
+    monkeypatch.setattr(federation, "connection_problem", lambda *_: "")
+    monkeypatch.setattr(federation, "_tell_refusal", lambda silo, *_: heard_of.append(silo))
+    joining = federation.ServerConnection(Address("127.0.0.1", 9), None, None, tmp_path)
+    with pytest.raises(type(error), match=error.message), federation.telling_refusals("a", joining, said.append):
+        raise error
+    assert heard_of == (["a"] if heard else []) and len(said) == heard
+    monkeypatch.setattr(federation, "connection_problem", lambda *_: "nobody is there")
+    with pytest.raises(type(error)), federation.telling_refusals("a", joining, said.append):
+        raise error
+    assert len(heard_of) == heard and len(said) == heard  # nobody to tell
 
 
 def test_a_ledger_that_lost_rounds_and_a_session_that_is_gone_stop_a_silo(tmp_path):

@@ -152,3 +152,30 @@ def test_a_network_that_fails_for_a_while_changes_nothing(tmp_path):
             wire.close()
         parties.check_simulated()
         parties.check_released_once(0, 1)
+
+
+def test_a_silo_that_its_owner_keeps_out_is_told_apart_from_one_that_is_not_there(tmp_path):
+    with Parties(tmp_path, QUICK, THREE) as parties:
+        state = tmp_path / "silos" / "1"
+        state.mkdir(parents=True, mode=0o700)
+        (state / "policy.toml").write_text('allowed_methods = ["fedavg"]\n')
+        parties.start("server", "--on-missing", "stop", "--patience", "40")
+        parties.until_said("server", "they join")
+        parties.until(lambda: "silo" in parties.said("server") and parties.directory.is_served)
+        parties.start("silo-1")
+        parties.until(lambda: _listens(parties))
+        parties.start("silo-2")
+        assert parties.exit_code("silo-2") == 2
+        assert "policy.allowed_methods: this silo's owner allows fedavg" in parties.last_line("silo-2")
+        assert parties.exit_code() == 2
+        last = parties.last_line()
+        assert "silo-2: refused by its owner, whose policy does not allow this experiment" in last
+        assert "silo-3: is not there" in last and "fedavg" not in parties.said("server")
+
+
+def _listens(parties):
+    words = parties.commands["server"]
+    host, _, port = words[words.index("--address") + 1].rpartition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+        return True
+    return False

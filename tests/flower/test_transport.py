@@ -112,6 +112,20 @@ def test_a_silo_that_is_late_is_named_and_its_answer_is_not_lost(transport):
     assert transport.exchange({"a": b"3"}, 0.1) == {"a": b"three"}
 
 
+def test_who_is_there_and_slow_is_told_apart_from_who_is_not(transport):
+    run = FakeRun(transport, transport.new_token())
+    thread, found = exchanging(transport, {"a": b"1", "b": b"2"}, timeout=1)
+    header, _ = run.next()
+    for kind in ("absent", "present", "absent"):
+        run.respond(header, b"", kind)
+    thread.join()
+    assert "is not there" in found["a"].reason and found["a"].late and transport.pending() == ("a", "b")
+    assert found["b"].reason == "has not responded in time" and found["b"].late
+    run.sock.close()
+    FakeRun(transport, transport.new_token())
+    assert transport.absent == set()  # another run says anew who is there
+
+
 def test_an_answer_to_an_earlier_question_is_not_taken_for_a_later_one(transport):
     run = FakeRun(transport, transport.new_token())
     transport.exchange({"a": b"1"}, 0.1)
@@ -305,9 +319,11 @@ def test_the_server_shim_relays_between_transport_and_grid(tmp_path, monkeypatch
     transport = FlowerTransport({"a": 11, "b": 12, "c": 13})
     thread = relaying(transport, grid, monkeypatch)
     found = transport.exchange({"a": b"abc", "b": b"def", "c": b"ghi"}, 3)
-    assert found["a"] == b"cba" and "gone" in str(found["b"]) and "in time" in str(found["c"])
+    assert found["a"] == b"cba" and "gone" in str(found["b"]) and "is not there" in found["c"].reason
+    assert transport.absent == {"c"}
     grid.nodes[13] = lambda record: client_app.respond(record, "c", silo.address)
     assert transport.exchange({"c": b"ghi"}, 10) == {"c": b"ihg"}  # a node that comes late is asked then
+    assert transport.absent == set()
     transport.close()
     thread.join(timeout=10)
     assert not thread.is_alive()

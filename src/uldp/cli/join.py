@@ -36,7 +36,7 @@ def join(
     import logging
 
     from uldp.experiment.parties import prepare_silo
-    from uldp.runtimes.flower.federation import ServerConnection
+    from uldp.runtimes.flower.federation import ServerConnection, telling_refusals
     from uldp.runtimes.flower.federation import join as join_over_flower
     from uldp.runtimes.flower.processes import Address
     from uldp.runtimes.policy import Policy
@@ -52,13 +52,13 @@ def join(
         joining.policy.check_names(tree)
         CodeNotice(overrides)(tree)
 
-    experiment = experiment_from(file, None, None, overrides, admit=admit)
-    prepared = prepare_silo(experiment, silo, data, holdout_file=holdout, rehearsal=rehearse)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    for note in prepared.federation.notes:
-        say(note)
-    say(f"silo {silo}: {len(prepared.data(silo))} records; state in {folder}; joining {address}")
-    with ended_by_sigterm():
+    with ended_by_sigterm(), telling_refusals(silo, joining, say):
+        experiment = experiment_from(file, None, None, overrides, admit=admit)
+        prepared = prepare_silo(experiment, silo, data, holdout_file=holdout, rehearsal=rehearse)
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+        for note in prepared.federation.notes:
+            say(note)
+        say(f"silo {silo}: {len(prepared.data(silo))} records; state in {folder}; joining {address}")
         join_over_flower(prepared, joining, say)
     say(f"silo {silo}: the experiment is over")
 

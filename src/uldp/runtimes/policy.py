@@ -56,6 +56,10 @@ PROTECTED: Final = ("user", "client")
 """Units under which a whole person is protected."""
 
 
+class RefusedByOwner(ConfigError):
+    """An experiment goes against the policy of a silo's owner."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """What the owner of a silo's data allows."""
@@ -141,7 +145,7 @@ class Policy:
         if experiment.aggregation.name == AUTO:
             self._check_allowed("aggregations", plan.aggregation.name)
         if plan.shows_counts and not self.shows_counts:
-            raise ConfigError(
+            raise RefusedByOwner(
                 "the experiment shows record counts in the clear, which no epsilon covers; take aggregation.name = "
                 "'lattice' or a method that does not weigh by records, or say allow_counts = true",
                 location="policy.allow_counts",
@@ -151,7 +155,7 @@ class Policy:
         for who in self.against:
             cost = _epsilon(who, {views[who]: rounds}, plan.disclosure.distance.times(plan.rounds), self.delta)
             if cap is not None and cost > cap:
-                raise ConfigError(
+                raise RefusedByOwner(
                     f"this silo's owner allows epsilon {cap:g} at delta {self.delta:g}; the experiment would cost "
                     f"{_number(cost)} towards the {who}",
                     location="policy.max_epsilon",
@@ -176,7 +180,7 @@ class Policy:
         allowed = getattr(self, f"allowed_{key}")
         if allowed is not None and name not in allowed:
             why = f"this silo's owner allows {', '.join(allowed) or 'none'}, the experiment has {name}"
-            raise ConfigError(why, location=f"policy.allowed_{key}", value=name)
+            raise RefusedByOwner(why, location=f"policy.allowed_{key}", value=name)
 
 
 def views_of_a_round(plan: Plan, no_guarantee: str = "") -> dict[str, Event]:

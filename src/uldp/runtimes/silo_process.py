@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -29,6 +30,10 @@ from uldp.runtimes.recording import torch_threads
 from uldp.runtimes.silo_state import SiloState, TrailSigner, experiments_in, ledger_name, open_trail
 from uldp.sessions.silo import Owner, SiloSession
 
+REFUSED_BY_OWNER: Final = "refused by its owner, whose policy does not allow"
+ENOUGH_REFUSALS: Final = 2
+MAX_BYTES: Final = 1 << 30
+"""The longest request to a silo that reads none."""
 SENT: Final = "sent"
 """The kind of the trail's entries about messages that left."""
 LOG: Final = logging.getLogger("uldp.silo")
@@ -39,7 +44,81 @@ POLL_SECONDS: Final = 0.2
 Frame = tuple[dict[str, Any], bytes]
 
 
-class SiloProcess(AbstractContextManager["SiloProcess"]):
+class FrameServer(ABC):
+    """Responds to one frame after the other at a local socket, until it is stopped."""
+
+    name: str
+    """The silo's."""
+
+    def __init__(self, address: str, limit: int) -> None:
+        self._address, self._limit = address, limit
+        self._stopped = False
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether nothing more is to be said."""
+
+    @abstractmethod
+    def respond(self, header: dict[str, Any], body: bytes) -> Frame:
+        """The frame that responds to a frame."""
+
+    def stop(self) -> None:
+        """Make :meth:`serve` return after the request at hand; for signal handlers."""
+        self._stopped = True
+
+    def serve(self) -> None:
+        """Respond until :meth:`stop`."""
+        with socket_frames.listen(self._address) as sock:
+            sock.settimeout(POLL_SECONDS)
+            LOG.info("silo %s listens at %s", self.name, self._address)
+            while not self._stopped:
+                try:
+                    connection, _ = sock.accept()
+                except TimeoutError:
+                    continue
+                with connection:
+                    connection.settimeout(PATIENCE)
+                    try:
+                        socket_frames.send(connection, *self._serve_one(connection))
+                    except RunError as error:
+                        # The response, if there was one, is saved: whoever asks again gets it.
+                        LOG.warning("silo %s: %s", self.name, error)
+
+    def _serve_one(self, connection: socket.socket) -> Frame:
+        try:
+            header, body = socket_frames.receive(connection, self._limit)
+        except MessageRefused as error:
+            return self._refusal(str(error))
+        return self.respond(header, body)
+
+    def _refusal(self, why: str, *, named: bool = False) -> Frame:
+        sentence = why if named else f"silo {self.name}: {why}"
+        LOG.warning("refused: %s", sentence)
+        return {"kind": "refused"}, sentence.encode()
+
+
+class RefusingSilo(FrameServer):
+    """Says to whoever asks that the silo's owner refuses the experiment, and nothing else: no number, and no rule.
+
+    The server counts a refusal when it was said twice; then there is nothing more to say.
+    """
+
+    def __init__(self, name: str, address: str) -> None:
+        super().__init__(address, MAX_BYTES)
+        self.name = name
+        self._refusals = 0
+
+    @property
+    def closed(self) -> bool:
+        return self._refusals >= ENOUGH_REFUSALS
+
+    def respond(self, header: dict[str, Any], body: bytes) -> Frame:
+        self._refusals += header.get("kind") == "request"
+        return self._refusal(f"{REFUSED_BY_OWNER} this experiment; nothing was sent")
+
+
+class SiloProcess(FrameServer, AbstractContextManager["SiloProcess"]):
     """Holds a silo's session and responds to one request after the other.
 
     ``charging`` is the owner's ledger, as the rounds of this experiment are charged to it. ``signer`` signs the audit
@@ -56,11 +135,10 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         policy: Policy | None = None,
         signer: TrailSigner | None = None,
     ) -> None:
+        super().__init__(address, prepared.plan.message_limit)
         self._prepared = prepared
         self._policy = policy or Policy()
         self._policy.check(prepared.experiment, prepared.plan, prepared.no_guarantee)
-        self._address = address
-        self._stopped = False
         self._state = SiloState(state_dir, prepared.plan.digest)
         self.name = prepared.silo
         with ExitStack() as until:
@@ -152,35 +230,6 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         """Let another process have the folder."""
         self._until.close()
 
-    def stop(self) -> None:
-        """Make :meth:`serve` return after the request at hand; for signal handlers."""
-        self._stopped = True
-
-    def serve(self) -> None:
-        """Respond until :meth:`stop`."""
-        with socket_frames.listen(self._address) as sock:
-            sock.settimeout(POLL_SECONDS)
-            LOG.info("silo %s listens at %s", self.name, self._address)
-            while not self._stopped:
-                try:
-                    connection, _ = sock.accept()
-                except TimeoutError:
-                    continue
-                with connection:
-                    connection.settimeout(PATIENCE)
-                    try:
-                        socket_frames.send(connection, *self._serve_one(connection))
-                    except RunError as error:
-                        # The response, if there was one, is saved: whoever asks again gets it.
-                        LOG.warning("silo %s: %s", self.name, error)
-
-    def _serve_one(self, connection: socket.socket) -> Frame:
-        try:
-            header, body = socket_frames.receive(connection, self._prepared.plan.message_limit)
-        except MessageRefused as error:
-            return self._refusal(str(error))
-        return self.respond(header, body)
-
     def respond(self, header: dict[str, Any], body: bytes) -> Frame:
         """The frame that responds to a frame."""
         match header.get("kind"):
@@ -205,7 +254,7 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
         except BudgetExhausted as error:
             # What its owner allows, and spent elsewhere, is nobody else's business.
             LOG.warning("silo %s: %s", self.name, error)
-            return self._refusal("its owner's policy does not allow this round; nothing was sent")
+            return self._refusal(f"{REFUSED_BY_OWNER} this round; nothing was sent")
         except UldpError as error:
             # It may name files or records: that stays here.
             LOG.error("silo %s: %s", self.name, error)
@@ -216,8 +265,3 @@ class SiloProcess(AbstractContextManager["SiloProcess"]):
             LOG.exception("silo %s", self.name)
             return self._refusal("failed; its own log says why")
         return {"kind": "reply"}, reply
-
-    def _refusal(self, why: str, *, named: bool = False) -> Frame:
-        sentence = why if named else f"silo {self.name}: {why}"
-        LOG.warning("refused: %s", sentence)
-        return {"kind": "refused"}, sentence.encode()

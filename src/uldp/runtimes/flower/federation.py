@@ -10,12 +10,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
-from uldp.errors import ConfigError, RunError, UldpError, first_line
+from uldp.errors import BudgetExhausted, ConfigError, RunError, UldpError, first_line
 from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.config import Experiment
 from uldp.runs.directory import TRANSPORT, RunDirectory
@@ -33,11 +33,11 @@ from uldp.runtimes.flower.processes import (
     connection_problem,
 )
 from uldp.runtimes.flower.transport import ExchangeRecord, FlowerTransport
-from uldp.runtimes.policy import Policy
+from uldp.runtimes.policy import Policy, RefusedByOwner
 from uldp.runtimes.release_trail import ReleaseTrail
 from uldp.runtimes.result import OnRound, Result, RoundReport
 from uldp.runtimes.serving import FailedResponse, Patience, ServedRun
-from uldp.runtimes.silo_process import SiloProcess
+from uldp.runtimes.silo_process import FrameServer, RefusingSilo, SiloProcess
 from uldp.runtimes.silo_state import TrailSigner
 from uldp.runtimes.temporary import TemporaryFolder
 from uldp.sessions.server import is_closed as server_closed
@@ -57,6 +57,8 @@ RESTART_SECONDS: Final = 5.0
 """How long a node that has ended stays down."""
 REACH_SECONDS: Final = 20.0
 """How often a silo looks whether the server can be reached."""
+REFUSAL_SECONDS: Final = 180.0
+"""How long a silo whose owner refuses the experiment waits for the server to ask: twice, so that it counts."""
 CLOSE_SECONDS: Final = 30.0
 """How long Flower gets at most to deliver a silo's last response."""
 
@@ -159,7 +161,9 @@ class ServerSupervisor(_Supervisor):
                 late = self._transport.pending(LATE_SECONDS)
                 if late and time.monotonic() - self._reported_at > LATE_SECONDS:
                     self._reported_at = time.monotonic()
-                    self._say(f"waiting for {', '.join(late)}")
+                    absent = self._transport.absent
+                    named = [f"{silo} (not there)" if silo in absent else silo for silo in late]
+                    self._say(f"waiting for {', '.join(named)}")
             except Exception as error:  # whatever it is: the server must not wait without anybody to look after Flower
                 try:
                     self._superlink.check_room()
@@ -284,6 +288,38 @@ def join(prepared: PreparedExperiment, joining: ServerConnection, say: Say) -> N
         raise node.trouble
 
 
+@contextmanager
+def telling_refusals(silo: str, joining: ServerConnection, say: Say) -> Iterator[None]:
+    """Where the silo's owner refuses the experiment, inside, the server hears that: the silo is not just absent.
+
+    The server learns that it is so, and not why. Where it cannot be reached at once, it learns nothing.
+    """
+    try:
+        yield
+    except (RefusedByOwner, BudgetExhausted) as refusal:
+        with suppress(UldpError, OSError):
+            if not connection_problem(joining.superlink, joining.ca):
+                say(f"{refusal}. The server is informed, for {REFUSAL_SECONDS:g} s at most")
+                _tell_refusal(silo, joining, say)
+        raise
+
+
+def _tell_refusal(silo: str, joining: ServerConnection, say: Say) -> None:
+    check_installed()
+    with ExitStack() as until:
+        if joining.keys is not None:
+            until.enter_context(lock(joining.keys / "lock", "another process uses these keys", str(joining.keys)))
+        folder = until.enter_context(TemporaryFolder("silo"))
+        address = f"unix:{folder.path / 'silo'}"
+        refusing = RefusingSilo(silo, address)
+        until.enter_context(Node(replace(joining, state=folder.path), refusing, address, say).attach())
+        end = threading.Timer(REFUSAL_SECONDS, refusing.stop)
+        end.daemon = True
+        end.start()
+        until.callback(end.cancel)
+        refusing.serve()
+
+
 def _check_node_key(experiment: Experiment, silo: str, keys: Path | None) -> None:
     """With another silo's key a node would be let in as that silo, or not at all."""
     if keys is None:
@@ -322,7 +358,7 @@ class Node(_Supervisor):
 
     join_seconds = 30.0
 
-    def __init__(self, joining: ServerConnection, silo: SiloProcess, address: str, say: Say) -> None:
+    def __init__(self, joining: ServerConnection, silo: FrameServer, address: str, say: Say) -> None:
         super().__init__(say)
         self._silo = silo
         self._home = FlowerFolder(joining.state / "flower")

@@ -51,6 +51,8 @@ class Relay:
     in_flight: dict[str, RelayedRequest] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     name_queries: dict[str, int] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
+    """The silos of which was said that they are not there."""
 
     def run(self) -> None:
         """Relay until the transport says that this is all."""
@@ -105,6 +107,7 @@ class Relay:
             named = [node for node, name in self.names.items() if name == request.silo]
             # Of two with the same name neither is believed.
             node = request.node or (named[0] if len(named) == 1 else 0)
+            self._note_presence(request, node in online)
             if node not in online:
                 still.append(request)
                 continue
@@ -114,6 +117,12 @@ class Relay:
             else:
                 self.in_flight[identifier] = request
         self.to_send = still
+
+    def _note_presence(self, request: RelayedRequest, there: bool) -> None:
+        """Say when a silo turns out not to be there, and when it is again."""
+        if there == (request.silo in self.absent):
+            (self.absent.discard if there else self.absent.add)(request.silo)
+            self._report(request, "present" if there else "absent", b"")
 
     def _push_one(self, node: int, record: Any) -> str | None:
         from flwr.app import Message

@@ -121,6 +121,7 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
         self._token = ""
         self._pending: dict[str, _PendingRequest] = {}
         self._responses: dict[str, tuple[bytes, bytes | FailedResponse]] = {}
+        self._absent: set[str] = set()
         self._number = 0
         self._closed = False
         self._trouble: UldpError | None = None
@@ -171,6 +172,12 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
         with self._changed:
             return tuple(silo for silo, one in self._pending.items() if time.monotonic() - one.since >= seconds)
 
+    @property
+    def absent(self) -> frozenset[str]:
+        """The silos that have a request, and no node to take it."""
+        with self._changed:
+            return frozenset(self._absent)
+
     def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | FailedResponse]:
         """Every silo's response, or why there is none after ``timeout`` seconds.
 
@@ -204,9 +211,16 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
                     if time.monotonic() >= self._pending[silo].due_time(self._resend_seconds):
                         self._send(silo)
                 self._changed.wait(min(left, 1.0))
-            no_run = "cannot be reached: no run of Flower is there"
-            late = FailedResponse(no_run if self._run is None else "has not responded in time", late=True)
-            return {silo: self._responses.pop(silo, (b"", late))[1] for silo in requests}
+            return {silo: self._responses.pop(silo, (b"", self._late(silo)))[1] for silo in requests}
+
+    def _late(self, silo: str) -> FailedResponse:
+        """Why there is no response yet: nobody is there, or somebody is and takes long."""
+        why = "has not responded in time"
+        if self._run is None:
+            why = "cannot be reached: no run of Flower is there"
+        elif silo in self._absent:
+            why = "is not there: no node with its key is connected; is its `uldp join` running?"
+        return FailedResponse(why, late=True)
 
     def close(self) -> None:
         """Let the run know that this is all, and take no more."""
@@ -242,6 +256,7 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
     def _drop(self) -> None:
         if self._run is not None:
             run, self._run, self._since = self._run, None, time.monotonic()
+            self._absent.clear()  # the next run says anew who is there
             run.shut_down()
             run.queue.put(None)  # its writer may be waiting for more
             self._changed.notify_all()
@@ -288,13 +303,16 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
             return run
 
     def _receive(self, header: dict[str, object], body: bytes) -> None:
-        silo = str(header.get("silo", ""))
+        silo, kind = str(header.get("silo", "")), header.get("kind")
         with self._changed:
+            if kind in ("absent", "present"):
+                (self._absent.add if kind == "absent" else self._absent.discard)(silo)
+                return
             pending = self._pending.get(silo)
             if pending is None or header.get("number") not in pending.numbers:
                 return  # a response to an earlier request
             del self._pending[silo]
-            kind, sentence = header.get("kind"), printable(body[:2000].decode(errors="replace"))
+            sentence = printable(body[:2000].decode(errors="replace"))
             response = body if kind == "reply" else FailedResponse(sentence, refused=kind == "refused")
             self._responses[silo] = (pending.body, response)
             self._changed.notify_all()
