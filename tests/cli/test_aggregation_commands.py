@@ -88,6 +88,29 @@ def test_paillier_alone_says_whom_its_cap_on_records_touches(folder):
     assert "at most" not in runner.invoke(app, ["plan", *SMALL]).stderr
 
 
+def test_under_lattice_no_party_alone_sees_counts_and_the_plan_says_who_does_together():
+    """The default of weighting by records: stars are for coalitions only."""
+    shown = {row["who"]: row["sees_counts"] for row in document("plan", *SMALL)["statement"]["exposures"]}
+    together = ("two colluding silos", "the server and one silo")
+    assert set(together) < set(shown) and {who for who, counts in shown.items() if counts} == set(together)
+    printed = runner.invoke(app, ["plan", *SMALL]).stdout
+    starred = {line.split("  ")[0] for line in printed.splitlines() if re.search(r"\d \*", line)}
+    assert starred == set(together)
+    words = " ".join(printed.split())
+    assert "auto: weights depend on record counts, and lattice shows them to nobody" in words
+    assert "ring-LWE" in words and "128 bits of security against classical computers" in words
+    assert "records of a person count in each silo at most" in words
+
+
+def test_lattice_says_whom_its_cap_on_records_touches():
+    few = ["--set", "aggregation.name=lattice", "--set", "aggregation.max_records=10"]
+    for command in (["plan"], ["run", "--out", "r"]):
+        said = runner.invoke(app, [*command, *SMALL, *few]).stderr
+        assert re.search(
+            r"at most 2 records of a person in a silo .*: \d+ of the \d+ people with records have more", said
+        )
+
+
 def test_a_small_key_is_called_insecure_and_a_full_one_is_not():
     small = " ".join(runner.invoke(app, ["plan", *SMALL, *SMALL_KEY]).stdout.split())
     full = " ".join(runner.invoke(app, ["plan", *SMALL, "--set", "aggregation.name=paillier"]).stdout.split())
