@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import ended_by_sigterm, print_json, print_table, report_errors, say
+from uldp.cli.output import ended_by_sigterm, event_log, gauges_at, print_json, print_table, report_errors, say
 from uldp.cli.source import CodeNotice, experiment_from
 from uldp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from uldp.experiment.build import PreparedExperiment
+    from uldp.runtimes.event_log import EventLog
 
 
 @report_errors
@@ -31,36 +35,49 @@ def join(
     insecure: opt.Insecure = False,
     rehearse: opt.Rehearse = False,
     overrides: opt.Set = [],  # noqa: B006
+    log: opt.Log = "text",
+    metrics: opt.Metrics = None,
 ) -> None:
     """Take part in an experiment with this silo's data. It runs until the experiment is over, and can be restarted."""
-    import logging
-
     from uldp.experiment.parties import prepare_silo
     from uldp.runtimes.flower.federation import ServerConnection, telling_refusals
     from uldp.runtimes.flower.federation import join as join_over_flower
     from uldp.runtimes.flower.processes import Address
     from uldp.runtimes.policy import Policy
 
-    if keys is None and not insecure:
-        raise ConfigError("give the folder of `uldp keys silo`, or for a rehearsal --insecure", location="--keys")
-    folder = state if state is not None else default_state(silo, keys)
-    address = Address.parse(superlink, "--superlink")
-    authority = None if insecure or keys is None else ca or keys / "ca.crt"
-    joining = ServerConnection(address, keys, authority, folder, Policy.of_silo(folder, policy))
+    with event_log(silo, log) as lines, gauges_at(metrics) as gauges:
+        if keys is None and not insecure:
+            raise ConfigError("give the folder of `uldp keys silo`, or for a rehearsal --insecure", location="--keys")
+        folder = state if state is not None else default_state(silo, keys)
+        address = Address.parse(superlink, "--superlink")
+        authority = None if insecure or keys is None else ca or keys / "ca.crt"
+        joining = ServerConnection(address, keys, authority, folder, Policy.of_silo(folder, policy))
 
-    def admit(tree: Any) -> None:
-        joining.policy.check_names(tree)
-        CodeNotice(overrides)(tree)
+        def admit(tree: Any) -> None:
+            joining.policy.check_names(tree)
+            CodeNotice(overrides)(tree)
 
-    with ended_by_sigterm(), telling_refusals(silo, joining, say):
-        experiment = experiment_from(file, None, None, overrides, admit=admit)
-        prepared = prepare_silo(experiment, silo, data, holdout_file=holdout, rehearsal=rehearse)
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-        for note in prepared.federation.notes:
-            say(note)
-        say(f"silo {silo}: {len(prepared.data(silo))} records; state in {folder}; joining {address}")
-        join_over_flower(prepared, joining, say)
-    say(f"silo {silo}: the experiment is over")
+        with ended_by_sigterm(), telling_refusals(silo, joining, lines.say):
+            experiment = experiment_from(file, None, None, overrides, admit=admit)
+            prepared = prepare_silo(experiment, silo, data, holdout_file=holdout, rehearsal=rehearse)
+            _log_start(lines, prepared, folder, str(address))
+            join_over_flower(prepared, joining, lines.say, gauges)
+        lines.event("finished", f"silo {silo}: the experiment is over")
+
+
+def _log_start(log: EventLog, prepared: PreparedExperiment, folder: Path, address: str) -> None:
+    import logging
+
+    if log.as_json:
+        # How many records there are, and what was remarked on them, stays on the terminal of who looks at them.
+        logging.basicConfig(level=logging.INFO, handlers=[log.handler()])
+        log.event("started", f"silo {prepared.silo}: state in {folder}; joining {address}")
+        return
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    for note in prepared.federation.notes:
+        say(note)
+    records = len(prepared.data(prepared.silo))
+    say(f"silo {prepared.silo}: {records} records; state in {folder}; joining {address}")
 
 
 def default_state(silo: str, keys: Path | None) -> Path:

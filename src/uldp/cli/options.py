@@ -36,3 +36,7 @@ Rehearse = Annotated[
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Use neither TLS nor authentication of silos; on loopback only.")
 ]
+Log = Annotated[str, typer.Option("--log", help="Lines on stderr: text, or json with fixed fields for collectors.")]
+Metrics = Annotated[
+    int | None, typer.Option("--metrics", help="Serve /health and /metrics (Prometheus) at this port of 127.0.0.1.")
+]

@@ -11,12 +11,17 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, ParamSpec
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import typer
 
 from uldp.errors import ConfigError, DataError, InputError, UldpError, first_line
+
+if TYPE_CHECKING:
+    from uldp.runtimes.event_log import EventLog
+    from uldp.runtimes.gauges import Gauges
 
 P = ParamSpec("P")
 
@@ -32,10 +37,11 @@ def report_errors(command: Callable[P, None]) -> Callable[P, None]:
             with _report_memory_errors(), _own_code_that_leaves():
                 command(*args, **kwargs)
         except UldpError as error:
-            report(error, as_json=bool(kwargs.get("as_json")))
+            report(error, as_json=bool(kwargs.get("as_json")), printed=kwargs.get("log") == "json")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt as stopped:
-            typer.echo(str(stopped) or "stopped.", err=True)
+            if kwargs.get("log") != "json":
+                typer.echo(str(stopped) or "stopped.", err=True)
             raise typer.Exit(130) from None
         except BrokenPipeError:  # the reader of our output has gone, as in `uldp methods | head`
             sys.stderr.close()
@@ -44,11 +50,12 @@ def report_errors(command: Callable[P, None]) -> Callable[P, None]:
     return wrapper
 
 
-def report(error: UldpError, *, as_json: bool) -> None:
-    """An error for people, and as a document for programs."""
+def report(error: UldpError, *, as_json: bool, printed: bool = False) -> None:
+    """An error for people, unless it is in the log already, and as a document for programs."""
     if as_json:
         print_json(error.to_json())
-    typer.echo(f"error: {error}", err=True)
+    if not printed:
+        typer.echo(f"error: {error}", err=True)
 
 
 @contextmanager
@@ -139,12 +146,47 @@ def print_metrics(metrics: Mapping[str, float], constant_loss: float | None = No
 
 
 def say(text: str) -> None:
-    """Print a line for people on stderr."""
-    typer.echo(text, err=True)
+    """Print a line for people on stderr, or write it to the command's log of events."""
+    log = _LOG.get()
+    if log is None:
+        typer.echo(text, err=True)
+    else:
+        log.say(text)
 
 
 def warn(text: str) -> None:
-    typer.echo(f"warning: {text}", err=True)
+    log = _LOG.get()
+    if log is None:
+        typer.echo(f"warning: {text}", err=True)
+    else:
+        log.event("note", text, level="warning")
+
+
+_LOG: ContextVar[EventLog | None] = ContextVar("log", default=None)
+
+
+@contextmanager
+def event_log(party: str, form: str) -> Iterator[EventLog]:
+    """A log of events on stderr; what a command says inside goes there, an error that ends it too."""
+    from uldp.runtimes.event_log import EventLog
+
+    log = EventLog(party, form, functools.partial(typer.echo, err=True))
+    before = _LOG.set(log)
+    try:
+        with log.log_errors():
+            yield log
+    finally:
+        _LOG.reset(before)
+
+
+@contextmanager
+def gauges_at(port: int | None) -> Iterator[Gauges]:
+    """Health and metrics, served while the block runs if there is a port."""
+    from uldp.runtimes.gauges import Gauges, GaugeServer
+
+    gauges = Gauges()
+    with nullcontext() if port is None else GaugeServer(gauges, port):
+        yield gauges
 
 
 def paragraphs(lines: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import before_start, ended_by_sigterm, name_options, report_errors, say, warn
+from uldp.cli.output import (
+    before_start,
+    ended_by_sigterm,
+    event_log,
+    gauges_at,
+    name_options,
+    report_errors,
+    say,
+    warn,
+)
 from uldp.cli.run import show_result
 from uldp.cli.source import experiment_from, experiment_of, new_run
 from uldp.errors import ConfigError, RunError
@@ -17,8 +27,9 @@ from uldp.errors import ConfigError, RunError
 if TYPE_CHECKING:
     from uldp.experiment.build import PreparedExperiment
     from uldp.runs.directory import RunDirectory
+    from uldp.runtimes.event_log import EventLog
     from uldp.runtimes.flower.federation import ServerEndpoint
-    from uldp.runtimes.result import RoundReport
+    from uldp.runtimes.gauges import Gauges
     from uldp.runtimes.serving import Patience
 
 
@@ -37,35 +48,63 @@ def serve(
     ] = "stop",
     rehearse: opt.Rehearse = False,
     overrides: opt.Set = [],  # noqa: B006
+    log: opt.Log = "text",
+    metrics: opt.Metrics = None,
     as_json: opt.Json = False,
 ) -> None:
     """Serve an experiment to silos on other machines, over Flower and TLS."""
-    from uldp.experiment.parties import prepare_server
     from uldp.runs.directory import RunDirectory
+
+    with event_log("server", log) as lines, gauges_at(metrics) as gauges:
+        if (certificates is None) != insecure:
+            raise ConfigError("give either --certificates DIR or, on loopback, --insecure", location="--certificates")
+        if (file is None) == (resume is None):
+            raise ConfigError("give an experiment file, or --resume RUN", location="command line")
+        if resume is not None and overrides:
+            raise ConfigError(
+                "a run is continued as it was begun; leave --set out", location="--set", value=overrides[0]
+            )
+        where, waiting = _settings(address, certificates, running, patience, on_missing)
+        if resume is not None:
+            prepared, directory = _continued(resume, rehearse)
+        else:
+            assert file is not None
+            if out is not None:
+                RunDirectory.check_free(out)
+            with before_start():
+                prepared, directory = _new(file, out, overrides, rehearse, where)
+        _serve(prepared, directory, Serving(where, waiting, lines, gauges), as_json)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a run is served: where, how patiently, and who is informed."""
+
+    where: ServerEndpoint
+    patience: Patience
+    log: EventLog
+    gauges: Gauges
+
+
+def _settings(
+    address: str, certificates: Path | None, running: bool, patience: float, on_missing: str
+) -> tuple[ServerEndpoint, Patience]:
     from uldp.runtimes.flower.federation import ServerEndpoint
     from uldp.runtimes.flower.processes import Address, Security
     from uldp.runtimes.serving import Patience
 
-    if (certificates is None) != insecure:
-        raise ConfigError("give either --certificates DIR or, on loopback, --insecure", location="--certificates")
-    if (file is None) == (resume is None):
-        raise ConfigError("give an experiment file, or --resume RUN", location="command line")
-    if resume is not None and overrides:
-        raise ConfigError("a run is continued as it was begun; leave --set out", location="--set", value=overrides[0])
     security = None if certificates is None else Security(certificates)
     where = ServerEndpoint(Address.parse(address, "--address"), security, running)
     with name_options({"seconds": "--patience", "attempt": "--patience", "on_missing": "--on-missing"}):
-        waiting = Patience(seconds=patience, attempt=min(patience, 60.0), on_missing=on_missing)
-    if resume is not None:
-        directory = RunDirectory.open(resume)
-        prepared = prepare_server(experiment_of(directory), rehearsal=rehearse)
-    else:
-        assert file is not None
-        if out is not None:
-            RunDirectory.check_free(out)
-        with before_start():
-            prepared, directory = _new(file, out, overrides, rehearse, where)
-    _serve(prepared, directory, where, waiting, as_json)
+        return where, Patience(seconds=patience, attempt=min(patience, 60.0), on_missing=on_missing)
+
+
+def _continued(run: Path, rehearse: bool) -> tuple[PreparedExperiment, RunDirectory]:
+    from uldp.experiment.parties import prepare_server
+    from uldp.runs.directory import RunDirectory
+
+    directory = RunDirectory.open(run)
+    return prepare_server(experiment_of(directory), rehearsal=rehearse), directory
 
 
 def _new(
@@ -87,30 +126,32 @@ def _new(
     return prepared, new_run(prepared, out)
 
 
-def _serve(
-    prepared: PreparedExperiment, directory: RunDirectory, where: ServerEndpoint, patience: Patience, as_json: bool
-) -> None:
+def _serve(prepared: PreparedExperiment, directory: RunDirectory, how: Serving, as_json: bool) -> None:
     from uldp.runtimes.flower.checks import missing_test
     from uldp.runtimes.flower.federation import serve as serve_over_flower
 
-    say(f"run directory: {directory.path}; silos: {', '.join(prepared.plan.silos)}; they join {where.address}")
+    silos, log = ", ".join(prepared.plan.silos), how.log
+    log.event("started", f"run directory: {directory.path}; silos: {silos}; they join {how.where.address}")
     if missing := missing_test(prepared.experiment):
         warn(missing)
     again = f"uldp serve --resume {quote(str(directory.path))} and the options of before"
     try:
         with ended_by_sigterm():
-            result = serve_over_flower(prepared, directory, where, patience=patience, on_round=_show_round, say=say)
+            result = serve_over_flower(
+                prepared,
+                directory,
+                how.where,
+                patience=how.patience,
+                on_round=log.round,
+                say=log.say,
+                gauges=how.gauges,
+            )
     except KeyboardInterrupt:
-        say(f"stopped; nothing is lost. Continue with: {again}")
+        log.event("stopped", f"stopped; nothing is lost. Continue with: {again}")
         raise typer.Exit(130) from None
     except RunError:
         say(f"When that is mended, continue with: {again}")
         raise
+    if log.as_json:
+        log.event("finished", "the experiment is over")
     show_result(result, as_json=as_json)
-
-
-def _show_round(report: RoundReport) -> None:
-    metric = f"  {report.shown_metric}" if report.metrics else ""
-    without = f"  without {', '.join(report.missing)}" if report.missing else ""
-    epsilon = report.shown_epsilon
-    say(f"round {report.round}/{report.rounds}{metric}  epsilon {epsilon}  {report.seconds:.1f} s{without}")

@@ -25,6 +25,7 @@ from uldp.experiment.build import PreparedExperiment
 from uldp.protocol.messages import kind_of
 from uldp.runs.trail import TrailEntry
 from uldp.runtimes import socket_frames
+from uldp.runtimes.gauges import Sample, now_in_minutes
 from uldp.runtimes.policy import Charge, LedgerGuard, OwnLedger, Policy, describe_spending
 from uldp.runtimes.recording import torch_threads
 from uldp.runtimes.silo_state import SiloState, TrailSigner, experiments_in, ledger_name, open_trail
@@ -53,6 +54,7 @@ class FrameServer(ABC):
     def __init__(self, address: str, limit: int) -> None:
         self._address, self._limit = address, limit
         self._stopped = False
+        self._refused = 0
 
     @property
     @abstractmethod
@@ -94,7 +96,8 @@ class FrameServer(ABC):
 
     def _refusal(self, why: str, *, named: bool = False) -> Frame:
         sentence = why if named else f"silo {self.name}: {why}"
-        LOG.warning("refused: %s", sentence)
+        LOG.warning("refused: %s", sentence, extra={"event": "refused"})
+        self._refused += 1
         return {"kind": "refused"}, sentence.encode()
 
 
@@ -107,14 +110,14 @@ class RefusingSilo(FrameServer):
     def __init__(self, name: str, address: str) -> None:
         super().__init__(address, MAX_BYTES)
         self.name = name
-        self._refusals = 0
+        self._asked = 0
 
     @property
     def closed(self) -> bool:
-        return self._refusals >= ENOUGH_REFUSALS
+        return self._asked >= ENOUGH_REFUSALS
 
     def respond(self, header: dict[str, Any], body: bytes) -> Frame:
-        self._refusals += header.get("kind") == "request"
+        self._asked += header.get("kind") == "request"
         return self._refusal(f"{REFUSED_BY_OWNER} this experiment; nothing was sent")
 
 
@@ -140,6 +143,7 @@ class SiloProcess(FrameServer, AbstractContextManager["SiloProcess"]):
         self._policy = policy or Policy()
         self._policy.check(prepared.experiment, prepared.plan, prepared.no_guarantee)
         self._state = SiloState(state_dir, prepared.plan.digest)
+        self._heard = 0.0
         self.name = prepared.silo
         with ExitStack() as until:
             until.enter_context(self._state.lock())
@@ -216,7 +220,20 @@ class SiloProcess(FrameServer, AbstractContextManager["SiloProcess"]):
     def _log_trail(self, entry: TrailEntry) -> None:
         """Where logs are collected elsewhere, heads in them show that a trail was cut."""
         what = {SENT: "message", "charged": "round", "computed": "round"}.get(entry.kind, "")
-        LOG.info("trail: %s %s; head %s", entry.kind, entry.about.get(what, ""), entry.head)
+        facts = {"event": "released", "round": entry.about.get("round"), "head": str(entry.head)}
+        LOG.info("trail: %s %s; head %s", entry.kind, entry.about.get(what, ""), entry.head, extra=facts)
+
+    def measures(self) -> list[Sample]:
+        """What may be watched of the silo: nothing of it is about a person."""
+        cap = self._policy.max_epsilon
+        return [
+            ("uldp_round", "", float(self._session.round)),
+            ("uldp_rounds", "", float(self._prepared.plan.rounds)),
+            ("uldp_epsilon", "", self.charging.ledger.epsilon()),
+            ("uldp_refusals_total", "", float(self._refused)),
+            *([] if cap is None else [("uldp_epsilon_limit", "", cap)]),
+            *([] if not self._heard else [("uldp_last_contact_timestamp_seconds", "", self._heard)]),
+        ]
 
     @property
     def closed(self) -> bool:
@@ -232,6 +249,7 @@ class SiloProcess(FrameServer, AbstractContextManager["SiloProcess"]):
 
     def respond(self, header: dict[str, Any], body: bytes) -> Frame:
         """The frame that responds to a frame."""
+        self._heard = now_in_minutes()
         match header.get("kind"):
             case "request":
                 return self._reply(body)
@@ -257,11 +275,11 @@ class SiloProcess(FrameServer, AbstractContextManager["SiloProcess"]):
             return self._refusal(f"{REFUSED_BY_OWNER} this round; nothing was sent")
         except UldpError as error:
             # It may name files or records: that stays here.
-            LOG.error("silo %s: %s", self.name, error)
+            LOG.error("silo %s: %s", self.name, error, extra={"owner_only": True})
             if isinstance(error, RunError):
                 return self._refusal("trouble with its files, so nothing was sent; its own log says which")
             return self._refusal("cannot respond; its own log says why")
         except Exception:
-            LOG.exception("silo %s", self.name)
+            LOG.exception("silo %s", self.name, extra={"owner_only": True})
             return self._refusal("failed; its own log says why")
         return {"kind": "reply"}, reply

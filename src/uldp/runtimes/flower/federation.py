@@ -33,6 +33,7 @@ from uldp.runtimes.flower.processes import (
     connection_problem,
 )
 from uldp.runtimes.flower.transport import ExchangeRecord, FlowerTransport
+from uldp.runtimes.gauges import Gauges
 from uldp.runtimes.policy import Policy, RefusedByOwner
 from uldp.runtimes.release_trail import ReleaseTrail
 from uldp.runtimes.result import OnRound, Result, RoundReport
@@ -150,6 +151,13 @@ class ServerSupervisor(_Supervisor):
         self._transport.set_nodes(self._superlink.register(self._keys))
         self._submit()
 
+    @property
+    def trouble(self) -> str:
+        """What is wrong with Flower's programs at this moment, as a sentence; empty if nothing is."""
+        if not self._superlink.running:
+            return "the SuperLink has ended; it is started again"
+        return "" if self._transport.is_connected else "no run of Flower is connected"
+
     def _submit(self) -> None:
         self._superlink.submit(self._transport.new_token())
         self._submitted = time.monotonic()
@@ -193,13 +201,17 @@ def serve(
     patience: Patience,
     on_round: OnRound,
     say: Say,
+    gauges: Gauges | None = None,
 ) -> Result:
     """Run the server's part of an experiment, begun or resumed, and leave the run directory of a simulation."""
+    watched = gauges or Gauges()
+    watched.set("uldp_rounds", prepared.plan.rounds)
     check_rehearsal(prepared.experiment, where.address, "--address")
 
     def report_failures(failed: Mapping[str, FailedResponse]) -> None:
         for silo, why in failed.items():
             if not why.late:  # those are the supervisor's
+                watched.add("uldp_refusals_total", silo)
                 say(f"silo {silo}: {why.reason.removeprefix(f'silo {silo}: ')}")
 
     def note(exchange: ExchangeRecord) -> None:
@@ -210,9 +222,12 @@ def serve(
     with ExitStack() as until:
         transport = FlowerTransport(limit=prepared.plan.message_limit, on_exchange=note)
         until.callback(transport.close)
+        watched.ask(transport.measures)
 
         def note_round(report: RoundReport) -> object:
             trail.catch_up()
+            watched.set("uldp_round", report.round)
+            watched.set("uldp_epsilon", report.epsilon)
             return on_round(report)
 
         serving = ServedRun(
@@ -230,7 +245,8 @@ def serve(
         superlink = SuperLink(home, where.address, where.security, transport.address, running=where.running)
         until.callback(superlink.end)
         until.callback(transport.close)  # the run hears of the end before Flower does
-        until.enter_context(ServerSupervisor(superlink, transport, keys, say).attach())
+        supervisor = until.enter_context(ServerSupervisor(superlink, transport, keys, say).attach())
+        watched.watch(lambda: supervisor.trouble)
         transport.wait_for_run(START_SECONDS)
         result = serving.run()
         trail.catch_up()
@@ -257,7 +273,7 @@ class ServerConnection:
             raise ConfigError(why, location=str(self.ca), value=str(self.ca))
 
 
-def join(prepared: PreparedExperiment, joining: ServerConnection, say: Say) -> None:
+def join(prepared: PreparedExperiment, joining: ServerConnection, say: Say, gauges: Gauges | None = None) -> None:
     """Respond for one silo until the experiment is over."""
     check_installed()
     check_rehearsal(prepared.experiment, joining.superlink, "--superlink")
@@ -280,6 +296,9 @@ def join(prepared: PreparedExperiment, joining: ServerConnection, say: Say) -> N
         if keys is not None:  # last: a start that failed has released nothing
             credentials.tie_to_state(keys, joining.state)
         node = until.enter_context(Node(joining, silo, address, say).attach())
+        if gauges is not None:
+            gauges.ask(process.measures)
+            gauges.watch(lambda: node.problem)
         try:
             silo.serve()
         finally:
@@ -367,9 +386,14 @@ class Node(_Supervisor):
         self._watch = ConnectionWatch(joining.superlink, joining.ca, say)
         self.trouble: RunError | None = None
 
+    @property
+    def problem(self) -> str:
+        """Why the server cannot be reached, as a sentence; empty if it can."""
+        return self._watch.problem and f"the server cannot be reached: {self._watch.problem}"
+
     def _failure_reason(self, node: SuperNode) -> str:
-        if self._watch.problem:
-            return f"the server cannot be reached: {self._watch.problem}"
+        if self.problem:
+            return self.problem
         said = node.log_tail()
         if NOT_ADMITTED in said:
             return (

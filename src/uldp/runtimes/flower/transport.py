@@ -25,6 +25,7 @@ from typing import Final
 from uldp.errors import UldpError, printable
 from uldp.runtimes import socket_frames as frames
 from uldp.runtimes.flower.messages import MAX_BYTES
+from uldp.runtimes.gauges import Sample, now_in_minutes
 from uldp.runtimes.serving import FailedResponse
 from uldp.runtimes.temporary import TemporaryFolder
 
@@ -122,6 +123,7 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
         self._pending: dict[str, _PendingRequest] = {}
         self._responses: dict[str, tuple[bytes, bytes | FailedResponse]] = {}
         self._absent: set[str] = set()
+        self._heard: dict[str, float] = {}
         self._number = 0
         self._closed = False
         self._trouble: UldpError | None = None
@@ -177,6 +179,13 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
         """The silos that have a request, and no node to take it."""
         with self._changed:
             return frozenset(self._absent)
+
+    def measures(self) -> list[Sample]:
+        """When each silo was heard last, and who is not there."""
+        with self._changed:
+            heard = [("uldp_last_contact_timestamp_seconds", silo, when) for silo, when in self._heard.items()]
+            silos = self._nodes.keys() | self._pending.keys() | self._heard.keys()
+            return [*heard, *(("uldp_silo_absent", silo, float(silo in self._absent)) for silo in sorted(silos))]
 
     def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | FailedResponse]:
         """Every silo's response, or why there is none after ``timeout`` seconds.
@@ -312,6 +321,7 @@ class FlowerTransport(AbstractContextManager["FlowerTransport"]):
             if pending is None or header.get("number") not in pending.numbers:
                 return  # a response to an earlier request
             del self._pending[silo]
+            self._heard[silo] = now_in_minutes()
             sentence = printable(body[:2000].decode(errors="replace"))
             response = body if kind == "reply" else FailedResponse(sentence, refused=kind == "refused")
             self._responses[silo] = (pending.body, response)
