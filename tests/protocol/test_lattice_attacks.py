@@ -218,7 +218,7 @@ def test_a_saved_session_does_not_continue_with_other_counts():
 
 def totals_with_noise(counts, trials, sigma):
     """What the server decrypts, in clips, of ``trials`` first rounds whose only randomness is fresh noise and zeros."""
-    server, silos = sessions(counts, noise_multiplier=sigma)
+    server, silos = sessions(counts, pulling=4, noise_multiplier=sigma)
     until(server, silos)
     requests = server.requests()
     accumulated, finished = {}, {}
@@ -245,14 +245,17 @@ def totals_with_noise(counts, trials, sigma):
 
 
 def test_with_all_it_holds_the_server_tells_a_users_presence_no_better_than_its_delta():
-    """User 3 pulls coordinate 0 by a clip, or is not there; the server knows everything but noise and zeros."""
-    sigma, trials = 1.0, 700
-    counts = np.array([[5, 1], [5, 0]])
+    """Four users pull a coordinate of their own by a clip, or are not there; the server knows all but noise and zeros.
+
+    Coordinates have noise of their own: each of them is a trial of one user's presence.
+    """
+    sigma, trials = 1.0, 800
+    counts = np.array([[5, 5, 5, 5, 1], [5, 5, 5, 5, 0]])
     without = counts.copy()
-    without[:, 0] = 0
+    without[:, :4] = 0
 
     def totals(sigma, trials):
-        return [totals_with_noise(each, trials, sigma)[:, 0] for each in (counts, without)]
+        return [totals_with_noise(each, trials // 4, sigma).ravel() for each in (counts, without)]
 
     here, away = totals(sigma, trials)
     assert here.mean() - away.mean() == pytest.approx(1.0, abs=5 * sigma * math.sqrt(2 / trials))
@@ -262,8 +265,8 @@ def test_with_all_it_holds_the_server_tells_a_users_presence_no_better_than_its_
     assert advantage <= bound + 4 / math.sqrt(2 * trials)
     assert advantage >= bound - 4 / math.sqrt(2 * trials)  # and this is one
     assert here.std() == pytest.approx(sigma, rel=5 / math.sqrt(2 * trials))
-    here, away = totals(sigma / 2, 250)  # with half of the noise the same test breaks what is claimed
-    assert (here > threshold).mean() - (away > threshold).mean() > bound + 4 / math.sqrt(2 * 250)
+    here, away = totals(sigma / 2, 280)  # with half of the noise the same test breaks what is claimed
+    assert (here > threshold).mean() - (away > threshold).mean() > bound + 4 / math.sqrt(2 * 280)
 
 
 def test_errors_are_lost_in_the_noise_towards_those_who_see_the_models():

@@ -216,7 +216,7 @@ def common_caveats(about: CaveatContext) -> list[Caveat]:
 def _counts_and_sample(about: CaveatContext) -> list[Caveat]:
     release, disclosure, lines = about.release, about.disclosure, []
     if disclosure.shows_counts:
-        hidden = ' aggregation.name = "lattice" hides them.' if release.user_weighting is not None else ""
+        hidden = ' aggregation.name = "lattice" hides them where it fits.' if release.user_weighting is not None else ""
         text = (
             "Record counts are exchanged in the clear: towards the server and the silos there is no user-level "
             f"guarantee about presence.{hidden}"
