@@ -319,6 +319,20 @@ def drive_one(server, silos):
     server.advance()
 
 
+def test_whose_turn_it_is_not_leaves_nothing_in_the_total(monkeypatch):
+    """Where people take turns, the others are not accumulated: not even the errors of their ciphertexts remain."""
+    with monkeypatch.context() as patched:
+        inject_noise(patched, scale=0.0)
+        server, silos = sessions([[9] * 8, [9] * 8], dimension=8, pulling=8, participation_groups=3, rounds=3)
+        for round_ in (1, 2, 3):
+            until(server, silos)
+            before = server.model
+            drive_one(server, silos)
+            turn = server.plan.release.participation.members(8, round_)
+            assert 0 < turn.sum() < 8
+            assert ((server.model != before) == turn).all()
+
+
 def test_nobody_weighs_more_than_one_whatever_the_errors_are():
     totals = np.arange(1, 2001, dtype=object)
     table = lattice_table(2000)
