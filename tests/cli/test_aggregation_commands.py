@@ -109,6 +109,9 @@ def test_lattice_says_whom_its_cap_on_records_touches():
         assert re.search(
             r"at most 2 records of a person in a silo .*: \d+ of the \d+ people with records have more", said
         )
+    units = [*few[:-1], "aggregation.max_records=5000", "--set", "aggregation.count_unit=500"]
+    words = " ".join(runner.invoke(app, ["plan", *SMALL, *units]).stdout.split())
+    assert "1,000 records of a person count in each silo at most" in words and "in units of 500, rounded up" in words
 
 
 def test_a_small_key_is_called_insecure_and_a_full_one_is_not():

@@ -65,7 +65,8 @@ def test_the_total_is_that_of_plain_up_to_the_stated_bound(monkeypatch, name, di
 def refused(**changed):
     known = ("noise_multiplier", "weighting", "dropout_tolerance")
     settings = {key: changed.pop(key) for key in known if key in changed}
-    kind = lookup_aggregation("lattice")(**{key: changed.pop(key) for key in ("max_records",) if key in changed})
+    own = ("max_records", "count_unit")
+    kind = lookup_aggregation("lattice")(**{key: changed.pop(key) for key in own if key in changed})
     facts = PublicFacts(**{"users": 100, "silos": 3, "dimension": 10, **changed})
     release = build("uldp-avg-w", **{"noise_multiplier": 5.0, **settings}).release(facts)
     kind.check(release, 1)
@@ -83,6 +84,9 @@ def refused(**changed):
         ({"noise_multiplier": 1e5}, r"privacy\.noise_multiplier: this noise does not fit"),
         ({"max_records": 2}, r"aggregation\.max_records: at least the number of silos \(3\)"),
         ({"max_records": 20_001}, r"aggregation\.max_records: a whole number from 1 to 20,000"),
+        ({"max_records": 20, "count_unit": 10}, r"aggregation\.max_records: at least .*\(3, times count_unit: 30\)"),
+        ({"max_records": 200_001, "count_unit": 10}, r"aggregation\.max_records: a whole number from 1 to 200,000"),
+        ({"count_unit": 0}, r"aggregation\.count_unit: a whole number from 1 to 10,000"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence_with_the_alternative(changed, says):

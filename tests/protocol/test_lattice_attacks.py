@@ -83,6 +83,27 @@ def test_totals_up_to_the_largest_table_are_looked_up():
     assert weights.tolist() == [((1 << WEIGHT_BITS) // n - ERROR_BOUND) if n else 0 for n in (20_000, 19_999, 0, 1)]
 
 
+def test_counts_in_units_are_rounded_up_and_capped_in_units():
+    """Units of 10 and 60 records of two silos: up to three units of a person count in each."""
+    counts = np.array([[25, 0, 4, 30, 31, 0], [5, 1, 400, 30, 11, 0]])
+    secrets, settings = Secrets.from_key(b"k" * 32), {"weighting": "records", "clip": 1.0, "noise_multiplier": 5.0}
+    aggregation = LatticeWeighting(max_records=60, count_unit=10)
+    plan = plan_of(aggregation, 6, 2, 4, secrets, rounds=2, **settings)
+    parties = Parties(plan, counts, secrets)
+    for kind in plan.setup:
+        parties.exchange(kind)
+    blinds = SiloKnowledge(parties.silos["silo-1"]).blinds
+    totals = np.array([3 + 1, 0 + 1, 1 + 3, 3 + 3, 3 + 2, 0])
+    assert centred(ring.add(ServerKnowledge(parties.server).blinded, blinds)).tolist() == W[totals].tolist()
+    weighting = aggregation.weighting(plan.release)
+    assert (weighting.entries, weighting.most) == (7, 30)
+    weights = weighting.in_the_clear(counts)
+    assert weights.sum(axis=0) == pytest.approx([1, 1, 1, 1, 1, 0]) and (weights.sum(axis=0) <= 1).all()
+    assert weights[0] == pytest.approx([3 / 4, 0, 1 / 4, 1 / 2, 3 / 5, 0])
+    (note,) = aggregation.notes(plan.release, counts)
+    assert "at most 30 records" in note and "2 of the 5 people with records have more" in note
+
+
 # --- coalitions (test 9) ----------------------------------------------------------------------------------------------
 
 

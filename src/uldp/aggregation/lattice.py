@@ -54,6 +54,8 @@ from uldp.protocol.turns import UPDATE, Route
 from uldp.rng import Secrets
 
 MAX_RECORDS: Final = 20_000
+"""The largest N_max, in units of records."""
+MAX_UNIT: Final = 10_000
 MAX_USERS: Final = 2**14
 MAX_DIMENSION: Final = 2**23
 MAX_SAMPLED_BYTES: Final = 100_000_000
@@ -70,7 +72,9 @@ class LatticeWeighting(Aggregation):
     """Neither the server nor any silo learns anybody's record counts, nor a silo who was sampled."""
 
     max_records: int = 2000
-    """N_max: of a user at most floor(N_max / |S|) records in each silo count for the weights."""
+    """Of a user at most so many records count for the weights, the same number in each silo."""
+    count_unit: int = 1
+    """Records are counted in units of so many, rounded up. Tables have N_max = max_records / count_unit entries."""
     workers: int = field(default=1, repr=False)  # two parties may differ in it: no part of what is agreed on
 
     name: ClassVar[str] = "lattice"
@@ -88,7 +92,12 @@ class LatticeWeighting(Aggregation):
     @property
     def residual(self) -> float:
         """eta: the error of a ciphertext of weight 0 still multiplies the user's rows."""
-        return ERROR_BOUND * max(self.max_records, MAX_PAIRED_SILOS) / 2.0**WEIGHT_BITS
+        return ERROR_BOUND * max(self.max_units, MAX_PAIRED_SILOS) / 2.0**WEIGHT_BITS
+
+    @property
+    def max_units(self) -> int:
+        """N_max."""
+        return self.max_records // self.count_unit
 
     def distance(self, release: Release) -> Distance:
         """Of the zeros' part h in the decrypted total from a total without it (docs/decisions/0019, Zeros).
@@ -102,7 +111,8 @@ class LatticeWeighting(Aggregation):
         return Distance(numbers * 0.4 * 256 / deviation, shift=math.sqrt(numbers) * step / deviation)
 
     def __post_init__(self) -> None:
-        check_whole(self.max_records, 1, MAX_RECORDS, "aggregation.max_records")
+        check_whole(self.count_unit, 1, MAX_UNIT, "aggregation.count_unit")
+        check_whole(self.max_records, 1, MAX_RECORDS * self.count_unit, "aggregation.max_records")
 
     def route(self, release: Release) -> Route:
         setup, sampling = AGREE_KEYS + LOOK_UP_WEIGHTS, release.user_sampling
@@ -128,13 +138,14 @@ class LatticeWeighting(Aggregation):
             )
         if release.user_weighting == "uniform":
             return Weighting(1, silos, uniform=True)
-        if self.max_records < silos:
+        if self.max_units < silos:
+            least = f"{silos}" if self.count_unit == 1 else f"{silos}, times count_unit: {silos * self.count_unit}"
             raise ConfigError(
-                f"at least the number of silos ({silos}), so that each may count one, not {self.max_records}",
+                f"at least the number of silos ({least}), so that each may count one, not {self.max_records}",
                 location="aggregation.max_records",
                 value=self.max_records,
             )
-        return Weighting(self.max_records // silos, silos)
+        return Weighting(self.max_units // silos, silos, unit=self.count_unit)
 
     def check(self, release: Release, rounds: int) -> None:
         facts = release.facts
@@ -195,16 +206,18 @@ class LatticeWeighting(Aggregation):
         took = f"A round takes a silo about {work * seconds_per_product():.2g} s of computing here, beyond training."
         if weighting.uniform:
             return took
-        return f"{took} {weighting.cap} records of a person count in each silo at most (aggregation.max_records)."
+        units = "" if weighting.unit == 1 else f", in units of {weighting.unit}, rounded up (aggregation.count_unit)"
+        most = f"{weighting.most:,} records of a person count in each silo at most (aggregation.max_records)"
+        return f"{took} {most}{units}."
 
     def notes(self, release: Release, counts: IntArray) -> tuple[str, ...]:
         """Whom the cap on record counts touches."""
         weighting, facts = self.weighting(release), release.facts
-        touched = (counts > weighting.cap).any(axis=0)
+        touched = (counts > weighting.most).any(axis=0)
         if weighting.uniform or not touched.any():
             return ()
         note = (
-            f"lattice counts at most {weighting.cap} records of a person in a silo (aggregation.max_records = "
+            f"lattice counts at most {weighting.most} records of a person in a silo (aggregation.max_records = "
             f"{self.max_records} over {facts.silos} silos): {int(touched.sum())} of the "
             f"{int((counts > 0).any(axis=0).sum())} people with records have more"
         )
@@ -214,7 +227,8 @@ class LatticeWeighting(Aggregation):
         capped = weighting.in_the_clear(counts[:, touched]).max(axis=0).mean()
         return (
             f"{note}. The mean of their largest weights is {capped:.3f} instead of {exact:.3f}: records weigh less "
-            f"where they are many. A larger max_records (up to {MAX_RECORDS:,}) touches fewer people.",
+            f"where they are many. A larger max_records (up to {MAX_RECORDS:,}, or with count_unit that many times as "
+            "many) touches fewer people.",
         )
 
     def server(self, context: AggregationContext, secrets: Secrets) -> LatticeServer:

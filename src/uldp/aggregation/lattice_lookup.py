@@ -43,11 +43,17 @@ INDEX_BYTES: Final = 4
 
 @dataclass(frozen=True)
 class Weighting:
-    """n_su and W(N): records, of which a silo counts at most ``cap`` of a user, or 1 in every silo (``uniform``)."""
+    """n_su and W(N): records in units, rounded up, at most ``cap`` units of a user; ``uniform``: 1 in every silo."""
 
     cap: int
     silos: int
     uniform: bool = False
+    unit: int = 1
+
+    @property
+    def most(self) -> int:
+        """How many records of a user count in a silo."""
+        return self.cap * self.unit
 
     @property
     def entries(self) -> int:
@@ -56,7 +62,7 @@ class Weighting:
 
     def counted(self, counts: IntArray) -> IntArray:
         """n_su of all users, as reported in the setup and multiplied with in every round."""
-        return np.ones_like(counts) if self.uniform else np.minimum(counts, self.cap)
+        return np.ones_like(counts) if self.uniform else np.minimum(-(-counts // self.unit), self.cap)
 
     def table(self) -> IntArray:
         """W(0) = 0, W(N) = floor(2^G / N) - B_e.
