@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -38,6 +39,9 @@ def serve(
     file: opt.File = None,
     resume: Annotated[Path | None, typer.Option(help="Continue this run instead of starting a new one.")] = None,
     out: opt.Out = None,
+    continue_: Annotated[
+        bool, typer.Option("--continue", help="Go on with the run in --out if it was begun there: for supervisors.")
+    ] = False,
     address: Annotated[str, typer.Option(help="HOST:PORT where silos reach the server.")] = "127.0.0.1:8000",
     certificates: Annotated[Path | None, typer.Option(help="Folder with ca.crt, server.pem and server.key.")] = None,
     insecure: opt.Insecure = False,
@@ -64,7 +68,12 @@ def serve(
             raise ConfigError(
                 "a run is continued as it was begun; leave --set out", location="--set", value=overrides[0]
             )
+        if continue_ and (out is None or resume is not None):
+            raise ConfigError("goes with --out, the run that is begun or continued", location="--continue")
         where, waiting = _settings(address, certificates, running, patience, on_missing)
+        if continue_ and file is not None and out is not None and RunDirectory(out).is_started:
+            _check_same(file, overrides, out)
+            resume = out
         if resume is not None:
             prepared, directory = _continued(resume, rehearse)
         else:
@@ -97,6 +106,17 @@ def _settings(
     where = ServerEndpoint(Address.parse(address, "--address"), security, running)
     with name_options({"seconds": "--patience", "attempt": "--patience", "on_missing": "--on-missing"}):
         return where, Patience(seconds=patience, attempt=min(patience, 60.0), on_missing=on_missing)
+
+
+def _check_same(file: Path, overrides: list[str], run: Path) -> None:
+    """Refuse to take a run of another experiment for this one's."""
+    from uldp.runs.directory import RunDirectory
+
+    begun = RunDirectory.open(run).read_json("experiment.json")
+    wanted = json.loads(json.dumps(experiment_from(file, None, None, overrides).to_tree()))
+    if {key: begun.get(key) for key in wanted} != wanted:
+        why = f"the run there was begun with other settings than {file}; give another --out"
+        raise ConfigError(why, location=str(run), value=str(run))
 
 
 def _continued(run: Path, rehearse: bool) -> tuple[PreparedExperiment, RunDirectory]:
