@@ -168,7 +168,7 @@ def a_limit_that_is_ignored(patch):
 @pytest.mark.parametrize(
     ("error", "limit", "rounds", "name"),
     [
-        (a_sample_of_fixed_size, 0, 20, "variance of the sample's size"),
+        (a_sample_of_fixed_size, 0, 6, "variance of the whole sample's size"),
         (a_limit_that_is_ignored, 2, 6, "participations of a user"),
     ],
 )

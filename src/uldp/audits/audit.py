@@ -283,6 +283,9 @@ def _direct(setup: AuditSetup, runs: Sequence[Seen], twins: Twins, plan: Plan, s
         made += direct.sample_checks(
             twins.participants(setup.canaries.shapes), sampling.rate, sampling.max_participations
         )
+        if not sampling.max_participations:  # a limit takes users out of later samples
+            # Both twins have the same sample.
+            made += direct.size_checks([*runs, twins.everyone], plan.facts.users, sampling.rate)
     if isinstance(release, NoisedModel) and release.everywhere()[1] < 1:
         made += _batches(setup, release, seed)
     if not plan.aggregation.server_sees_each_silo and len(plan.silos) > 1:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from uldp.audits.canaries import SILENT, Mask
 from uldp.audits.observe import Array, Seen
 from uldp.audits.views import Twins, largest_shift, noise_of
+from uldp.data.federation import IntArray
 from uldp.privacy.releases import Adversary, NoisedModel, Release
 from uldp.vectors import Residues
 
@@ -179,6 +180,30 @@ def sample_checks(taken: Mask, rate: float, limit: int) -> list[Check]:
     return _poisson(taken, rate)
 
 
+def size_checks(runs: Sequence[Seen], users: int, rate: float) -> list[Check]:
+    """How many of all ``users`` were sampled in each round, where the server draws the sample.
+
+    Of a sample whose size is fixed, the canaries' part still varies; the whole does not.
+    """
+    sizes = [seen.sizes for seen in runs if seen.sizes is not None]
+    if not sizes:
+        return []
+    every = np.concatenate(sizes)
+    p_value = _size_p_value(every, users, rate)
+    found = (
+        f"deviates by {every.std():.2f}, expected {math.sqrt(users * rate * (1 - rate)):.2f}, of {len(every)} rounds"
+    )
+    return [Check("variance of the whole sample's size", p_value, found)]
+
+
+def _size_p_value(sizes: IntArray, users: int, rate: float) -> float:
+    """Two-sided: sum_t (size_t - n q)^2 / (n q (1 - q)) is nearly chi-square with one degree per sample."""
+    from scipy.stats import chi2
+
+    spread = float(((sizes - users * rate) ** 2).sum() / (users * rate * (1 - rate)))
+    return float(min(1.0, 2 * min(chi2.sf(spread, len(sizes)), chi2.cdf(spread, len(sizes)))))
+
+
 def _poisson(taken: Mask, rate: float) -> list[Check]:
     p_values = poisson_p_values(taken, rate)
     sizes = taken.sum(axis=1)
@@ -193,17 +218,14 @@ def _poisson(taken: Mask, rate: float) -> list[Check]:
 def poisson_p_values(taken: npt.NDArray[np.bool_], rate: float) -> dict[str, float]:
     """P-values of (samples, units) coins that should be independent, each true with probability ``rate``.
 
-    ``rate``: their number. ``variance of the size``: of independent coins, sum_t (size_t - n q)^2 / (n q (1 - q)) is
-    nearly chi-square with one degree per sample. It adds up the correlations of all pairs: a fixed size is one of
+    ``rate``: their number. ``variance of the size``: it adds up the correlations of all pairs; a fixed size is one of
     -1 / (n - 1) each. ``pairs`` and ``samples``: the largest agreement of two units, and of two samples.
     """
-    from scipy.stats import binomtest, chi2
+    from scipy.stats import binomtest
 
-    samples, units = taken.shape
-    spread = ((taken.sum(axis=1) - units * rate) ** 2).sum() / (units * rate * (1 - rate))
     p_values = {
         "rate": float(binomtest(int(taken.sum()), taken.size, rate).pvalue),
-        "variance of the size": float(min(1.0, 2 * min(chi2.sf(spread, samples), chi2.cdf(spread, samples)))),
+        "variance of the size": _size_p_value(taken.sum(axis=1), taken.shape[1], rate),
     }
     centred = (taken - rate) / math.sqrt(rate * (1 - rate))
     for what, matrix in (("pairs", centred), ("samples", centred.T)):

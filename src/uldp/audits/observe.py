@@ -54,6 +54,7 @@ class Seen:
             never has it in the clear.
         sent: (silos, rounds, dummies), what the server got from each silo as residues; None for ciphertexts.
         sample: (rounds, canaries): who was sampled; None for everybody, or where nobody knows.
+        sizes: How many users were sampled in each round, canaries and others; None as above.
         model: (rounds, parameters), the totals of the model's own coordinates.
     """
 
@@ -62,6 +63,7 @@ class Seen:
     silo_sums: Array | None
     sent: Residues | None
     sample: Mask | None
+    sizes: IntArray | None
     model: Array
 
 
@@ -164,6 +166,7 @@ class _Watch:
         self.noised: list[tuple[int, SiloUpdate]] = []
         self.sent: list[list[bytes]] = []
         self._samples: list[Mask] = []
+        self._sizes: list[int] = []
 
     def watch_side(self, side: SiloSide, index: int) -> SiloSide:
         return _WatchedSide(side, lambda update: self.noised.append((index, update)))
@@ -173,6 +176,7 @@ class _Watch:
         sample = server.sampler.users(server.round + 1) if sampling.by_server else None
         if sample is not None:
             self._samples.append(sample[self._canaries.users :])
+            self._sizes.append(int(sample.sum()))
 
     def collect(self, included: Mask, server: ServerSession) -> Seen:
         method, own = self._plan.method, self._canaries.dimension
@@ -185,6 +189,7 @@ class _Watch:
             None if sums is None else sums[:, :, own:],
             None if sent is None else sent[:, :, own:],
             np.array(self._samples) if self._samples else None,
+            np.array(self._sizes) if self._sizes else None,
             totals[:, :own],
         )
 
