@@ -135,6 +135,10 @@ def test_guesses_on_the_curve_of_a_sampled_release_use_its_lines():
     claim = Claim.of({PoissonSampled(0.5, Gaussian(1.0)): 1}, DELTA)
     likely, r = claim.least_likely(), np.linspace(0.01, 0.99, 50)
     assert [likely(one) for one in r] == pytest.approx(claim.false_out(1 - r).tolist())
+    generator = np.random.default_rng(0)
+    included = generator.random(20_000) < 0.5
+    values = generator.normal(included & (generator.random(20_000) < 0.5))
+    assert 0.2 * claim.epsilon() < one_run_curve(claim, values, included, 0.05).epsilon < claim.epsilon()
 
 
 def test_shift_over_noise_holds_as_often_as_it_says():

@@ -34,7 +34,7 @@ from uldp.privacy.pld import MixturePld
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-DELTAS: Final = (0.01, 0.04, 0.09, 0.16, 0.25, 0.4)
+DELTAS: Final = (0.0001, 0.001, 0.01, 0.04, 0.09, 0.16, 0.25, 0.4)
 """Where the curve of a sampled release is computed. It is the largest of the lines that belong to them."""
 GUESSED: Final = 0.2
 """For the one-run bound: of how many canaries a guess is made, half of them "in"."""
