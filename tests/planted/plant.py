@@ -25,7 +25,9 @@ from tests.planted.errors import ERRORS, Planted
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "uldp"
 AT_A_TIME = 50
-"""Seeds of one process; then it is the next error's turn."""
+"""Audits of one process; then it is the next error's turn."""
+TESTS_AT_A_TIME = 10
+"""The same of tests, which take longer."""
 
 
 def planted_copy(error: Planted, folder: Path, *, control: bool) -> Path:
@@ -97,7 +99,7 @@ def row_of(error: Planted, known: Sequence[dict[str, Any]]) -> str:
 
 
 def run(errors: Sequence[Planted], seeds: int, state: State, deadline: float, *, control: bool) -> None:
-    """All errors in turn, ``AT_A_TIME`` seeds each, until none is left or time is up."""
+    """All errors in turn, some seeds each, until none is left or time is up."""
     while time.monotonic() < deadline:
         left = [(error, state.missing(error, seeds)) for error in errors]
         if not any(missing for _, missing in left):
@@ -108,7 +110,8 @@ def run(errors: Sequence[Planted], seeds: int, state: State, deadline: float, *,
             if not missing:
                 continue
             done = 0
-            for seed, against in caught_by(error, missing[:AT_A_TIME], control=control):
+            turn = missing[: TESTS_AT_A_TIME if error.test else AT_A_TIME]
+            for seed, against in caught_by(error, turn, control=control):
                 state.add(error, seed, against)
                 done += 1
             if done == 0:
