@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +14,14 @@ from uldp.cli.app import app
 from uldp.errors import ConfigError, RunError
 from uldp.runs.directory import RunDirectory
 from uldp.runs.files import lock, read_lines
-from uldp.runs.trail import read_trail
+from uldp.runs.trail import ROTATED, read_trail
 from uldp.runtimes.backup import back_up, restore
 from uldp.runtimes.flower import credentials
+from uldp.runtimes.flower.rotation import check_rotation_finished, rotate_silo_keys
+from uldp.runtimes.policy import Policy, RefusedByOwner
 from uldp.runtimes.release_trail import ReleaseTrail, check_trails
 from uldp.runtimes.silo_process import SENT, SiloProcess
-from uldp.runtimes.silo_state import TrailSigner
+from uldp.runtimes.silo_state import TrailSigner, open_trail
 from uldp.runtimes.standing import standing_of
 
 runner = CliRunner()
@@ -241,3 +244,79 @@ def test_neither_trail_nor_status_holds_a_value_of_a_record(silo):
         *("experiment", "session", "round", "content", "answer", "events", "ledger"),
         *("message", "bytes", "sha256"),
     }
+
+
+def test_after_a_rotation_the_ledger_goes_on_and_the_trail_says_who_signs(silo):
+    silo.run()
+    old = (silo.keys / "identity.key").read_bytes()
+    public = rotate_silo_keys("silo-1", silo.keys, silo.state)
+    assert public != silo.public and public == credentials.public_keys("silo-1", silo.keys)
+    assert {file.name for file in silo.keys.iterdir()} == {
+        *("identity.key", "node.key", "node.pub", "state.id", "trail.head", "lock"),
+    }
+    assert old not in [file.read_bytes() for file in silo.keys.iterdir()]
+    entries = check_trails(silo.state, key=silo.public.identity, heads=silo.keys)[0].entries
+    assert entries[-1].about["identity"] == public.identity and entries[-1].about["node"] == public.node
+    with pytest.raises(RunError, match="goes on with another key"):
+        open_trail(silo.state, rehearsal=False, signer=TrailSigner(silo.identity, silo.keys))
+    trail = open_trail(silo.state, rehearsal=False, signer=TrailSigner(credentials.identity_of(silo.keys), silo.keys))
+    trail.append("charged", {})
+    assert check_trails(silo.state, key=silo.public.identity, heads=silo.keys)[0].entries[-1].key == public.identity
+
+
+def test_keys_are_not_rotated_while_an_experiment_is_under_way(silo):
+    silo.run(rounds=1)
+    with pytest.raises(RunError, match="is not over, and its other parties know the silo by these keys"):
+        rotate_silo_keys("silo-1", silo.keys, silo.state)
+    assert credentials.public_keys("silo-1", silo.keys) == silo.public
+    with pytest.raises(ConfigError, match="were used with another folder"):
+        rotate_silo_keys("silo-1", silo.keys, silo.folder / "other")
+
+
+@pytest.mark.parametrize("at", ["trail", "ready", "first file", "second file"])
+def test_a_rotation_that_was_cut_short_is_finished_and_nothing_runs_meanwhile(silo, monkeypatch, at):
+    silo.run()
+    with monkeypatch.context() as patched:
+        _fail(patched, at)
+        with pytest.raises((OSError, RunError), match="killed"):
+            rotate_silo_keys("silo-1", silo.keys, silo.state)
+    with pytest.raises(ConfigError, match="`uldp keys rotate` finishes it"):
+        check_rotation_finished(silo.keys)
+    public = rotate_silo_keys("silo-1", silo.keys, silo.state)
+    assert credentials.public_keys("silo-1", silo.keys) == public and not (silo.keys / "next").exists()
+    entries = check_trails(silo.state, key=silo.public.identity, heads=silo.keys)[0].entries
+    assert [entry.about.get("identity") for entry in entries if entry.kind == ROTATED] == [public.identity]
+
+
+def _fail(patched, at):
+    from uldp.runtimes.flower import rotation
+
+    if at == "trail":
+        patched.setattr(rotation, "open_trail", _killed)
+    elif at == "ready":
+        patched.setattr(rotation, "replace_file", _killed)
+    else:
+        calls, replace = [], rotation.os.replace
+
+        def moved(source, target):
+            if Path(source).parent.name == "next" != Path(target).parent.name:
+                calls.append(source)
+                if len(calls) > (at == "second file"):
+                    _killed()
+            replace(source, target)
+
+        patched.setattr(rotation.os, "replace", moved)
+
+
+def _killed(*_, **__):
+    raise OSError("killed")
+
+
+@pytest.mark.parametrize("which", ["identity", "node"])
+def test_an_experiment_with_a_revoked_key_is_refused(silo, which):
+    tree = silo.built.to_tree()
+    tree["deployment"] = {"nodes": {"silo-1": f"{silo.public.node} somebody@somewhere"}}
+    revoked = silo.public.identity.upper() if which == "identity" else silo.public.node
+    Policy(revoked_keys=("ff" * 32,)).check_names(tree)
+    with pytest.raises(RefusedByOwner, match=r"revoked key as (aggregation.identities|deployment.nodes)\.silo-1"):
+        Policy(revoked_keys=(revoked,)).check_names(tree)

@@ -45,6 +45,25 @@ def show(
 
 @keys.command()
 @report_errors
+def rotate(
+    name: Annotated[str, typer.Argument(help="The silo's name, as in the experiment.", show_default=False)],
+    folder: Annotated[Path, typer.Option("--keys", help="Folder of `uldp keys silo`.")],
+    state: Annotated[Path | None, typer.Option(help="Folder of this silo's ledger (default: KEYS/state).")] = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Put new keys in place of a silo's old ones, between two experiments; its ledger goes on."""
+    from uldp.runtimes.flower.rotation import rotate_silo_keys
+
+    public = rotate_silo_keys(name, folder, folder / "state" if state is None else state)
+    if as_json:
+        print_json({"silo": name, "identity": public.identity, "node": public.node, "folder": str(folder)})
+        return
+    typer.echo(public.lines())
+    typer.echo("The old keys are gone. Put the lines above into the next experiment file.", err=True)
+
+
+@keys.command()
+@report_errors
 def certificates(
     out: Annotated[Path, typer.Option(help="Create this folder; it stays with the server.")],
     host: Annotated[list[str], typer.Option(help="Host name or address of the server; may be repeated.")],

@@ -9,6 +9,7 @@
     allowed_code = []                     # package.module:Name that experiments may run here; without it any
     allow_counts = false                  # whether record counts may be shown in the clear, which no epsilon covers
     allow_metrics = true                  # send sums over hold-out people, which no noise covers and no epsilon counts
+    revoked_keys = ["72b35f7a..."]        # public keys, of any silo, with which this one takes part in nothing
     against = ["public", "server", "silos"]
 
 Before a round is computed, its cost is on this silo's own ledger; a round that would pass the cap is refused. What is
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from uldp.aggregation import AGGREGATIONS
-from uldp.errors import BudgetExhausted, ConfigError, RunError, did_you_mean, error_context, require
+from uldp.errors import BudgetExhausted, ConfigError, RunError, did_you_mean, error_context, printable, require
 from uldp.experiment.config import AUTO, Experiment
 from uldp.experiment.foreign import ForeignCode, foreign_code, read_name
 from uldp.experiment.sections import read_section
@@ -74,6 +75,8 @@ class Policy:
     """Whether experiments may show record counts in the clear; if it is not said: only where nothing is capped."""
     allow_metrics: bool = False
     against: tuple[str, ...] = ADVERSARIES
+    revoked_keys: tuple[str, ...] = ()
+    """Public keys, of identities or of nodes, that an experiment must not name."""
 
     def __post_init__(self) -> None:
         check_delta(self.delta)
@@ -171,6 +174,19 @@ class Policy:
             self._check_allowed("aggregations", name)
         for code in foreign_code(tree):
             self._check_allowed("code", code.name)
+        self._check_keys(tree)
+
+    def _check_keys(self, tree: Any) -> None:
+        """Refuse an experiment with a key that the owner knows to be in other hands."""
+        revoked = {_key_words(key) for key in self.revoked_keys}
+        for section, key in (("aggregation", "identities"), ("deployment", "nodes")):
+            part = tree.get(section) if isinstance(tree, Mapping) else None
+            named = part.get(key) if isinstance(part, Mapping) else None
+            for silo, public in named.items() if isinstance(named, Mapping) else ():
+                if isinstance(public, str) and _key_words(public) in revoked:
+                    where = f"{section}.{key}.{printable(str(silo))}"
+                    why = f"the experiment has a revoked key as {where}; the silo needs a new one"
+                    raise RefusedByOwner(why, location="policy.revoked_keys", value=public)
 
     def allows(self, code: Sequence[ForeignCode]) -> bool:
         """Whether the owner has named all of it."""
@@ -181,6 +197,12 @@ class Policy:
         if allowed is not None and name not in allowed:
             why = f"this silo's owner allows {', '.join(allowed) or 'none'}, the experiment has {name}"
             raise RefusedByOwner(why, location=f"policy.allowed_{key}", value=name)
+
+
+def _key_words(key: str) -> tuple[str, ...]:
+    """A public key without the remark that OpenSSH puts after it."""
+    words = key.split()[:2]
+    return tuple(words) if len(words) == 2 else (key.strip().lower(),)
 
 
 def views_of_a_round(plan: Plan, no_guarantee: str = "") -> dict[str, Event]:

@@ -58,6 +58,11 @@ def ledger_name(*, rehearsal: bool) -> str:
     return "rehearsal-ledger.jsonl" if rehearsal else "ledger.jsonl"
 
 
+def trail_name(*, rehearsal: bool) -> str:
+    """The file of a silo's audit trail, which belongs to the ledger of the same kind."""
+    return f"rehearsal-{TRAIL}" if rehearsal else TRAIL
+
+
 @dataclass(frozen=True)
 class TrailSigner:
     """Who signs a silo's audit trail, and the folder in which its head is kept: that of the keys, not of the state."""
@@ -76,7 +81,9 @@ def open_trail(
     prefix = "rehearsal-" if rehearsal else ""
     key = SigningKey(Secrets.from_key(stored_key(state / TRAIL_KEY))) if signer is None else signer.key
     head = None if signer is None else signer.heads / f"{prefix}{HEAD}"
-    return Trail(state / f"{prefix}{TRAIL}", state / ledger_name(rehearsal=rehearsal), key, head, on_append)
+    return Trail(
+        state / trail_name(rehearsal=rehearsal), state / ledger_name(rehearsal=rehearsal), key, head, on_append
+    )
 
 
 @dataclass(frozen=True)

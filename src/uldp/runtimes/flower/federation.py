@@ -32,6 +32,7 @@ from uldp.runtimes.flower.processes import (
     SuperNode,
     connection_problem,
 )
+from uldp.runtimes.flower.rotation import check_rotation_finished
 from uldp.runtimes.flower.transport import ExchangeRecord, FlowerTransport
 from uldp.runtimes.gauges import Gauges
 from uldp.runtimes.policy import Policy, RefusedByOwner
@@ -286,6 +287,7 @@ def join(prepared: PreparedExperiment, joining: ServerConnection, say: Say, gaug
         if keys is not None:
             taken = "another process uses these keys; stop it first"
             until.enter_context(lock(keys / "lock", taken, str(keys)))
+            check_rotation_finished(keys)
             credentials.check_tie(keys, joining.state)
         # Paths of sockets must be short, and folders of state need not be.
         folder = until.enter_context(TemporaryFolder("silo"))
