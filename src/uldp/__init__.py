@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from uldp.library.calculators import epsilon, noise_multiplier
     from uldp.library.comparing import Comparison, compare
     from uldp.library.describing import describe
+    from uldp.library.estimating import coefficients
     from uldp.library.estimators import UldpClassifier, UldpRegressor
     from uldp.library.loading import load
     from uldp.library.planning import TrainingPlan, plan
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from uldp.methods.user_sum import UserSum
     from uldp.privacy.releases import Adversary, GaussianSum, PublicFacts, Release, RoundFacts
     from uldp.privacy.statement import Statement
+    from uldp.runs.coefficients import CoefficientTable
     from uldp.runs.description import Description
     from uldp.runtimes.result import Result, RoundReport
 
@@ -58,6 +60,7 @@ _HOMES = {
     "Audit": "uldp.audits.result",
     "BudgetExhausted": "uldp.errors",
     "Comparison": "uldp.library.comparing",
+    "CoefficientTable": "uldp.runs.coefficients",
     "ConfigError": "uldp.errors",
     "DataError": "uldp.errors",
     "Description": "uldp.runs.description",
@@ -92,6 +95,7 @@ _HOMES = {
     "UserSum": "uldp.methods.user_sum",
     "attack": "uldp.library.attacking",
     "audit": "uldp.library.auditing",
+    "coefficients": "uldp.library.estimating",
     "compare": "uldp.library.comparing",
     "describe": "uldp.library.describing",
     "epsilon": "uldp.library.calculators",
@@ -111,6 +115,7 @@ __all__ = [
     "Attack",
     "Audit",
     "BudgetExhausted",
+    "CoefficientTable",
     "Comparison",
     "ConfigError",
     "DataError",
@@ -147,6 +152,7 @@ __all__ = [
     "__version__",
     "attack",
     "audit",
+    "coefficients",
     "compare",
     "describe",
     "epsilon",

@@ -16,6 +16,7 @@ from uldp.cli.audit import audit
 from uldp.cli.bench import bench
 from uldp.cli.calculators import epsilon, sigma
 from uldp.cli.catalog import datasets, methods
+from uldp.cli.coefficients import coefficients
 from uldp.cli.compare import compare
 from uldp.cli.data import data
 from uldp.cli.demo import demo
@@ -75,7 +76,7 @@ app = typer.Typer(
 )
 GROUPS: Final = {
     "Start": (demo, new, methods, datasets),
-    "Train": (describe, plan, tune, run, resume, compare, report, predict, export),
+    "Train": (describe, plan, tune, run, resume, compare, report, predict, coefficients, export),
     "Check": (statement, epsilon, sigma, total, audit),
     "Deploy": (doctor, serve, join, leave, rehearse, status, trail, backup, restore),
     "Research": (reproduce, local, published),

@@ -155,6 +155,20 @@ def _comment(key: str, value: Any) -> str:
     return f"  # {comments[key]}" if key in comments else ""
 
 
+def tree_toml(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
+    """A tree of settings as TOML.
+
+    >>> print(tree_toml({"run": {"seed": 3}}).strip())
+    [run]
+    seed = 3
+    """
+    quoted = {key: toml_key(str(key)) for key in tree}
+    values = [f"{quoted[key]} = {toml_value(value)}" for key, value in tree.items() if not isinstance(value, Mapping)]
+    head = [f"[{'.'.join(path)}]"] if path and values else []
+    below = [tree_toml(value, (*path, quoted[key])) for key, value in tree.items() if isinstance(value, Mapping)]
+    return "\n".join([*head, *values, "", *below])
+
+
 def toml_key(key: str) -> str:
     """A key of a TOML file, quoted where it must be; on one line whatever is in it."""
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml_value(key)

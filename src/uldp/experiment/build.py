@@ -28,6 +28,7 @@ from uldp.learners.base import Learner, PlannedLearner
 from uldp.learners.prior import Prior
 from uldp.learners.tally import TallyLearner
 from uldp.limits import MAX_PAIRED_SILOS, MAX_UPDATES
+from uldp.methods.newton import NewtonSteps
 from uldp.methods.registry import is_builtin, rebuild_method
 from uldp.plugins import is_one_of
 from uldp.privacy.events import Event
@@ -57,6 +58,12 @@ INITIAL_PARAMETERS: Final = Caveat(
     "initial-parameters",
     "Training began with the parameters that the model came with; the guarantee assumes that they do not depend on "
     "these people's records.",
+    Severity.LIMITS,
+)
+STARTING_MODEL: Final = Caveat(
+    "starting-model",
+    "The steps begin at the parameters of a trained model. What these reveal is in the statement of that model's "
+    "training, not in this one; `uldp total` adds both up.",
     Severity.LIMITS,
 )
 
@@ -187,7 +194,7 @@ def prepare(
     """
     if federation is None:
         federation = load_federation(experiment)
-        if not len(federation.test) and not experiment.described_bins:
+        if not len(federation.test) and experiment.trains_model:
             reason = "the test set has no records; give data.test or a larger data.test_fraction"
             raise ConfigError(reason, location="data.test")
     if experiment.run.evaluate_silos and not experiment.data.holdout:
@@ -209,7 +216,10 @@ def prepare_party(
 ) -> PreparedExperiment:
     """The experiment for a party that holds this federation. ``totals`` matter to methods that read the data only."""
     learner: PlannedLearner
-    if experiment.described_bins:
+    if isinstance(experiment.method, NewtonSteps):
+        experiment.method.check_data(federation.feature_shape, federation.task.classes)
+        learner = TallyLearner(experiment.method.numbers, experiment.method.start)
+    elif experiment.described_bins:
         learner = TallyLearner(int(np.prod(federation.feature_shape)))
     else:
         learner = build_learner(experiment, federation.feature_shape, federation.task, module)
@@ -223,7 +233,8 @@ def prepare_party(
         caveats += (Caveat("foreign-model", text, Severity.LIMITS),)
     # A factory may read parameters from a file, and a module may have been trained before.
     own = module is not None or ":" in experiment.model.name
-    caveats += (INITIAL_PARAMETERS,) if own and not experiment.described_bins else ()
+    caveats += (INITIAL_PARAMETERS,) if own and experiment.trains_model else ()
+    caveats += (STARTING_MODEL,) if isinstance(experiment.method, NewtonSteps) else ()
     federation = replace(federation, caveats=(*federation.caveats, *caveats), notes=(*federation.notes, *slow))
     return PreparedExperiment(experiment, federation, learner, build_plan(experiment, learner, federation, totals))
 

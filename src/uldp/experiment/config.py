@@ -23,6 +23,7 @@ from uldp.learners.prior import Prior
 from uldp.limits import MAX_MEMORY_MB, MAX_SEED, MAX_SILOS, MAX_THREADS, MAX_USERS, check_whole
 from uldp.methods.base import Method, settings
 from uldp.methods.describe import Describe
+from uldp.methods.newton import NewtonSteps
 from uldp.methods.registry import AS_PRINTED, RENAMED, lookup
 from uldp.privacy.accountants import check_delta
 from uldp.protocol.messages import PROTOCOL_VERSION
@@ -355,6 +356,11 @@ class Experiment:
     def described_bins(self) -> int:
         """Into how many bins the data are described; 0 where a model is trained."""
         return self.method.bins if isinstance(self.method, Describe) else 0
+
+    @property
+    def trains_model(self) -> bool:
+        """Whether a model is trained and tested; else totals are released."""
+        return not isinstance(self.method, Describe | NewtonSteps)
 
     def with_seed(self, seed: int) -> Experiment:
         """The same experiment with another seed.

@@ -42,8 +42,8 @@ def _all_people(experiment: Experiment) -> Federation:
         reason = "the data were handed over in Python and are in no file; call uldp.train with them again"
         raise ConfigError(reason, location="data.given", value=data.given)
     if data.dataset is not None:
-        if experiment.described_bins:
-            reason = "built-in data sets come as features; a description needs tables with a schema"
+        if not experiment.trains_model:
+            reason = "built-in data sets come as features; descriptions and coefficients need tables with a schema"
             raise ConfigError(reason, location="data.dataset", value=data.dataset)
         from uldp.data.builtin import load_builtin
         from uldp.data.store import expand_home
@@ -65,12 +65,12 @@ def _all_people(experiment: Experiment) -> Federation:
         name=experiment.name or "tables",
     )
     caveats = (*federation.caveats, *_key_caveats(experiment))
-    return _for_description(experiment, replace(federation, caveats=caveats))
+    return _without_test(experiment, replace(federation, caveats=caveats))
 
 
-def _for_description(experiment: Experiment, federation: Federation) -> Federation:
-    """Without test records, where the data are described: nothing is released about people who are held out."""
-    if not experiment.described_bins:
+def _without_test(experiment: Experiment, federation: Federation) -> Federation:
+    """Without test records, where no model is trained: nothing is released about people who are held out."""
+    if experiment.trains_model:
         return federation
     return replace(federation, test=federation.test.take(np.zeros(0, dtype=np.int64)))
 
@@ -111,7 +111,7 @@ def server_federation(experiment: Experiment) -> Federation:
     from uldp.data.tables import load_test
 
     known, test = _known_tables(experiment), experiment.data.test
-    if experiment.described_bins or test is None or not (experiment.base / test).exists():
+    if not experiment.trains_model or test is None or not (experiment.base / test).exists():
         return known
     return replace(known, test=load_test(experiment.base / test, schema_of(experiment)))
 

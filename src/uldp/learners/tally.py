@@ -1,4 +1,4 @@
-"""The learner of a description, which trains nothing: its "model" is the vector of noised tallies."""
+"""The learner of what trains no model: its "model" is a vector of noised totals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from uldp.rng import Streams
 
 @dataclass(frozen=True)
 class NothingTrained:
-    """How a description is trained: no layer, and nothing that is slow."""
+    """How nothing is trained: no layer, and nothing that is slow."""
 
     slow: str = ""
     layers: tuple[type, ...] = ()
@@ -25,13 +25,15 @@ class NothingTrained:
 
 @dataclass(frozen=True)
 class TallyLearner:
-    """A vector with one number for each bin. It tests and predicts nothing.
+    """A vector with a number for each total. It tests and predicts nothing.
 
     Args:
         dimension: How many numbers.
+        start: What the first of them are before the first round; the others are zero.
     """
 
     dimension: int
+    start: tuple[float, ...] = ()
 
     caveat: Final = ""
     mean_metrics: Final[tuple[tuple[str, float], ...]] = ()
@@ -45,7 +47,7 @@ class TallyLearner:
         return NothingTrained()
 
     def initial(self, streams: Streams) -> Vector:
-        return np.zeros(self.dimension)
+        return np.array([*self.start, *(0.0,) * (self.dimension - len(self.start))])
 
     def predict(self, x: Vector, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Zeros, whatever the tallies are: what is compared in the handshake is their number."""
@@ -73,4 +75,4 @@ class TallyLearner:
 
 
 def _refuse() -> NoReturn:
-    raise ModelError("a description trains nothing", location="method")
+    raise ModelError("totals train nothing", location="method")

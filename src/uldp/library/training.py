@@ -180,7 +180,7 @@ def warnings_before(prepared: PreparedExperiment) -> list[str]:
     method = prepared.plan.method
     if method.privacy_unit is not None and not method.local and method.noise_multiplier == 0:
         found.append("noise_multiplier = 0: NO PRIVACY, epsilon is infinite.")
-    outlook = Outlook.of(prepared.plan, delta)
+    outlook = Outlook.of(prepared.plan, delta) if prepared.experiment.trains_model else None
     if outlook is not None and outlook.is_noise_dominated:
         found.append(outlook.words())
     return found

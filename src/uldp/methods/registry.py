@@ -15,6 +15,7 @@ from uldp.methods.describe import Describe
 from uldp.methods.fedavg import FedAvg
 from uldp.methods.ldp_fedavg import LdpFedAvg
 from uldp.methods.local_sub_dp import LocalSubDp
+from uldp.methods.newton import NewtonSteps
 from uldp.methods.record_dp import RecordDp
 from uldp.methods.uldp_avg import UldpAvg
 from uldp.methods.uldp_group import UldpGroup
@@ -85,6 +86,12 @@ METHODS: Final[Mapping[str, NamedMethod]] = MappingProxyType(
 DESCRIBE: Final = "describe"
 """The method behind ``uldp describe``. It trains nothing, so it is not listed among those that do."""
 
+COEFFICIENTS: Final = "coefficients"
+"""The method behind ``uldp coefficients``, which is not listed either: it wants a trained model."""
+_UNLISTED: Final[Mapping[str, NamedMethod]] = MappingProxyType(
+    {DESCRIBE: NamedMethod(Describe), COEFFICIENTS: NamedMethod(NewtonSteps)}
+)
+
 RENAMED: Final = {"default": "fedavg"}
 """Names of earlier versions, and what they are called now."""
 AS_PRINTED: Final = {f"{name}-published": name for name in ("central-sub-dp", "local-sub-dp")}
@@ -93,7 +100,7 @@ AS_PRINTED: Final = {f"{name}-published": name for name in ("central-sub-dp", "l
 
 def is_builtin(method: Method) -> bool:
     """Whether the method's code is ours: what it asserts about its rows was proven here, not by somebody else."""
-    return is_one_of(method, (Describe, *(named.method for named in METHODS.values())))
+    return is_one_of(method, (named.method for named in (*METHODS.values(), *_UNLISTED.values())))
 
 
 def rebuild_method(method: Method) -> Method:
@@ -110,8 +117,8 @@ def lookup(name: str) -> NamedMethod:
     """The method called ``name``: one of ours, or ``package.module:Class`` for anyone's."""
     if name in METHODS:
         return METHODS[name]
-    if name == DESCRIBE:
-        return NamedMethod(Describe)
+    if name in _UNLISTED:
+        return _UNLISTED[name]
     if name in RENAMED:
         raise ConfigError(f"{name!r} is called {RENAMED[name]!r} now", location="method.name", value=name)
     if name in AS_PRINTED:

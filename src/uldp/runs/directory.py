@@ -9,6 +9,7 @@
     statement.json      for whom which epsilon holds; statement.txt for people
     result.json         the JSON document of ``uldp run``
     description.json    of a run that described data, which then has no model: counts, histograms, means
+    coefficients.json   of a run of coefficients, likewise: estimates, standard errors
     model.npz           the final parameters; schema.json: how a table becomes features; task.json: what is predicted
     private/            for the owner only: checkpoint, transcripts, how long each round took (one user with many
                         records is visible in times, so no file above holds any), keyed digests of who took part and,
@@ -200,6 +201,9 @@ class RunDirectory(RunFiles):
         file = self.path / "model.npz"
         if self.has("description.json"):
             why = "describes data and has no model; `uldp describe` (or uldp.describe) reads it again"
+            raise RunError(why, location=str(self.path))
+        if self.has("coefficients.json"):
+            why = "has coefficients and no model; `uldp coefficients` (or uldp.coefficients) reads it again"
             raise RunError(why, location=str(self.path))
         if not file.exists():
             raise RunError("has no trained model yet; finish it with `uldp resume`", location=str(self.path))

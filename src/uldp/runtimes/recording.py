@@ -39,6 +39,7 @@ from uldp.vectors import Vector
 
 if TYPE_CHECKING:
     from uldp.privacy.statement import Statement
+    from uldp.runs.coefficients import CoefficientTable
     from uldp.runs.description import Description
     from uldp.runs.trained import FittedModel
 
@@ -339,6 +340,7 @@ class RecordedRun(ABC):
             spent=self._spent_run(),
             fitted=fitted,
             description=description,
+            coefficients=self._coefficients(summary),
             constant_loss=None if test is None else constant_loss(federation.task, test.labels),
             constant_accuracy=None if test is None else constant_accuracy(federation.task, test.labels),
             complete=self._server.round >= plan.rounds,
@@ -366,6 +368,17 @@ class RecordedRun(ABC):
             return None
         deviation, users = math.sqrt(prepared.plan.release.noise_variance(heard[-1])), prepared.plan.facts.users
         return Description.of(schema, self._server.model, deviation, users, statement, prepared.federation.hashed_ids)
+
+    def _coefficients(self, statement: Statement) -> CoefficientTable | None:
+        """What the last totals say about coefficients, if that is what was released."""
+        from uldp.methods.newton import NewtonSteps
+        from uldp.runs.coefficients import CoefficientTable
+
+        plan, schema = self._prepared.plan, self._prepared.federation.schema
+        if not isinstance(plan.method, NewtonSteps) or not self._server.round or schema is None:
+            return None
+        noise = plan.release.noise_variance(self._server.silos_heard[-1])
+        return CoefficientTable.of(schema, plan.method, self._server.model, noise, statement)
 
     def _finish(self) -> Result:
         self._add_holdout()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from uldp.audits.result import Audit
     from uldp.data.federation import FloatArray
     from uldp.data.files import Table
+    from uldp.runs.coefficients import CoefficientTable
     from uldp.runs.description import Description
     from uldp.runs.trained import FittedModel
 
@@ -154,6 +155,7 @@ class Result:
         constant_loss: The test loss of always predicting the test set's base rates, or its mean label.
         constant_accuracy: The test accuracy of always predicting its most frequent class.
         description: What the data look like, where that was asked for instead of a model.
+        coefficients: Coefficients with their uncertainty, likewise.
         complete: Whether all rounds were trained.
         silos: The names of the silos, which are public.
         users: |U|, which is public.
@@ -181,6 +183,7 @@ class Result:
     constant_loss: float | None = None
     constant_accuracy: float | None = None
     description: Description | None = None
+    coefficients: CoefficientTable | None = None
     complete: bool = True
     silos: tuple[str, ...] = ()
     users: int | None = None
@@ -424,6 +427,8 @@ def write_result(directory: RunDirectory, result: Result) -> None:
         return
     if result.description is not None:
         directory.write_json("description.json", result.description.to_json())
+    if result.coefficients is not None:
+        directory.write_json("coefficients.json", result.coefficients.to_json())
     if fitted is not None:
         directory.write_json("task.json", {"features": list(fitted.feature_shape), **asdict(fitted.task)})
     directory.write_json("statement.json", statement.to_json())

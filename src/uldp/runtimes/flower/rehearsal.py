@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from uldp.data.draft import toml_value
+from uldp.data.draft import tree_toml
 from uldp.errors import RunError
 from uldp.experiment.config import Experiment
 from uldp.experiment.parties import prepare_server
@@ -173,17 +173,8 @@ def write_experiment(experiment: Experiment, silos: tuple[str, ...], folder: Pat
     if isinstance(data.get("silos"), list):
         data["silos"] = [str((base / name).resolve()) for name in data["silos"]]
     file = folder / f"{experiment.name or 'rehearsal'}.toml"
-    replace_file(file, _toml(tree).encode(), mode=0o644)
+    replace_file(file, tree_toml(tree).encode(), mode=0o644)
     return file
-
-
-def _toml(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
-    """A tree of settings as TOML."""
-    quoted = {key: credentials.toml_key(str(key)) for key in tree}
-    values = [f"{quoted[key]} = {toml_value(value)}" for key, value in tree.items() if not isinstance(value, Mapping)]
-    head = [f"[{'.'.join(path)}]"] if path and values else []
-    below = [_toml(value, (*path, quoted[key])) for key, value in tree.items() if isinstance(value, Mapping)]
-    return "\n".join([*head, *values, "", *below])
 
 
 def commands_of(file: Path, silos: tuple[str, ...], folder: Path) -> dict[str, list[str]]:
