@@ -1,5 +1,7 @@
 """``lattice`` gives the total of ``plain``, up to what the ciphertexts' errors may add."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -343,6 +345,27 @@ def test_a_sampled_round_is_repeated_with_its_sample_and_without_a_silo():
     server.advance()
     drive(server, silos)  # the silo that was missing takes the next round
     assert server.round == 2 and server.silos_heard == (3, 4)
+
+
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("sampling", ["open", "private"])
+def test_a_silo_that_was_left_out_of_the_last_sampled_round_is_closed_like_the_others(sampling, measured):
+    """It had prepared the round. As long as it is not closed, its secrets stay, and with them rho and its noise."""
+    method = build("uldp-avg-w", rounds=2, sample_rate=0.5, sampling=sampling, dropout_tolerance=1)
+    federation = small_federation(users=14, silos=4, records=90)  # ten or more whom each silo measures
+    if measured:
+        federation = replace(federation, holdout=federation.silos)
+    server, silos = make_sessions(method, federation, aggregation="lattice")
+    while server.round < 1 or server.stage is not Stage.ROUND:
+        step(server, silos)
+        server.charge()
+        server.advance()
+        server.requests()
+    server.exclude(["silo-2"])
+    drive(server, silos)
+    assert server.silos_heard == (4, 3) and server.finished
+    assert all(silo.closed for silo in silos.values())
+    assert bool(server.metrics) == measured
 
 
 def test_a_silo_that_is_missing_from_a_transfer_cannot_be_left_out():

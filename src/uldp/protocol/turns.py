@@ -78,15 +78,17 @@ def turns(route: Route) -> Turns:
     for exchange in [*path[:-1], replace(path[-1], phase=Phase.READY), *route.round]:
         table[phase, exchange.request] = exchange
         phase = exchange.phase
-    if route.repeats and len(route.round) > 1:
-        first, before, update = route.round[0], route.round[-2], route.round[-1]
-        table[before.phase, first.request] = first
-        table[Phase.READY, update.request] = update
     for exchange in route.end:
         table[phase, exchange.request] = exchange
         phase = exchange.phase
         table[phase, m.Close] = CLOSE
     table[Phase.READY, m.Close] = CLOSE
+    if route.repeats and len(route.round) > 1:
+        first, before, update = route.round[0], route.round[-2], route.round[-1]
+        table[Phase.READY, update.request] = update
+        # Who was left out of a round's updates stays where they are asked for: the next round begins there, or the end.
+        for follows in (first, *route.end[:1], CLOSE):
+            table[before.phase, follows.request] = follows
     return table
 
 
