@@ -63,6 +63,12 @@ class SiloKnowledge:
         """(c0_u + mu_u, c1_u) of all users."""
         return self.side._fixed
 
+    def count_masks(self, other, users):
+        """The masks under which its own counts and another silo's cancel, with the sign that this silo adds."""
+        side, entries = self.side, self.side.scheme.weighting.entries
+        masks = uniform_indices(side._shared[other].stream(*side._purpose(other, "counts")), entries, users)
+        return -masks if side._index > other else masks
+
     def rotations(self, users, entries):
         """rho_u of the users whom it deals, which follow from its own secrets."""
         stream = self.side._secrets.child("rotations", self.side._setup).stream()

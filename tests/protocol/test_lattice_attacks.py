@@ -121,6 +121,31 @@ def test_the_server_and_any_silo_learn_all_totals_as_documented(silo):
     assert totals_of(centred(together)) == TOTALS.tolist()
 
 
+def unmasked_counts(colluding):
+    """What the server and these silos can make of silo 0's masked counts: all the masks that they know are taken off.
+
+    Rotations of users whom silo 0 deals follow from alpha_u and N_u, which they know too.
+    """
+    server, silos = sessions([*COUNTS, [1, 2, 0, 4, 5]])
+    sent = until(server, silos)
+    entries = silos["silo-0"].side.scheme.weighting.entries
+    masked = {name: np.frombuffer(body.counts, "<u4").astype(int) for name, body in sent[MaskedCounts].items()}
+    together = ring.add(ServerKnowledge(server.side).blinded, SiloKnowledge(silos[colluding[0]].side).blinds)
+    totals = np.array(totals_of(centred(together)))
+    rho = (sum(masked.values()) - totals) % entries
+    rho[np.arange(len(rho)) % 4 != 0] = 0  # silo 0 deals every fourth user
+    known = sum(SiloKnowledge(silos[name].side).count_masks(0, len(rho)) for name in colluding)
+    return (masked["silo-0"] - rho + known) % entries
+
+
+def test_the_server_and_all_other_silos_learn_the_last_ones_counts_and_fewer_do_not():
+    """With another honest silo the masks of that pair remain."""
+    capped = np.minimum(COUNTS[0], 500)
+    assert unmasked_counts(["silo-1", "silo-2", "silo-3"]).tolist() == capped.tolist()
+    for colluding in (["silo-1", "silo-2"], ["silo-1"], ["silo-3"]):
+        assert (unmasked_counts(colluding) != capped).all()
+
+
 def rotations(silo, silos):
     """rho_u, which a dealer derives from its own secrets."""
     side = silos[silo].side
