@@ -40,19 +40,10 @@ class Rehearsal:
         for name in self.services:
             volume = self.volume(name)
             volume.mkdir(parents=True, mode=0o700)
-            if name != "ward-a":  # which compiles its kernels itself
-                self._copy_cache(volume / "cache")
             if self.user:
-                for path in (volume, *volume.rglob("*")):
-                    os.chown(path, self.user, self.user)
+                os.chown(volume, self.user, self.user)
         for place in (folder, folder / "volumes"):
             place.chmod(0o755)
-
-    def _copy_cache(self, to):
-        """Kernels that this machine has compiled: to do it again takes a minute."""
-        home = os.environ.get("ULDP_CACHE_DIR") or Path.home() / ".cache" / "uldp"
-        if Path(home).is_dir():
-            shutil.copytree(home, to)
 
     def volume(self, name):
         return self.folder / "volumes" / name
@@ -86,6 +77,8 @@ class Rehearsal:
     def until(self, condition):
         end = time.monotonic() + SECONDS
         while not condition():
+            for name in [name for name, process in self.processes.items() if process.poll()]:
+                self.up(name)  # restart: on-failure
             assert time.monotonic() < end, {name: self.said(name)[-1500:] for name in self.processes}
             time.sleep(0.2)
 

@@ -152,8 +152,9 @@ def test_a_unit_starts_a_command_that_exists_as_an_ordinary_user(unit):
     environment = dict(pair.split("=", 1) for line in found["Environment"] for pair in line.split())
     for name in ("HOME", "ULDP_CACHE_DIR", "MPLCONFIGDIR"):
         assert environment[name].startswith(VOLUME)
-    # Bad input and a spent budget do not get better by asking again.
-    assert found["RestartPreventExitStatus"] == ["1 2"] and found["SuccessExitStatus"] == ["130"]
+    # A spent budget does not get better by asking again; what else ends a party may, but not for ever.
+    assert found["RestartPreventExitStatus"] == ["1"] and found["SuccessExitStatus"] == ["130"]
+    assert found["Restart"] == ["on-failure"] and found["StartLimitBurst"] == ["20"]
 
 
 @every_unit

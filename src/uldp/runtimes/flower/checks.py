@@ -28,6 +28,7 @@ from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.child import check_system
 from uldp.runtimes.flower.internals import VERSION, check_installed
 from uldp.runtimes.flower.processes import Address, connection_problem
+from uldp.runtimes.flower.proxies import https_connection
 from uldp.runtimes.policy import LedgerGuard, OwnLedger, Policy, describe_spending
 from uldp.runtimes.silo_state import experiments_in, ledger_name
 
@@ -334,7 +335,7 @@ def _clock(superlink: Address, ca: Path) -> Finding:
         return Finding("server", False, f"{superlink}: {trouble}")
     try:
         context = ssl.create_default_context(cafile=str(ca))
-        connection = http.client.HTTPSConnection(superlink.host, superlink.port, timeout=5.0, context=context)
+        connection = https_connection(superlink.host, superlink.port, context, 5.0)
         connection.request("GET", "/")
         said = connection.getresponse().headers.get("Date")
         connection.close()

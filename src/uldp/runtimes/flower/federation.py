@@ -242,7 +242,7 @@ def serve(
         until.enter_context(directory.lock())  # before anything is started that another process has started too
         trail = ReleaseTrail(directory)
         trail.catch_up()
-        home = FlowerFolder(directory.private / TRANSPORT)
+        home = FlowerFolder(directory.private / TRANSPORT, (where.address.host,))
         superlink = SuperLink(home, where.address, where.security, transport.address, running=where.running)
         until.callback(superlink.end)
         until.callback(transport.close)  # the run hears of the end before Flower does

@@ -31,6 +31,7 @@ from typing import Any, Final
 
 from uldp.errors import ConfigError, RunError, first_line
 from uldp.runtimes.flower.messages import ADDRESS_VARIABLE, MAX_BYTES
+from uldp.runtimes.flower.proxies import without_loopback
 
 # --- The version that works -------------------------------------------------------------------------------------------
 
@@ -168,7 +169,7 @@ def environment() -> dict[str, str]:
     """The environment of Flower's programs: no telemetry, no look for updates, nothing installed at run time."""
     dropped = ("FLWR_", ADDRESS_VARIABLE, *COLOURS)
     keep = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    return {**keep, **ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
+    return without_loopback({**keep, **ENVIRONMENT, "PYTHONUNBUFFERED": "1"})
 
 
 def secret_options(secret: Path) -> list[str]:

@@ -25,6 +25,7 @@ from uldp.runtimes.flower import credentials, internals
 from uldp.runtimes.flower.child import Child, wait_until
 from uldp.runtimes.flower.internals import check_installed as check_installed
 from uldp.runtimes.flower.messages import ADDRESS_VARIABLE
+from uldp.runtimes.flower.proxies import https_connection, proxy_for, without_loopback
 from uldp.runtimes.flower.supernode import DELIVERED
 
 EXECUTOR: Final = "uldp.runtimes.flower.executor"
@@ -74,8 +75,10 @@ class Address:
 class FlowerFolder:
     """A folder for Flower inside a run's private folder: settings, database, logs, commands."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, direct: tuple[str, ...] = ()) -> None:
+        """``direct``: hosts that are reached without a proxy, beside this one."""
         self.folder = folder.resolve()
+        self._direct = direct
         private_folder(self.folder)
         self._commands = self.folder / "bin"
         private_folder(self._commands)
@@ -89,7 +92,8 @@ class FlowerFolder:
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Flower's environment. Our commands come first on the path, then those of this Python."""
         path = os.pathsep.join([str(self._commands), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        return {**internals.environment(), "FLWR_HOME": str(self.folder), "PATH": path, **(extra or {})}
+        own = without_loopback(internals.environment(), *self._direct)
+        return {**own, "FLWR_HOME": str(self.folder), "PATH": path, **(extra or {})}
 
     def file(self, name: str) -> Path:
         return self.folder / name
@@ -316,10 +320,15 @@ def connection_problem(address: Address, ca: Path | None) -> str:
         context = None if ca is None else ssl.create_default_context(cafile=str(ca))
     except OSError as error:
         return f"{ca} holds no certificate that can be read ({error.strerror or error}); ask for ca.crt again"
+    proxy = None if context is None else proxy_for(address.host)
+    through = "" if proxy is None else f" through the proxy {proxy}"
     try:
-        with socket.create_connection((address.host, address.port), timeout=CONNECT_SECONDS) as plain:
-            if context is not None:
-                context.wrap_socket(plain, server_hostname=address.host).close()
+        if context is None:
+            socket.create_connection((address.host, address.port), timeout=CONNECT_SECONDS).close()
+        else:
+            connection = https_connection(address.host, address.port, context, CONNECT_SECONDS)
+            connection.connect()
+            connection.close()
     except ssl.SSLCertVerificationError as error:
         # 62 and 64: the names, of a host and of an address. All else is about who signed it, and when.
         if error.verify_code in (62, 64):
@@ -329,7 +338,8 @@ def connection_problem(address: Address, ca: Path | None) -> str:
     except ssl.SSLError as error:
         return f"it does not speak TLS as expected ({error.reason or error}); is it this server, or an --insecure one?"
     except OSError as error:
-        return f"connection failed ({error.strerror or error}); is the server up, and is a firewall blocking the port?"
+        reason = error.strerror or error
+        return f"connection failed{through} ({reason}); is the server up, and is a firewall blocking the port?"
     return ""
 
 
