@@ -188,7 +188,7 @@ def test_nothing_is_started_for_a_run_that_another_process_works_on(tmp_path, mo
     monkeypatch.setattr(federation, "ServedRun", lambda *a, **k: None)
     monkeypatch.setattr(federation, "SuperLink", lambda *a, **k: pytest.fail("started"))
     experiment = SimpleNamespace(run=SimpleNamespace(secrets="os"))
-    prepared = SimpleNamespace(plan=SimpleNamespace(message_limit=1, silos=()), experiment=experiment)
+    prepared = SimpleNamespace(plan=SimpleNamespace(message_limit=1, silos=(), rounds=1), experiment=experiment)
     where = ServerEndpoint(Address("127.0.0.1", 9), None)
     with RunDirectory(tmp_path).lock(), pytest.raises(RunError, match="another process"):
         federation.serve(prepared, RunDirectory(tmp_path), where, patience=Patience(), on_round=print, say=print)

@@ -454,11 +454,11 @@ ROUND_LEAKS = {
     "no dithers": ({"_with_noise": undithered}, "product, coordinate 0: residue: size"),
     "no residues": ({"_randomise": unprotected}, "product, coordinate 0: root over guess: size"),
     "no masks, no dithers": (
-        {"_mask": unprotected, "_with_noise": undithered},
+        {"mask": unprotected, "_with_noise": undithered},
         "silo 1, coordinate 0: residue: size",
     ),
     "no masks, no residues": (
-        {"_mask": unprotected, "_randomise": unprotected},
+        {"mask": unprotected, "_randomise": unprotected},
         "silo 1, coordinate 0: root over guess: size",
     ),
 }
