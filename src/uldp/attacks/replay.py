@@ -84,7 +84,8 @@ class Replay:
             able = np.ones(facts.users, dtype=np.bool_) if turn is None else turn
             sample = sampler.users(round_)
             present = self.included & able if sample is None else self.included & able & sample
-            total, added, inner = self._contributions(state.x, round_, present, here)
+            x = plan.method.broadcast(state, facts.in_round(round_, facts.silos))
+            total, added, inner = self._contributions(x, round_, present, here)
             added[~able] = 0.0  # groups take turns, which everybody knows
             outer = release.noise_variance(facts.silos)
             total += math.sqrt(outer) * self._noise.standard_normal(len(total))
@@ -97,14 +98,14 @@ class Replay:
 
     def _contributions(self, x: Vector, round_: int, present: Mask, here: Mask) -> tuple[Vector, Array, Array]:
         """The total, what every user's records add to it, and the noise that is inside it (DP-SGD's)."""
-        added, inner = np.zeros((len(present), len(x))), np.zeros(())
+        added, inner = np.zeros((len(present), self._plan.facts.dimension)), np.zeros(())
         if isinstance(self._plan.release, GaussianSum):
             for index in map(int, np.flatnonzero(here)):
                 weights = self._weights[index]
                 for users, rows in self._rows(x, round_, index, self._silos[index]):
                     added[users] += rows if weights is None else weights[users, None] * rows
             return present.astype(np.float64) @ added, added, inner
-        total = np.zeros(len(x))
+        total = np.zeros(self._plan.facts.dimension)
         for index in map(int, np.flatnonzero(here)):
             silo = self._silos[index]
             for _, rows in self._rows(x, round_, index, silo.take(present[silo.users])):
@@ -127,7 +128,7 @@ class Replay:
         """What each of a silo's records would add to its model, and the noise of its training."""
         silo, plan = self._silos[index], self._plan
         alone = SiloData(silo.name, silo.features, silo.labels, np.arange(len(silo)))
-        gradients = np.zeros((len(silo), len(x)))
+        gradients = np.zeros((len(silo), plan.facts.dimension))
         for records, rows in self._learner.user_gradients(x, alone, self._public(index).child("round", round_)):
             gradients[records] = rows
         return LocalSteps.of(plan.method, plan.release, len(silo)).respond(gradients)

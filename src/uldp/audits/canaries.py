@@ -163,6 +163,12 @@ class CanaryLearner:
             yield users, self._pad(rows)
         yield from self._rows(canaries, -self._canaries.length)
 
+    def user_moments(self, data: SiloData, centre: Vector | None) -> Iterator[tuple[IntArray, Rows]]:
+        _, people, canaries = self._split_canaries(np.zeros(0), data)
+        for users, rows in self._learner.user_moments(people, centre):
+            yield users, self._pad(rows)
+        yield from self._rows(canaries, self._canaries.length)
+
     def clipped_sums(self, data: SiloData, clip: float) -> ClippedSums:
         """Records are clipped inside the learner: the model's by the real one, a canary's here."""
         users, dimension = self._canaries.users, self._canaries.dimension
@@ -217,6 +223,12 @@ class CanaryMethod(Method):
 
     def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
         return self.audited.silo(x, data, learner, streams)
+
+    def broadcast(self, state: State, facts: RoundFacts) -> Vector:
+        own = self.facts.dimension
+        known = self.facts.in_round(facts.round, facts.silos_heard)
+        x = self.audited.broadcast(State(state.x[:own], state.memory), known)
+        return np.concatenate([x[:own], state.x[own:], x[own:]])
 
     def server(self, state: State, total: Vector, facts: RoundFacts) -> State:
         self.totals.append(total)

@@ -15,6 +15,7 @@ from uldp.audits.checks import Check
 from uldp.data.federation import Federation, IntArray, SiloData
 from uldp.errors import foreign_exceptions
 from uldp.experiment.build import PreparedExperiment
+from uldp.methods.base import State
 from uldp.privacy.gaussian import unsampled_mu
 from uldp.privacy.releases import NoisedModel, Release
 from uldp.privacy.releases.sums import IntegerSum
@@ -88,7 +89,8 @@ def _parts(prepared: PreparedExperiment, federation: Federation) -> list[_Part]:
     """What every silo would add up in the first round, without noise, sample or masks."""
     plan, release = prepared.plan, prepared.plan.release
     streams = prepared.streams
-    x = prepared.learner.initial(streams.child("model"))
+    start = State(prepared.learner.initial(streams.child("model")))
+    x = plan.method.broadcast(start, plan.facts.in_round(1, plan.facts.silos))
     counts = federation.counts()
     told = None if release.exchange is None else release.exchange.totals(counts)
     parts = []
@@ -96,7 +98,7 @@ def _parts(prepared: PreparedExperiment, federation: Federation) -> list[_Part]:
         mine = None if told is None else told[index]
         own, secrets = streams.child("silo", index), Secrets.simulated_from_seed(0).child("silo", index)
         data = release.select(silo, mine, own.child("kept"))
-        part = _Part(IntegerSum(release.encoding, len(x), release.weights(counts[index], mine)))
+        part = _Part(IntegerSum(release.encoding, len(start.x), release.weights(counts[index], mine)))
         with foreign_exceptions(plan.method, release, location="method.silo"):
             for users, rows in release.rows(plan.method, x, data, prepared.learner, own.child("round", 1), secrets):
                 part.add(users, rows)

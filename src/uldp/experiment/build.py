@@ -313,6 +313,7 @@ def _public_facts(
         rounding=aggregation.rounding,
         people=experiment.data.people or federation.users,
         task=federation.task.kind,
+        linear_outputs=learner.linear_outputs,
         category_columns=0 if federation.schema is None else category_columns(federation.schema),
         feature_norm=math.inf if federation.schema is None else feature_norm(federation.schema),
         residual=aggregation.residual,

@@ -125,6 +125,11 @@ class Learner(Protocol):
         """For every user with records: (users, rows g_su), the gradient of the mean loss over their records."""
         ...
 
+    def user_moments(self, data: SiloData, centre: Vector | None) -> Iterator[tuple[IntArray, Rows]]:
+        """For every user with records: (users, rows) as long as x. A row begins with the means over the user's records
+        of each feature and each output (labels, one-hot); with a ``centre``, of their squared differences from it."""
+        ...
+
     def clipped_sums(self, data: SiloData, clip: float) -> ClippedSums:
         """Gradients of single records of ``data``, clipped and added up: what DP-SGD takes in a step."""
         ...
@@ -158,6 +163,11 @@ class PlannedLearner(Learner, Protocol):
     @property
     def layer_sizes(self) -> tuple[int, ...]:
         """How many parameters each of the model's tensors has."""
+        ...
+
+    @property
+    def linear_outputs(self) -> int:
+        """How many outputs the model W f + b has; 0 if it is not of this form."""
         ...
 
     @property

@@ -115,6 +115,20 @@ def copy_module(module: object, feature_shape: Shape, task: Task) -> nn.Module:
     return copied
 
 
+def linear_outputs(module: nn.Module) -> int:
+    """How many outputs a model W f + b of the features f has, all of it trained; 0 if it is not of this form.
+
+    >>> linear_outputs(nn.Sequential(nn.Flatten(), nn.Linear(4, 3))), linear_outputs(nn.Linear(4, 3, bias=False))
+    (3, 0)
+    """
+    layers = [
+        layer for layer in (module if type(module) is nn.Sequential else [module]) if type(layer) is not nn.Flatten
+    ]
+    if len(layers) != 1 or type(layers[0]) is not nn.Linear or layers[0].bias is None:
+        return 0
+    return layers[0].out_features if all(part.requires_grad for part in layers[0].parameters()) else 0
+
+
 def build_seeded(recipe: Callable[[], nn.Module], streams: Streams) -> nn.Module:
     """Build under a generator that starts from ``streams``; torch's own generator stays where it is."""
     with torch.random.fork_rng(devices=[]), WrittenOutDraws():

@@ -38,6 +38,7 @@ class TallyLearner:
     caveat: Final = ""
     mean_metrics: Final[tuple[tuple[str, float], ...]] = ()
     architecture: Final = "tallies"
+    linear_outputs: Final = 0
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
@@ -65,6 +66,9 @@ class TallyLearner:
         _refuse()
 
     def user_gradients(self, x: Vector, data: SiloData, streams: Streams) -> Iterator[tuple[IntArray, Rows]]:
+        _refuse()
+
+    def user_moments(self, data: SiloData, centre: Vector | None) -> Iterator[tuple[IntArray, Rows]]:
         _refuse()
 
     def clipped_sums(self, data: SiloData, clip: float) -> ClippedSums:

@@ -29,7 +29,8 @@ from uldp.learners.groups import group_users, record_names
 from uldp.learners.kernels.support import unavailable_reason
 from uldp.learners.loop import Loop
 from uldp.learners.losses import Loss, choose_loss
-from uldp.learners.models import initial_module
+from uldp.learners.models import initial_module, linear_outputs
+from uldp.learners.moments import user_moments
 from uldp.learners.prior import Prior
 from uldp.learners.randomness import TrainingRandomness
 from uldp.rng import Streams
@@ -124,7 +125,10 @@ class TorchLearner:
         self._device = _find_device(device)
         self._module = copy.deepcopy(module).to(device=self._device, dtype=self._dtype)
         self._names = [name for name, p in module.named_parameters() if p.requires_grad]
-        self._sizes = [p.numel() for p in module.parameters() if p.requires_grad]
+        self.layer_sizes = tuple(p.numel() for p in module.parameters() if p.requires_grad)
+        """How many parameters each of the model's tensors has."""
+        self.linear_outputs = linear_outputs(module) if task.kind != "survival" else 0
+        """How many outputs the model W f + b has; 0 if it is not of this form, or predicts survival."""
         self._memory = memory_mb * 2**20
         self._path = path
         self._threads = threads
@@ -136,18 +140,13 @@ class TorchLearner:
         return {**self.__dict__, "_paths": {}}
 
     @property
-    def layer_sizes(self) -> tuple[int, ...]:
-        """How many parameters each of the model's tensors has."""
-        return tuple(self._sizes)
-
-    @property
     def module(self) -> nn.Module:
         """The model that was given, untouched by training."""
         return self._original
 
     @property
     def dimension(self) -> int:
-        return sum(self._sizes)
+        return sum(self.layer_sizes)
 
     def initial(self, streams: Streams) -> Vector:
         """x_0; for a module that was not made by ``build_model``, its own parameters."""
@@ -183,6 +182,12 @@ class TorchLearner:
             return
         loop = Loop(self._module, path.loss)
         yield from self._one_by_one(path, x, data, streams, loop.gradient)
+
+    def user_moments(self, data: SiloData, centre: Vector | None) -> Iterator[tuple[IntArray, Rows]]:
+        if len(data):
+            outputs = self.training(tuple(data.features.shape[1:])).outputs
+            for users, rows in user_moments(data, self._task, outputs, centre):
+                yield users, np.pad(rows, ((0, 0), (0, self.dimension - rows.shape[1])))
 
     def clipped_sums(self, data: SiloData, clip: float) -> ClippedSums:
         if not len(data):
@@ -257,7 +262,7 @@ class TorchLearner:
 
     def state_dict(self, x: Vector) -> dict[str, Tensor]:
         """The parameters x under the names that the module gives them, as ``nn.Module.load_state_dict`` wants them."""
-        parts = torch.split(torch.from_numpy(x).to(self._dtype), self._sizes)
+        parts = torch.split(torch.from_numpy(x).to(self._dtype), list(self.layer_sizes))
         shapes = {name: p.shape for name, p in self._original.named_parameters() if p.requires_grad}
         trained = {name: part.reshape(shapes[name]).clone() for name, part in zip(self._names, parts, strict=True)}
         return {**self._original.state_dict(), **trained}
@@ -317,7 +322,7 @@ class TorchLearner:
         path = self.training(tuple(features.shape[1:]))
         if path.trainer is not None:
             return path.trainer.outputs(self._check_length(x), _table(features, np.zeros(len(features))))
-        parts = self._vector(x).split_with_sizes(self._sizes)
+        parts = self._vector(x).split_with_sizes(list(self.layer_sizes))
         shapes = [p.shape for p in self._module.parameters() if p.requires_grad]
         parameters = {n: part.view(s) for n, part, s in zip(self._names, parts, shapes, strict=True)}
         size = max(1, min(self._memory, _EVALUATION_BYTES) // (2 * path.units * self._dtype.itemsize))

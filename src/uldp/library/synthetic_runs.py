@@ -164,9 +164,10 @@ def _skill(prepared: PreparedExperiment, number: int) -> float:
     state = State(learner.initial(streams.child("model")))
     for round_ in range(1, plan.rounds + 1):
         total = deviation * noise.standard_normal(facts.dimension)
+        x = plan.method.broadcast(state, facts.in_round(round_, facts.silos))
         for silo, weight in zip(federation, weights, strict=True):
             drawn = streams.child("round", round_, silo.name)
-            for users, rows in release.rows(plan.method, state.x, silo, learner, drawn, secrets):
+            for users, rows in release.rows(plan.method, x, silo, learner, drawn, secrets):
                 total += (np.ones(len(rows)) if weight is None else weight[users]) @ np.nan_to_num(rows)
         state = plan.method.server(state, total, facts.in_round(round_, facts.silos))
         if not np.isfinite(state.x).all():

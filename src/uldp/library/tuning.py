@@ -18,8 +18,7 @@ from typing import Any, Final
 from uldp.data.draft import toml_value
 from uldp.errors import ConfigError, format_value, require
 from uldp.experiment.config import Experiment
-from uldp.library.synthetic_runs import PublicShape, synthetic_plan, synthetic_skill
-from uldp.methods.uldp_avg import UldpAvg
+from uldp.library.synthetic_runs import PublicShape, synthetic_skill
 from uldp.runs.files import replace_file
 
 ROUNDS: Final = (50, 100, 200)
@@ -78,7 +77,7 @@ class Tuned:
     @property
     def kept_auto(self) -> bool:
         """Whether nothing that was tried is better than ``auto`` by a margin."""
-        return bool(self.chosen["name"] == "auto")
+        return self.chosen == {"name": "auto"}
 
     def summary(self) -> str:
         """In words, what was tried, what was chosen, and what it cost."""
@@ -118,8 +117,8 @@ def tune(
         >>> experiment = Experiment.from_tree({
         ...     "data": {"dataset": "synthetic", "users": 20, "silos": 2, "options": {"records": 60, "features": 2}},
         ...     "method": {"name": "auto"}, "privacy": {"epsilon": 3.0}})
-        >>> tune(experiment, records=2.0).chosen["name"] in ("auto", "uldp-avg-w")
-        True
+        >>> tune(experiment, records=2.0).chosen["name"]
+        'auto'
     """
     _check_experiment(experiment)
     file = None if isinstance(experiment, Experiment) else Path(experiment)
@@ -130,7 +129,7 @@ def tune(
         require(1 <= records < 1000, "records", records, "from 1 to below 1,000 a person")
     shape = PublicShape.of(settings, records)
     auto = _with_method(settings, {"name": "auto"})
-    trials = _halve(auto, shape, [{"name": "auto"}, *_candidates(auto, shape)], progress)
+    trials = _halve(auto, shape, [{"name": "auto"}, *_candidates()], progress)
     best, own = trials[0], next(trial for trial in trials if trial.settings == {"name": "auto"})
     chosen = best.settings if best.skill > own.skill + MARGIN else own.settings
     backup = write_method(file, chosen) if write and file is not None else None
@@ -149,21 +148,11 @@ def _with_method(experiment: Experiment, method: Mapping[str, Any]) -> Experimen
     return Experiment.from_tree({**tree, "method": dict(method)}, experiment.base, experiment.name)
 
 
-def _candidates(auto: Experiment, shape: PublicShape) -> Iterator[dict[str, Any]]:
-    """What ``auto`` stands for here, with other rounds, clips and steps."""
+def _candidates() -> Iterator[dict[str, Any]]:
+    """``auto`` with other rounds, clips and steps."""
     for rounds, clip, step in product(ROUNDS, FACTORS, FACTORS):
-        method = synthetic_plan(auto, shape, {"rounds": rounds}, 0).plan.method
-        if not isinstance(method, UldpAvg):
-            raise ConfigError("tunes auto, which is ULDP-AVG here", location="method.name")
-        yield {
-            "name": "uldp-avg-w",
-            "rounds": rounds,
-            "local_epochs": method.local_epochs,
-            "local_lr": _three_digits(method.local_lr),
-            "clip": _three_digits(clip * method.clip),
-            "server_optimizer": method.server_optimizer,
-            "server_lr": _three_digits(step),
-        }
+        scales = {"clip_scale": _three_digits(clip), "server_lr": _three_digits(step)}
+        yield {"name": "auto", "rounds": rounds, **scales}
 
 
 def _three_digits(value: float) -> float:

@@ -113,7 +113,7 @@ class Method(ABC):
         """The part inside a silo. A release that trains by itself (``NoisedModel``) does not ask for it.
 
         Args:
-            x: The model of the round, a flat vector.
+            x: What :meth:`broadcast` returned: the model of the round, a flat vector.
             data: The silo's records that take part.
             learner: Trains and evaluates models.
             streams: For randomness that may be known (order of records, dropout).
@@ -122,6 +122,18 @@ class Method(ABC):
             Pairs (users, rows), where row u is a function of x and of user u's records alone.
         """
         raise ModelError(f"{type(self).__name__} has no part inside a silo", location="method.silo")
+
+    def broadcast(self, state: State, facts: RoundFacts) -> Vector:
+        """What the server sends to the silos: the model, and behind it whatever else :meth:`silo` needs.
+
+        Args:
+            state: The model and the method's own vectors.
+            facts: What is public about the round that begins.
+
+        Returns:
+            The ``x`` of :meth:`silo`; of the same length in every round.
+        """
+        return state.x
 
     @abstractmethod
     def server(self, state: State, total: Vector, facts: RoundFacts) -> State:

@@ -88,6 +88,79 @@ class TaskRecipe:
 
 
 @dataclass(frozen=True)
+class LinearRecipe:
+    """The constants of linear models (:mod:`uldp.methods.standardized_sgd`).
+
+    Args:
+        means: The share of the rounds that are about means.
+        spreads: The share of the rounds that are about spreads.
+        fewest: With fewer rounds than this none is spent on them.
+        means_length: How long a row of means may be, for each number in it.
+        squares_length: The same of squares, at first.
+        usual_spread: Of a feature between -1 and 1, where nothing is known.
+        usual_error: Of a label, likewise.
+        equalised: How far features' spreads are made equal: 0 not at all, 1 wholly.
+        least_spread: Of the usual one; nothing is taken for less.
+        clip: How long a row of steps may be, relative to the errors and for each number, where rho is ``KNEE``.
+        quiet: The clip falls with rho to the power of minus this.
+        max_clip: How many times it grows at most.
+        step: By how much, in the root mean square, the first round moves a parameter where rho is ``KNEE``.
+        gain: Steps grow with rho to the power of minus this below the knee.
+        reach: And with rho to the power of this above it: among much noise, a round's direction is less often right.
+        loud: Up to this rho, from where on they fall as 1 / rho: little can be learned, and noise moves the model.
+
+    Example:
+        >>> LinearRecipe().first_rounds(100)
+        (3, 4)
+    """
+
+    means: float = 0.03
+    spreads: float = 0.04
+    fewest: int = 10
+    means_length: float = 0.5
+    squares_length: float = 0.25
+    usual_spread: float = 0.4
+    usual_error: float = 0.5
+    equalised: float = 0.75
+    least_spread: float = 0.5
+    clip: float = 0.55
+    quiet: float = 0.5
+    max_clip: float = 1.8
+    step: float = 0.08
+    gain: float = 0.1
+    reach: float = 0.7
+    loud: float = 0.4
+
+    def first_rounds(self, rounds: int) -> tuple[int, int]:
+        """How many rounds are about means, and how many about spreads.
+
+        Args:
+            rounds: T.
+        """
+        if rounds < self.fewest:
+            return 0, 0
+        return max(1, round(self.means * rounds)), max(1, round(self.spreads * rounds))
+
+    def length_at(self, rho: float) -> float:
+        """How long a row of steps may be, relative to the errors and for each number.
+
+        Args:
+            rho: The noise-to-signal ratio of the run.
+        """
+        return self.clip * min(float(power(max(rho, 1e-9) / KNEE, -self.quiet)), self.max_clip)
+
+    def step_at(self, rho: float) -> float:
+        """The first step of the noise-aware server.
+
+        Args:
+            rho: The noise-to-signal ratio of the run.
+        """
+        if rho <= KNEE:
+            return self.step * float(power(max(rho, 1e-9) / KNEE, -self.gain))
+        return self.step * float(power(min(rho, self.loud) / KNEE, self.reach)) * min(1.0, self.loud / rho)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """All constants of ``auto``.
 
@@ -97,6 +170,7 @@ class Recipe:
         server: The server optimiser ``auto``.
         classes: For classification and survival.
         numbers: For regression.
+        linear: For linear models of either.
 
     Example:
         >>> from dataclasses import replace
@@ -109,6 +183,7 @@ class Recipe:
     server: ServerOptimizer = field(default=SERVER_OPTIMIZERS["auto"])
     classes: TaskRecipe = field(default=TaskRecipe(1.0, 4.0, 0.6, 0.5, 0.2, 0.1, 1.2))
     numbers: TaskRecipe = field(default=TaskRecipe(0.5, 1.0, 0.05, 0.05, 0.5, 0.5, 0.1, width=0.5))
+    linear: LinearRecipe = field(default=LinearRecipe())
 
     def task(self, facts: PublicFacts) -> TaskRecipe:
         """The constants of the federation's task."""

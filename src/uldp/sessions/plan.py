@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from uldp._version import __version__
 from uldp.aggregation import is_builtin
 from uldp.aggregation.base import Aggregation, AggregationContext
 from uldp.crypto.keys import SECURITY_BITS
 from uldp.errors import ConfigError
-from uldp.methods.base import Method
+from uldp.methods.base import Method, State
 from uldp.privacy.statement import Disclosure
 from uldp.protocol import messages as m
 from uldp.protocol.turns import METRICS, Phase, RequestType, Turns, turns
@@ -149,6 +151,12 @@ class Plan(AggregationContext):
         """Whether silos learn which users were sampled."""
         return not self.release.user_sampling.everybody and not self.aggregation.hides_sample
 
+    @cached_property
+    def broadcast_size(self) -> int:
+        """How many numbers the server sends to a silo in a round: the model, and what the method puts behind it."""
+        state = State(np.zeros(self.facts.dimension))
+        return len(self.method.broadcast(state, self.facts.in_round(1, self.facts.silos)))
+
     @property
     def sample_sizes(self) -> tuple[int, int]:
         """How many silos and users a round's request has a bit for: 0 where all take part, or silos do not learn it."""
@@ -172,7 +180,7 @@ class Plan(AggregationContext):
     def message_limit(self) -> int:
         facts = self.facts
         item, user = self.aggregation.item_bytes(), self.aggregation.user_bytes(self.release)
-        return m.size_limit(facts.users, facts.dimension, silos=facts.silos, item=item, user=user)
+        return m.size_limit(facts.users, self.broadcast_size, silos=facts.silos, item=item, user=user)
 
 
 def _display_name(aggregation: Aggregation) -> str:

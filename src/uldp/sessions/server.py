@@ -340,7 +340,9 @@ class ServerSession:
             return self.side.ask(request, self.plan.silos[0])
         silos, known = self.sampler.silos(round_), self._users(round_) if self.plan.silos_know_sample else None
         sample = b"".join(m.pack_bits(bits) for bits in (silos, known) if bits is not None)
-        return m.UpdateRequest(round_, m.pack(self._state.x), sample, self.side.weights(), self._presence_bits())
+        with foreign_exceptions(self.plan.method, location="method.broadcast"):
+            x = self.plan.method.broadcast(self._state, self.plan.facts.in_round(round_, self.plan.facts.silos))
+        return m.UpdateRequest(round_, m.pack(x), sample, self.side.weights(), self._presence_bits())
 
     def _users(self, round_: int) -> Sample | None:
         """The sample that the server draws; None if all users take part, or the sample is private."""

@@ -273,7 +273,7 @@ class SiloSession:
             raise MessageRefused(f"round {round_} was not prepared", location=self.name, value=round_)
         request = RoundRequest(round_, self._common_digest(body), body.weights, self._read_presence(body))
         self.side.check_request(request)
-        x = m.unpack_floats(body.model, plan.facts.dimension, self.name)
+        x = m.unpack_floats(body.model, plan.broadcast_size, self.name)
         silos, users = self._sample(body.sample)
         data, selection_digest = self._select(users, round_)
         # The digest does not cover the list of present silos. So even a silo that was restarted from an older state has

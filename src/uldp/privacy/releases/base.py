@@ -40,6 +40,7 @@ class PublicFacts:
             depends on it.
         task: What is learned: ``classification``, ``regression`` or ``survival``.
         category_columns: How many columns are categories, of which one feature is 1 in every record.
+        linear_outputs: How many outputs the model W f + b of the features f has; 0 for another model.
         feature_norm: A bound on the L2 norm of a record's features, from the schema; infinity without one.
         silo_names: Their names, in the order of settings that have a value for each silo.
         residual: How far, in clips, a user outside the round's sample still moves the total, where the aggregation
@@ -57,6 +58,7 @@ class PublicFacts:
     people: int = 0
     task: str = "classification"
     category_columns: int = 0
+    linear_outputs: int = 0
     feature_norm: float = math.inf
     residual: float = 0.0
     silo_names: tuple[str, ...] = ()

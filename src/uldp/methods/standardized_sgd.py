@@ -1,0 +1,209 @@
+"""ULDP-SGD of a linear model whose features are standardised inside the rows. What ``auto`` is for linear models.
+
+A linear model computes W f + b of the features f. Under public ranges, features lie anywhere in [-1, 1] and spread over
+any part of it: rows (r f, r), where r says how far a prediction is off, are long in directions that tell nothing and
+short in those that do, and noise goes with their length. With the features' means c and spreads s, the row of user u in
+silo s is that of a model of z = (f - c) / s::
+
+    row_su = (dW - db c) / s, db      where (dW, db) is minus the gradient of the user's mean loss, as in Algorithm 4
+
+and the server turns a step in these coordinates into one of (W, b).
+
+Nobody may compute c and s from records. They are estimated from totals of the first rounds, which are released like all
+others::
+
+    rows of the first rounds:  means of the user's features f and labels y       (c, and where the bias starts)
+    rows of the next ones:     means of (f - c)^2 and (y - their mean)^2         (s, and the scale of the errors)
+
+Estimates are shrunk by the share of signal in them, which the server knows because it knows the noise (James and
+Stein's factor): with nothing but noise, c = 0 and all s are equal, and training is that of features as they are.
+
+Clip, weights, sum and noise are those of :class:`uldp.privacy.releases.GaussianSum`: rows are clipped after the change
+of coordinates, which is public, to length 1 in units that the server chooses from what was released. Everything on the
+server is post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from uldp.data.federation import SiloData
+from uldp.learners.base import Learner
+from uldp.methods.base import State, not_a_setting
+from uldp.methods.server_optimizer import NoisedTotal
+from uldp.methods.standardization import (
+    MIN_VARIANCE,
+    Coordinates,
+    MomentEstimate,
+    RowContent,
+    bias_for,
+    error_scale,
+    expected_labels,
+)
+from uldp.methods.user_sum import UserSum
+from uldp.privacy.releases import Contribution, PublicFacts, RoundFacts
+from uldp.privacy.releases.gaussian_sum import people_in_a_round
+from uldp.rng import Streams
+from uldp.vectors import Vector
+
+ESTIMATES: Final = ("centre", "spread", "errors")
+OPTIMIZER: Final = "optimizer "
+"""What the server optimiser keeps has this before its name in ``State.memory``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandardizedSgd(UserSum):
+    """Clipped gradients of standardised features; :class:`~uldp.methods.auto.Auto` fills in its settings.
+
+    Args:
+        clip_scale: How long rows may be, relative to the recipe; further arguments are those of :class:`UserSum`.
+
+    Raises:
+        ConfigError: A value outside its range.
+
+    Example:
+        >>> method = StandardizedSgd(rounds=50, noise_multiplier=5.0)
+        >>> facts = PublicFacts(100, 5, dimension=3, linear_outputs=1).in_round(1, 5)
+        >>> method.broadcast(State(np.zeros(3)), facts)  # the model; content, length, labels alone; centre, spread
+        array([0. , 0. , 0. , 0. , 0.5, 0. , 0. , 0. , 0.5, 1. , 1. ])
+    """
+
+    server_optimizer: str = "auto"
+    clip_scale: float = not_a_setting(1.0)
+
+    summary: ClassVar[str] = "clipped gradients per user and silo, of standardised features"
+    paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithm 4, in coordinates and with a server of our own"
+
+    # --- in a silo --------------------------------------------------------------------------------------------
+
+    def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
+        features, size = int(np.prod(data.features.shape[1:])), learner.dimension
+        agreed = Coordinates.unpack(x[size:], features)
+        # Coordinates that a server makes up can make a row long, or no number; it is clipped, or counts as zero.
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            if agreed.content is RowContent.STEPS:
+                for users, gradients in learner.user_gradients(x[:size], data, streams):
+                    yield users, -agreed.standardised(gradients)
+                return
+            for users, rows in learner.user_moments(
+                data, None if agreed.content is RowContent.MEANS else agreed.centre
+            ):
+                yield users, agreed.moments(rows)
+
+    # --- on the server ----------------------------------------------------------------------------------------
+
+    def broadcast(self, state: State, facts: RoundFacts) -> Vector:
+        return np.concatenate([state.x, self._coordinates(state, facts).packed()])
+
+    def server(self, state: State, total: Vector, facts: RoundFacts) -> State:
+        agreed = self._coordinates(state, facts)
+        if agreed.content is RowContent.STEPS:
+            return self._step(state, agreed, total, facts)
+        known = {key: value for key, value in state.memory.items() if key in ESTIMATES}
+        sums = self._with_total(state.memory, agreed, total, facts)
+        if self._content(facts.round + 1, facts) is agreed.content:
+            return State(state.x, {**known, **sums})
+        found, features = MomentEstimate.from_sums(sums), self._features(facts)
+        if agreed.content is RowContent.SPREADS:
+            new = {"spread": found.spreads(features, self.recipe.linear)} if agreed.features_count else {}
+            if facts.task == "regression":
+                new["errors"] = np.array([found.errors(features)])
+            return State(state.x, {**known, **new})
+        shrunk = found.shrunk(features)
+        centre = agreed.centre + np.concatenate([shrunk[:features] * agreed.features_count, shrunk[features:]])
+        new = {"centre": centre}
+        if facts.task == "classification":
+            new["errors"] = np.array([error_scale(centre[features:])])
+        return State(self._started(state.x, centre[features:], found, facts), new)
+
+    def _with_total(
+        self, memory: Mapping[str, Vector], agreed: Coordinates, total: Vector, facts: RoundFacts
+    ) -> dict[str, Vector]:
+        """The sums over rounds like this one of the estimates by their precisions, and of the precisions."""
+        release = self.release(facts)
+        unit = agreed.length / people_in_a_round(release)
+        precision = 1 / max(release.noise_variance(facts.silos_heard) * unit * unit, MIN_VARIANCE)
+        new = {"estimate": precision * unit * total[: len(agreed.centre)], "precision": np.array([precision])}
+        return {key: memory[key] + value if key in memory else value for key, value in new.items()}
+
+    def _started(self, x: Vector, labels: Vector, found: MomentEstimate, facts: PublicFacts) -> Vector:
+        """x with a bias that predicts the labels' means, as far as they are known; a model that has weights stays."""
+        weights = x[: len(x) - facts.linear_outputs]
+        if weights.any():
+            return x
+        least = 0.5 * max(1 / facts.people, math.sqrt(found.variance))
+        return np.concatenate([weights, bias_for(labels, facts.task, least)])
+
+    def _step(self, state: State, agreed: Coordinates, total: Vector, facts: RoundFacts) -> State:
+        """The server's step in standardised coordinates."""
+        release, first = self.release(facts), sum(self._first_rounds(facts))
+        noise, outputs = release.noise_variance(facts.silos_heard), facts.linear_outputs
+        if outputs > 1:
+            # Softmax does not change where all outputs grow alike, so whatever is in that direction is noise.
+            parts = [part.reshape(outputs, -1) for part in np.split(total, [-outputs])]
+            total = np.concatenate([(part - part.sum(axis=0) / outputs).ravel() for part in parts])
+            noise *= 1 - 1 / outputs
+        noised_total = NoisedTotal(
+            values=total,
+            noise_variance=noise,
+            people=people_in_a_round(release),
+            step=self.recipe.linear.step_at(release.noise_to_signal(self.rounds)),
+            remaining=1 - (facts.round - 1 - first) / (self.rounds - first),
+        )
+        kept = {key: value for key, value in state.memory.items() if key in ESTIMATES}
+        own = {key.removeprefix(OPTIMIZER): value for key, value in state.memory.items() if key not in kept}
+        after = self.recipe.server.step(State(np.zeros_like(total), own), noised_total, self.server_lr)
+        unit = float(kept["errors"][0]) if facts.task == "regression" and "errors" in kept else 1.0
+        memory = {**kept, **{OPTIMIZER + key: value for key, value in after.memory.items()}}
+        return State(state.x + unit * agreed.restored(after.x), memory)
+
+    # --- coordinates ------------------------------------------------------------------------------------------
+
+    def _first_rounds(self, facts: PublicFacts) -> tuple[int, int]:
+        """How many rounds are about means, and how many about spreads, which matter to features and to numbers."""
+        means, spreads = self.recipe.linear.first_rounds(self.rounds)
+        return means, spreads if _bounded(facts) or facts.task == "regression" else 0
+
+    def _content(self, round_: int, facts: PublicFacts) -> RowContent:
+        means, spreads = self._first_rounds(facts)
+        return (
+            RowContent.MEANS
+            if round_ <= means
+            else RowContent.SPREADS
+            if round_ <= means + spreads
+            else RowContent.STEPS
+        )
+
+    def _features(self, facts: PublicFacts) -> int:
+        return facts.dimension // facts.linear_outputs - 1
+
+    def _coordinates(self, state: State, facts: RoundFacts) -> Coordinates:
+        """Those of the round, from what was released before it."""
+        content, features, memory = self._content(facts.round, facts), self._features(facts), state.memory
+        labels = expected_labels(state.x[len(state.x) - facts.linear_outputs :], facts.task)
+        centre = memory.get("centre", np.concatenate([np.zeros(features), labels]))
+        spread = memory.get("spread", np.full(features, self.recipe.linear.usual_spread if _bounded(facts) else 1.0))
+        length = self._length(content, centre, memory, facts)
+        return Coordinates(content, length, centre, spread, features_count=_bounded(facts))
+
+    def _length(self, content: RowContent, centre: Vector, memory: Mapping[str, Vector], facts: RoundFacts) -> float:
+        """What rows of this content are divided by before they are clipped to 1."""
+        features, recipe = self._features(facts), self.recipe.linear
+        if content is RowContent.STEPS:
+            rho = self.release(facts).noise_to_signal(self.rounds)
+            errors = memory["errors"][0] if "errors" in memory else recipe.usual_error
+            return self.clip_scale * recipe.length_at(rho) * float(errors) * math.sqrt(features + 1)
+        numbers = features + 1 if _bounded(facts) else 1
+        if content is RowContent.SPREADS and "estimate" in memory and _bounded(facts):
+            return MomentEstimate.from_sums(memory).squares_length(features, recipe.squares_length)
+        return (recipe.means_length if content is RowContent.MEANS else recipe.squares_length) * math.sqrt(numbers)
+
+
+def _bounded(facts: PublicFacts) -> bool:
+    """Whether a schema scales features to [-1, 1]. Without one they are taken for standardised already."""
+    return math.isfinite(facts.feature_norm)
