@@ -170,7 +170,10 @@ def _fields_of(value) -> dict:
     return {item.name: getattr(value, item.name) for item in fields(value)}
 
 
-def make_plan(method: Method, federation: Federation, dimension=4, aggregation="plain", **further) -> Plan:
+def make_plan(
+    method: Method, federation: Federation, dimension=4, aggregation="plain", known=NO_OWNERS, **further
+) -> Plan:
+    """A plan; ``known`` are further public facts."""
     kind = make_aggregation(aggregation) if isinstance(aggregation, str) else aggregation
     facts = PublicFacts(
         federation.users,
@@ -179,6 +182,7 @@ def make_plan(method: Method, federation: Federation, dimension=4, aggregation="
         kind.rounding,
         task=federation.task.kind,
         residual=kind.residual,
+        **known,
     )
     method = method.for_data(federation.counts().sum(axis=0)).for_facts(facts)
     return Plan(
@@ -204,13 +208,14 @@ def make_sessions(
     aggregation="plain",
     min_silos=0,
     owners=NO_OWNERS,
+    known=NO_OWNERS,
 ):
     """A server and its silos, ready for the first message. The silos' signing keys come from the secrets.
 
     Where the federation holds people out, silos measure at the end. ``owners`` are those of some silos, by name.
     """
     learner = learner or TinyLearner(federation.feature_shape[0])
-    plan = make_plan(method, federation, learner.dimension, aggregation)
+    plan = make_plan(method, federation, learner.dimension, aggregation, known)
     streams, secrets = Streams.from_seed(seed), secrets or Secrets.simulated_from_seed(seed)
     identities = tuple(signing_key(secrets, index).public for index in range(len(plan.silos)))
     mean_metrics = learner.mean_metrics if federation.holdout else ()

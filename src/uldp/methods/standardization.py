@@ -15,6 +15,8 @@ from uldp.learners.base import Rows
 from uldp.methods.recipe import LinearRecipe
 from uldp.vectors import Vector
 
+HEAD: Final = 4
+"""How many numbers come before the vectors of packed coordinates."""
 MIN_VARIANCE: Final = 1e-30
 """So that totals without noise have a finite precision."""
 MIN_SQUARE: Final = 1e-4
@@ -42,26 +44,28 @@ class Coordinates:
         length: What rows are divided by before they are clipped to 1.
         centre: The means of the features, then of the outputs' labels.
         spread: Of each feature.
-        features_count: Whether rows of means and of spreads are about features, or about labels alone.
+        of_features: Whether rows of means and of spreads are about features.
+        of_labels: Whether they are about labels.
     """
 
     content: RowContent
     length: float
     centre: Vector
     spread: Vector
-    features_count: bool = True
+    of_features: bool = True
+    of_labels: bool = True
 
     def packed(self) -> Vector:
         """As one vector, to be sent behind the model."""
-        head = [float(self.content), self.length, float(self.features_count)]
+        head = [float(self.content), self.length, float(self.of_features), float(self.of_labels)]
         return np.concatenate([head, self.centre, self.spread])
 
     @classmethod
     def unpack(cls, values: Vector, features: int) -> Coordinates:
         """What :meth:`packed` made. A content that a server makes up is taken for the last one."""
         content = RowContent(int(values[0])) if values[0] in (0.0, 1.0) else RowContent.STEPS
-        centre, spread = np.split(values[3:], [len(values) - 3 - features])
-        return cls(content, float(values[1]), centre, spread, bool(values[2]))
+        head, centre, spread = np.split(values, [HEAD, len(values) - features])
+        return cls(content, float(head[1]), centre, spread, bool(head[2]), bool(head[3]))
 
     def moments(self, rows: Rows) -> Vector:
         """Rows of moments, as they are released; the numbers behind the moments stay as they are but for the length."""
@@ -69,8 +73,10 @@ class Coordinates:
         size, features = len(self.centre), len(self.spread)
         if self.content is RowContent.MEANS:
             changed[:, :size] -= self.centre
-        if not self.features_count:
+        if not self.of_features:
             changed[:, :features] = 0.0
+        if not self.of_labels:
+            changed[:, features:size] = 0.0
         return changed / self.length
 
     @property

@@ -69,8 +69,8 @@ class StandardizedSgd(UserSum):
     Example:
         >>> method = StandardizedSgd(rounds=50, noise_multiplier=5.0)
         >>> facts = PublicFacts(100, 5, dimension=3, linear_outputs=1).in_round(1, 5)
-        >>> method.broadcast(State(np.zeros(3)), facts)  # the model; content, length, labels alone; centre, spread
-        array([0. , 0. , 0. , 0. , 0.5, 0. , 0. , 0. , 0.5, 1. , 1. ])
+        >>> method.broadcast(State(np.zeros(3)), facts)[3:]  # behind the model: Coordinates
+        array([0. , 0.5, 0. , 1. , 0. , 0. , 0.5, 1. , 1. ])
     """
 
     server_optimizer: str = "auto"
@@ -110,12 +110,12 @@ class StandardizedSgd(UserSum):
             return State(state.x, {**known, **sums})
         found, features = MomentEstimate.from_sums(sums), self._features(facts)
         if agreed.content is RowContent.SPREADS:
-            new = {"spread": found.spreads(features, self.recipe.linear)} if agreed.features_count else {}
+            new = {"spread": found.spreads(features, self.recipe.linear)} if agreed.of_features else {}
             if facts.task == "regression":
                 new["errors"] = np.array([found.errors(features)])
             return State(state.x, {**known, **new})
         shrunk = found.shrunk(features)
-        centre = agreed.centre + np.concatenate([shrunk[:features] * agreed.features_count, shrunk[features:]])
+        centre = agreed.centre + np.concatenate([shrunk[:features] * agreed.of_features, shrunk[features:]])
         new = {"centre": centre}
         if facts.task == "classification":
             new["errors"] = np.array([error_scale(centre[features:])])
@@ -189,7 +189,8 @@ class StandardizedSgd(UserSum):
         centre = memory.get("centre", np.concatenate([np.zeros(features), labels]))
         spread = memory.get("spread", np.full(features, self.recipe.linear.usual_spread if _bounded(facts) else 1.0))
         length = self._length(content, centre, memory, facts)
-        return Coordinates(content, length, centre, spread, features_count=_bounded(facts))
+        of_labels = content is RowContent.MEANS or facts.task == "regression"
+        return Coordinates(content, length, centre, spread, _bounded(facts), of_labels)
 
     def _length(self, content: RowContent, centre: Vector, memory: Mapping[str, Vector], facts: RoundFacts) -> float:
         """What rows of this content are divided by before they are clipped to 1."""
