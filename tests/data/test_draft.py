@@ -252,3 +252,13 @@ def test_a_draft_fits_the_test_table():
     test = MESSY.assign(weight=200, unit="Ward C")
     tree = draft_silos({"a": MESSY}, "pid", "out", from_data=True, test=("t", test)).tree
     assert len(Schema.from_dict(tree, label="out", user="pid").features(test, "t")) == 300
+
+
+def test_a_range_that_few_values_make_wide_is_remarked_on():
+    incomes = np.concatenate([random.uniform(10_000, 90_000, 299), [2_000_000]]).round(2)
+    ages = random.integers(18, 97, 300)
+    table = pd.DataFrame({"pid": np.arange(300), "income": incomes, "age": ages, "out": ages % 2})
+    text = draft_schema(table, "pid", "out", from_data=True).to_toml()
+    assert text.count("nearly all values lie within") == 1
+    assert "nearly all values lie within [0, 90000]" in text or "nearly all values lie within [0, 100000]" in text
+    assert "nearly all" not in draft_schema(table, "pid", "out", from_data=False).to_toml()

@@ -21,6 +21,9 @@ FEW_NUMBERS: Final = 6  # a feature of at most so many whole numbers is taken fo
 MANY_CLASSES: Final = 20  # a numeric label of more values than this is a number to predict
 RARE_ROWS: Final = 10  # a class or category of fewer rows is remarked on
 OFTEN: Final = 3  # rows that a code for "no value" has at least: what fewer rows say is not written down
+MANY_ROWS: Final = 100  # from so many rows up it is told where nearly all values lie
+NEARLY_ALL: Final = 0.98
+WIDE: Final = 3  # times the range of nearly all values: what is wider is remarked on
 IMPUTED: Final = "missing"
 OTHER: Final = "other"
 READ: Final = "read from the files and rounded: agree on what the values can be"
@@ -153,10 +156,26 @@ def _number(seen: ColumnValues, from_data: bool, partial: bool) -> Proposal:
     if codes:
         remarks.append(f"{', '.join(map(str, codes))}: taken for a code for no value, lying far from all others")
     tree["range"] = limits = round_range(within)
+    remarks += _narrower(seen, within, limits)
     tree |= {"missing": sum(limits) / 2} if missing and limits else {}
     tree |= {"missing_codes": [*codes, *known]} if codes or known else {}
     tree |= {"outside": "missing"} if len(known) < len(words) and limits else {}
     return Proposal(tree, (READ, *remarks) if limits else tuple(remarks))
+
+
+def _narrower(seen: ColumnValues, within: Sequence[float], limits: Sequence[float]) -> list[str]:
+    """A remark where a few values make the range several times wider than nearly all others need."""
+    allowed = set(within)
+    counts = sorted((one, seen.counts[value]) for value, one in seen.numbers.items() if one in allowed)
+    values = np.repeat([one for one, _ in counts], [count for _, count in counts])
+    if len(values) < MANY_ROWS or not limits:
+        return []
+    outer = math.floor(len(values) * (1 - NEARLY_ALL) / 2)
+    narrow = round_range(sorted(set(values[outer : len(values) - outer].tolist())))
+    if not narrow or WIDE * (narrow[1] - narrow[0]) >= limits[1] - limits[0]:
+        return []
+    where = f"[{narrow[0]:g}, {narrow[1]:g}]"
+    return [f"nearly all values lie within {where}: a narrower range, with outside = 'clip', makes a better model"]
 
 
 def _category(seen: ColumnValues, missing: bool) -> Proposal:
