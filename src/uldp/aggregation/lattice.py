@@ -273,7 +273,9 @@ def automatic_misfit(release: Release) -> str:
     """Why ``aggregation.name = "auto"`` does not take ``lattice`` for this release; empty if it does."""
     facts, sampling = release.facts, release.user_sampling
     if release.user_weighting is None or (release.user_weighting != "records" and not sampling.private):
-        return "there are no record counts to hide"
+        return (
+            "there are no record counts to hide" if release.exchange is None else "lattice hides counts of weights only"
+        )
     if facts.silos < 2 or facts.users > MAX_USERS:
         return f"lattice takes two silos or more and up to {MAX_USERS:,} users"
     gets, _ = sampling_bytes(release)
