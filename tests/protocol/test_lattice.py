@@ -20,6 +20,7 @@ from uldp.aggregation.lattice_ring import Scheme, cut
 from uldp.aggregation.lattice_rows import row_products
 from uldp.crypto import ring
 from uldp.crypto.ring import LIMBS, MODULUS, PRIMES, N
+from uldp.crypto.ring_products import ProductSum
 from uldp.errors import ConfigError, MessageRefused, RunError
 from uldp.privacy.releases import PublicFacts, sums
 from uldp.protocol import messages as m
@@ -93,6 +94,36 @@ def test_users_who_share_a_ciphertext_do_not_meet_in_the_parameters(dimension, u
     expected = sum(number * row.astype(object) for number, row in zip(numbers, rows, strict=True))
     for limb, prime in enumerate(PRIMES):
         assert total[limb].tolist() == (expected % prime).tolist()
+
+
+@pytest.mark.parametrize(("dimension", "ciphertexts", "of_the_group"), [(14, [0], [0]), (1365, [0, 1, 2], [0, 2])])
+@pytest.mark.parametrize("present", [[], [4], [6, 0, 3], range(7)])
+def test_products_are_those_of_all_users_whoever_has_records(
+    monkeypatch, dimension, ciphertexts, of_the_group, present
+):
+    """Three of seven users share a ciphertext, or all do. Where people take turns, the group alone counts."""
+    multiplied = []
+    monkeypatch.setattr(ProductSum, "add", lambda self, values, all_of_them, users: multiplied.extend(users.tolist()))
+    scheme = Scheme(Weighting(10, 2), Roles(7, 2), None, dimension, 1)
+    for members, expected in ((None, ciphertexts), (np.array([1, 0, 0, 0, 0, 0, 1], dtype=bool), of_the_group)):
+        products = row_products(scheme, np.zeros((scheme.ciphertexts, 2, LIMBS, N), dtype=np.uint64), members)
+        for user in present:
+            products.add(np.array([user]), np.ones((1, dimension)), lambda users, rows, weighed: 0)
+        products.total()
+        assert multiplied == expected
+        multiplied.clear()
+
+
+@pytest.mark.parametrize("present", [[], [4], [6, 0, 3], range(7)])
+def test_products_are_those_of_all_users_where_nobody_shares(monkeypatch, present):
+    multiplied = []
+    monkeypatch.setattr(ProductSum, "add", lambda self, values, all_of_them, users: multiplied.extend(users.tolist()))
+    scheme = Scheme(Weighting(10, 2), Roles(7, 2), None, 3000, 1)
+    products = row_products(scheme, np.zeros((7, 2, LIMBS, N), dtype=np.uint64), None)
+    for user in present:
+        products.add(np.array([user]), np.ones((1, 3000)), lambda users, rows, weighed: 0)
+    products.total()
+    assert sorted(multiplied) == [*range(7)]
 
 
 # --- what does not fit ------------------------------------------------------------------------------------------------
