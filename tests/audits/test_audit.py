@@ -291,6 +291,7 @@ def real_audit(folder, name="audit", **what):
     return uldp.audit("synthetic", method="uldp-avg", canaries=CANARIES, directory=folder / name, **what)
 
 
+@pytest.mark.usefixtures("runs_in_process")
 def test_an_audit_on_real_records_is_a_run_and_within_the_budget(tmp_path):
     made = real_audit(tmp_path)
     assert made.real and not made.refuted

@@ -1,5 +1,6 @@
 """``uldp new`` and ``uldp predict``: what they refuse before they work, and drafts that read back."""
 
+import json
 import tomllib
 
 import pandas as pd
@@ -61,6 +62,28 @@ def drafted(*arguments):
 def test_bad_requests_for_a_draft(folder, arguments, says):
     refuse(*NEW, *arguments, says=says)
     assert not (folder / "n.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("people", "buckets", "shared", "aggregation"),
+    [(9, 90, 10, "lattice"), (1639, 16384, 10, "lattice"), (4096, 16384, 22, "lattice"), (4097, 40970, 10, "masked")],
+)
+def test_a_draft_hides_record_counts_as_far_as_it_can(folder, people, buckets, shared, aggregation):
+    """With so many buckets that lattice does not take them, plan says what is shown."""
+    (folder / "b.csv").write_text((folder / "a.csv").read_text())
+    tree = drafted("--silo", "a.csv", "--silo", "b.csv", "--suggest", "--people", str(people))
+    assert (tree["data"]["users"], tree["data"]["people"]) == (buckets, people)
+    said = f"# Ids are hashed into {buckets} buckets; of {people} people about {shared}% share one."
+    assert said in (folder / "n.toml").read_text()
+    planned = json.loads(call("plan", "n.toml", "--json").stdout)
+    chosen, rows = planned["aggregation"], planned["statement"]["exposures"]
+    starred = [row["who"] for row in rows if row["sees_counts"]]
+    assert chosen["name"] == aggregation
+    if aggregation == "lattice":
+        assert starred == ["the server and one silo"]
+    else:
+        assert starred == ["the server", "one silo"]
+        assert chosen["reason"].endswith("so the server sees everybody's record counts, and the silos totals")
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "nowhere/n"])

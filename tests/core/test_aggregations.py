@@ -228,6 +228,7 @@ CHOICES = {
     "masked: lattice would send 147 MB": {
         "method": {"name": "uldp-avg-w", "sample_rate": 0.5},
         "data": {"users": 3000},
+        "model": {"name": "mlp", "options": {"hidden": [200]}},
     },
     "masked: lattice does not fit: privacy.noise_multiplier: at least 0.0173 with 3 silos": {
         "method": {"name": "uldp-avg-w"},

@@ -138,13 +138,7 @@ def compare_lattice(dataset, users, rounds, monkeypatch):
 
 
 @pytest.mark.parametrize("dataset", ["heart-disease", "tcga-brca"])
-def test_lattice_is_plain_up_to_the_stated_bound(dataset, monkeypatch):
-    compare_lattice(dataset, 10, 3, monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dataset", ["heart-disease", "tcga-brca"])
-def test_lattice_is_plain_in_all_rounds(dataset, monkeypatch):
+def test_lattice_is_plain_up_to_the_stated_bound_in_all_rounds(dataset, monkeypatch):
     compare_lattice(dataset, 100, 50, monkeypatch)
 
 

@@ -60,7 +60,7 @@ class SiloKnowledge:
 
     @property
     def ciphertexts(self):
-        """(c0_u + mu_u, c1_u) of all users."""
+        """(c0 + mu, c1) of all ciphertexts."""
         return self.side._fixed
 
     def count_masks(self, other, users):
@@ -80,7 +80,7 @@ class SiloKnowledge:
 
     def added(self, round_, weights):
         """What it adds to the ciphertexts of this request for updates: the other share."""
-        return self.side._transfer(round_).added(weights[32 + 49152 * self.side.scheme.roles.users :])
+        return self.side._transfer(round_).added(weights[self.side.scheme.weight_bytes :])
 
     def open_slots(self, sealed, round_, dealer):
         """Which entries the server asks for, which it sealed for the keeper of this dealer's tables."""

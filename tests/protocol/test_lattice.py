@@ -13,9 +13,14 @@ from tests.support import decode, drive, make_sessions, small_federation
 from uldp.aggregation import lattice_ring, lookup_aggregation
 from uldp.aggregation.base import largest_total
 from uldp.aggregation.key_agreement import KeyRequest, SiloKeys
-from uldp.aggregation.lattice_lookup import ERROR_BOUND, WEIGHT_BITS, Roles
+from uldp.aggregation.lattice import automatic_misfit
+from uldp.aggregation.lattice_lookup import ERROR_BOUND, WEIGHT_BITS, Roles, Weighting
 from uldp.aggregation.lattice_messages import LookUp, RingKey, RingWeights
-from uldp.crypto.ring import MODULUS, PRIMES
+from uldp.aggregation.lattice_ring import Scheme, cut
+from uldp.aggregation.lattice_rows import row_products
+from uldp.crypto import ring
+from uldp.crypto.ring import LIMBS, MODULUS, PRIMES, N
+from uldp.crypto.ring_products import ProductSum
 from uldp.errors import ConfigError, MessageRefused, RunError
 from uldp.privacy.releases import PublicFacts, sums
 from uldp.protocol import messages as m
@@ -51,7 +56,7 @@ def error_bound(users, max_records=2000):
     return users * (2 + 2 * ERROR_BOUND * max_records / 2.0 ** (WEIGHT_BITS - 24)) + 2
 
 
-@pytest.mark.parametrize("dimension", [1, 4, 4095, 4097])
+@pytest.mark.parametrize("dimension", [1, 4, 1365, 2048, 2049, 4095, 4097])
 @pytest.mark.parametrize("name", ["uldp-avg", "uldp-avg-w"])
 def test_the_total_is_that_of_plain_up_to_the_stated_bound(monkeypatch, name, dimension):
     method = build(name, rounds=1)
@@ -59,6 +64,66 @@ def test_the_total_is_that_of_plain_up_to_the_stated_bound(monkeypatch, name, di
     totals = [first_total(monkeypatch, kind, method, federation) for kind in ("lattice", "plain")]
     assert np.abs(totals[0] - totals[1]).max() <= error_bound(5)
     assert np.abs(totals[1]).max() > 2**20
+
+
+@pytest.mark.parametrize(
+    ("dimension", "users", "ciphertexts"),
+    [(1, 4097, 2), (14, 293, 2), (31, 132, 1), (1024, 9, 3), (1365, 7, 3), (2048, 5, 3), (2049, 3, 3), (5000, 2, 2)],
+)
+def test_users_who_share_a_ciphertext_do_not_meet_in_the_parameters(dimension, users, ciphertexts):
+    """The first d coefficients are those of the sum of a_u X_u, exactly, at extreme and random numbers."""
+    generator = np.random.default_rng(dimension)
+    scheme = Scheme(Weighting(10, 2), Roles(users, 2), None, dimension, 1)
+    assert scheme.ciphertexts == ciphertexts and scheme.weight_bytes == 32 + 49152 * ciphertexts
+    numbers = [int.from_bytes(generator.bytes(12), "little") % MODULUS for _ in range(users)]
+    numbers[:2] = [MODULUS - 1, 0]
+    rows = generator.integers(-(2**35), 2**35, (users, dimension))
+    rows[0], rows[-1] = 2**35 - 1, 1 - 2**35
+    plain = scheme.joined(np.stack([ring.number(number) for number in numbers]))
+    plain = np.broadcast_to(plain, (ciphertexts, LIMBS, N))
+    products = row_products(scheme, np.stack([plain, np.zeros_like(plain)], axis=1), None)
+    order = generator.permutation(users)  # rows come in any order, some at a time
+
+    def weigh(users, rows, weighed):
+        weighed[:] = rows
+        return 0
+
+    for some in np.array_split(order, 3):
+        assert products.add(some, rows[some], weigh) == 0
+    total = cut(ring.to_coefficients(products.total()[:, 0]), dimension)
+    expected = sum(number * row.astype(object) for number, row in zip(numbers, rows, strict=True))
+    for limb, prime in enumerate(PRIMES):
+        assert total[limb].tolist() == (expected % prime).tolist()
+
+
+@pytest.mark.parametrize(("dimension", "ciphertexts", "of_the_group"), [(14, [0], [0]), (1365, [0, 1, 2], [0, 2])])
+@pytest.mark.parametrize("present", [[], [4], [6, 0, 3], range(7)])
+def test_products_are_those_of_all_users_whoever_has_records(
+    monkeypatch, dimension, ciphertexts, of_the_group, present
+):
+    """Three of seven users share a ciphertext, or all do. Where people take turns, the group alone counts."""
+    multiplied = []
+    monkeypatch.setattr(ProductSum, "add", lambda self, values, all_of_them, users: multiplied.extend(users.tolist()))
+    scheme = Scheme(Weighting(10, 2), Roles(7, 2), None, dimension, 1)
+    for members, expected in ((None, ciphertexts), (np.array([1, 0, 0, 0, 0, 0, 1], dtype=bool), of_the_group)):
+        products = row_products(scheme, np.zeros((scheme.ciphertexts, 2, LIMBS, N), dtype=np.uint64), members)
+        for user in present:
+            products.add(np.array([user]), np.ones((1, dimension)), lambda users, rows, weighed: 0)
+        products.total()
+        assert multiplied == expected
+        multiplied.clear()
+
+
+@pytest.mark.parametrize("present", [[], [4], [6, 0, 3], range(7)])
+def test_products_are_those_of_all_users_where_nobody_shares(monkeypatch, present):
+    multiplied = []
+    monkeypatch.setattr(ProductSum, "add", lambda self, values, all_of_them, users: multiplied.extend(users.tolist()))
+    scheme = Scheme(Weighting(10, 2), Roles(7, 2), None, 3000, 1)
+    products = row_products(scheme, np.zeros((7, 2, LIMBS, N), dtype=np.uint64), None)
+    for user in present:
+        products.add(np.array([user]), np.ones((1, 3000)), lambda users, rows, weighed: 0)
+    products.total()
+    assert sorted(multiplied) == [*range(7)]
 
 
 # --- what does not fit ------------------------------------------------------------------------------------------------
@@ -129,9 +194,11 @@ def test_the_dithers_mean_is_taken_off(silos):
         assert lattice_ring.decoded(phase, silos).tolist() == [units]
 
 
-def test_costs_are_what_is_sent():
-    method = build("uldp-avg-w", rounds=1)
-    federation = small_federation(users=5, dimension=4097, records=12)
+@pytest.mark.parametrize("dimension", [900, 4097])
+@pytest.mark.parametrize("settings", [{}, {"sample_rate": 0.5}, {"sample_rate": 0.1, "sampling": "private"}])
+def test_costs_are_what_is_sent(settings, dimension):
+    method = build("uldp-avg-w", rounds=1, **settings)
+    federation = small_federation(users=6, dimension=dimension, records=12)
     server, silos = make_sessions(method, federation, aggregation="lattice")
     costs = server.plan.aggregation.costs(server.plan.release, 1)
     sizes = {}
@@ -142,11 +209,31 @@ def test_costs_are_what_is_sent():
             sizes.setdefault(type(read(request, name)).__name__, []).append((len(request), len(reply)))
             server.receive(name, reply)
         server.collect()
-    (request, update), *_ = sizes["UpdateRequest"]
-    assert update == pytest.approx(costs["update_bytes"], rel=0.01)
-    assert request == pytest.approx(costs["request_bytes"], rel=0.03)
-    setup = max(sum(one[0] + one[1] for one in sizes[kind]) / 3 for kind in ("RingWeights",))
-    assert setup == pytest.approx(5 * 49152, rel=0.01)
+    in_rounds = [sizes[kind.__name__] for kind in server.plan.round_requests.values()]
+    gets, sends = (sum(exchange[0][way] for exchange in in_rounds) for way in (0, 1))
+    assert sends == pytest.approx(costs["update_bytes"], abs=1000)  # names, digests, tags
+    assert gets == pytest.approx(costs["request_bytes"], abs=1000)
+    in_setup = [kind.__name__ for kind in server.plan.setup]
+    setup = sum(sum(sizes[kind][0]) for kind in in_setup)
+    assert setup == pytest.approx(costs["setup_bytes"], abs=5000)
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings", "says"),
+    [
+        ((1000, 3, 5000), {}, ""),
+        ((10_000, 3, 30), {"sample_rate": 0.1}, ""),
+        ((16_000, 3, 30), {"sample_rate": 0.001, "sampling": "private"}, "lattice would send 134 MB"),
+        ((2000, 3, 5000), {"sample_rate": 0.1}, ""),
+        ((2100, 3, 5000), {"sample_rate": 0.1}, "lattice would send 103 MB to every silo in every sampled round"),
+        ((2**14 + 1, 3, 30), {}, "up to 16,384 users"),
+        ((1000, 1, 30), {}, "two silos or more"),
+        ((1000, 3, 30), {"weighting": "uniform"}, "no record counts to hide"),
+    ],
+)
+def test_auto_takes_it_where_it_fits(facts, settings, says):
+    why_not = automatic_misfit(build("uldp-avg-w", **settings).release(PublicFacts(*facts)))
+    assert says in why_not and bool(says) == bool(why_not)
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------

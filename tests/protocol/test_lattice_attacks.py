@@ -321,12 +321,13 @@ def test_errors_are_lost_in_the_noise_towards_those_who_see_the_models():
     until(server, silos)
     known, silo = ServerKnowledge(server.side), SiloKnowledge(silos["silo-0"].side)
     ciphertexts = silo.ciphertexts
-    phases = ring.to_coefficients(ring.add(ciphertexts[:, 0], ring.multiply(ciphertexts[:, 1], known.secret)))
-    weights = np.zeros_like(phases)
-    weights[:, :, :1] = ring.add(known.blinded, silo.blinds)
-    errors = centred(ring.subtract(phases, weights)).reshape(len(TOTALS), -1).astype(float)
+    phases = ring.add(ciphertexts[:, 0], ring.multiply(ciphertexts[:, 1], known.secret))
+    weights = silo.side.scheme.joined(ring.add(known.blinded, silo.blinds))
+    (errors,) = ring.centred(ring.to_coefficients(ring.subtract(phases, weights))).to_floats()
     assert 2 < errors.std() < 5  # these are the errors
-    rows = TOTALS[:, None] * 2.0**24 * errors  # of somebody who pulls one coordinate with all of their records
+    # Of users who pull one coordinate with all of their records; they share a ciphertext, each four places further.
+    turned = np.concatenate([-errors, errors])
+    rows = np.array([total * 2.0**24 * turned[-4 * u - 4096 :][:4096] for u, total in enumerate(TOTALS)])
     shift, deviation = np.abs(rows.sum(axis=0)), 0.01 * 2.0 ** (WEIGHT_BITS + 24)
     # The noise has steps of 2^k: a smaller shift h tells h 2^k / (2 s^2), a larger one h^2 / (2 s^2).
     told = (shift * np.maximum(shift, 2.0**lattice_ring.DITHER_BITS)).sum() / (2 * deviation**2)

@@ -50,7 +50,7 @@ class Attacked:
         # What the server knows.
         server = ServerKnowledge(parties.server)
         self.s, self.a = server.secret, public_element(server.setup)
-        self.c1 = public_components(server.setup, 0, server.weights[:32], range(users))
+        self.c1 = public_components(server.setup, 0, server.weights[:32], range(self.scheme.ciphertexts))
         self.known = self.rows(generator)
         self.other = self.known.copy()
         self.other[0] = self.rows(generator)[0]
@@ -79,6 +79,13 @@ class Attacked:
         update = accumulator.release(bound or bound_secrets)
         return Body.unpack(update.noised_sum, self.scheme, "here")
 
+    def polynomials(self, rows):
+        """X_su of each ciphertext: rows of users who share one stand behind one another."""
+        together = self.scheme.together
+        found = np.zeros((self.scheme.ciphertexts * together, self.dimension), dtype=np.int64)
+        found[: self.users] = self.integers(rows)
+        return found.reshape(self.scheme.ciphertexts, together * self.dimension)
+
     def data_part(self, rows):
         """sum_u c1_u X_su, which the server can compute for rows that it guesses: (blocks, 2, N), evaluations."""
         if id(rows) not in self._parts:
@@ -86,19 +93,22 @@ class Attacked:
         return self._parts[id(rows)][1]
 
     def products(self, rows, polynomials):
-        """sum_u X_su times a polynomial of each user."""
-        products = ProductSum(self.dimension)
-        products.add(self.integers(rows), np.stack([polynomials, polynomials], axis=1))
+        """sum_u X_su times a polynomial of each ciphertext."""
+        values = self.polynomials(rows)
+        products = ProductSum(values.shape[1])
+        products.add(values, np.stack([polynomials, polynomials], axis=1))
         return products.total()[:, 0]
 
-    def errors(self):
-        """e_u of the silo's ciphertexts (users, N): the server drew them."""
+    def multipliers(self):
+        """Weights and errors of the silo's ciphertexts, (ciphertexts, 2, N) evaluations."""
         c0, c1 = np.moveaxis(SiloKnowledge(self.silo).ciphertexts, 1, 0)
-        wide = ring.centred(ring.to_coefficients(ring.add(c0, ring.multiply(c1, self.s))))
-        found = np.array(wide.to_integers(), dtype=object).reshape(self.users, N)
-        weights = self.scheme.weighting.table()[self.counts.sum(axis=0)]
-        found[:, 0] -= weights
-        return found.astype(np.int64)
+        return ring.add(c0, ring.multiply(c1, self.s))
+
+    def errors(self):
+        """e of the silo's ciphertexts (ciphertexts, N): the server drew them."""
+        table = self.scheme.weighting.table()[self.counts.sum(axis=0)]
+        weights = self.scheme.joined(ring.from_integers(table[:, None]))
+        return whole(ring.subtract(self.multipliers(), weights)).astype(np.int64)
 
     def phase(self, body, coefficients=None):
         """c0 + c1 s of the d coefficients, or of more of c0 (blocks, 2, N), as integers."""
@@ -115,6 +125,11 @@ class Attacked:
             scores = [score(bodies, guess) for guess in (self.known, self.other)]
             right += int(np.argmin(scores)) == bit
         return right
+
+
+def whole(polynomials):
+    """Evaluations as the integers of least magnitude, (n, N)."""
+    return np.array(ring.centred(ring.to_coefficients(polynomials)).to_integers(), dtype=object).reshape(-1, N)
 
 
 def assert_fails(right):
@@ -141,9 +156,9 @@ def zeros(stream, shape):
     return np.zeros(shape, dtype=np.int64)
 
 
-@pytest.fixture(scope="module")
-def attacked():
-    return Attacked(14)
+@pytest.fixture(scope="module", params=[14, 2100], ids=["users share a ciphertext", "everybody has one"])
+def attacked(request):
+    return Attacked(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -250,9 +265,7 @@ def test_masks_of_one_request_never_cover_two_bodies(attacked):
     Ours are bound to the request: of another one for the round, which a silo refuses, the masks would be others.
     """
     first = attacked.rows(np.random.default_rng(3))
-    errors = ring.to_evaluations(ring.from_integers(attacked.errors()))
-    table = attacked.scheme.weighting.table()[attacked.counts.sum(axis=0)]
-    multipliers = ring.add(errors, ring.from_integers(table[:, None]))
+    multipliers = attacked.multipliers()
 
     def message(rows, number, request, bound=None):
         body = attacked.body(rows, number, bound)
@@ -304,13 +317,18 @@ def multiplication(error, count, first):
 
 @pytest.mark.parametrize("dimension", [14, 107, 4097])
 def test_least_squares_on_padding_would_give_every_row(dimension, monkeypatch):
-    """e_u X_u is spread over all N coefficients; on those without a parameter there is no noise to cover it."""
+    """e_u X_u is spread over all N coefficients; on those without a parameter there is no noise to cover it.
+
+    Where users share a ciphertext, weights times rows of others are there too, also without noise.
+    """
     attacked = Attacked(dimension)
-    last = dimension % N
-    body, whole = leaking(attacked, attacked.known, 0, monkeypatch)
-    padding = attacked.phase(body, whole).to_floats()[-1, last:]
-    matrix = np.concatenate([multiplication(error, last, last) for error in attacked.errors()], axis=1)
-    found = np.linalg.solve(matrix.T @ matrix, matrix.T @ padding).reshape(attacked.users, last)
+    last, together = dimension % N, min(attacked.users, attacked.scheme.together)
+    body, coefficients = leaking(attacked, attacked.known, 0, monkeypatch)
+    padding = attacked.phase(body, coefficients).to_floats()[-1, last:]
+    multipliers = whole(attacked.multipliers()) if together > 1 else attacked.errors()
+    matrix = np.concatenate([multiplication(each, last * together, last) for each in multipliers], axis=1)
+    scale = np.abs(matrix).max()
+    found = np.linalg.lstsq(matrix / scale, padding / scale)[0].reshape(attacked.users, last)
     expected = attacked.integers(attacked.known)[:, -last:]
     assert np.abs(found - expected).max() < 2e-3 * attacked.units
     # Ours: there is no such coefficient in any message, and no multiple of a lane's or a block's length of them.
@@ -360,9 +378,7 @@ def without_dither(scale, count, gaussian, dither):
 
 def test_noise_reaches_the_last_bit(attacked, monkeypatch):
     """Noise in multiples of 2^k alone would show the sum modulo 2^k: the right guess leaves next to nothing."""
-    errors = ring.to_evaluations(ring.from_integers(attacked.errors()))
-    table = attacked.scheme.weighting.table()[attacked.counts.sum(axis=0)]
-    multipliers = ring.add(errors, ring.from_integers(table[:, None]))
+    multipliers = attacked.multipliers()
     sums = {}
 
     def score(body, guess):

@@ -11,11 +11,12 @@ Setup, once, under an id that is a hash of all parties' keys::
     2  silo s -> server: m_su = n_su + masks [+ rho_u]      3  dealer -> keeper, sealed: T_u, a padded table of weights
     4  server -> keeper, sealed: alpha_u = sum_s m_su; back: T_u[alpha_u]; the server has a_u = W(N_u) - mu_u
     5  server -> silos: c0_u = -c1_u s + e_u + a_u; a silo adds mu_u, which all silos derive from the seed, so that
-       (c0_u + mu_u, c1_u) is an encryption of W(N_u)
+       (c0_u + mu_u, c1_u) is an encryption of W(N_u). g = floor(N / d) users share one, of sum_i W(N_i) x^(-i d)
 
 Every round, silo s::
 
-    (a) sum_u n_su x_su (c0_u + mu_u, c1_u), over all users, for every block
+    (a) sum_u n_su x_su (c0_u + mu_u, c1_u), over all users, for every block; of users who share a ciphertext,
+        times sum_i n_si x_si x^(i d)
     (b) + (b v + f0, a v + f1), an encryption of zero, fresh for each block
     (c) c0 cut to the d coefficients that are parameters; + z_s = 2^k DG + dither on each of them
     (d) + masks of pairs of silos modulo p1 and p2, on c0 and c1
@@ -35,9 +36,25 @@ from typing import ClassVar, Final
 
 from uldp.aggregation.base import Aggregation, AggregationContext, largest_total
 from uldp.aggregation.key_agreement import AGREE_KEYS
-from uldp.aggregation.lattice_lookup import ENTRY_BYTES, ERROR_BOUND, WEIGHT_BITS, Roles, SlotRule, Weighting
+from uldp.aggregation.lattice_lookup import (
+    ENTRY_BYTES,
+    ERROR_BOUND,
+    INDEX_BYTES,
+    WEIGHT_BITS,
+    Roles,
+    SlotRule,
+    Weighting,
+)
 from uldp.aggregation.lattice_messages import ANSWERS, LOOK_UP_WEIGHTS, RING_WEIGHTS, TRANSFER
-from uldp.aggregation.lattice_ring import CIPHERTEXT_BYTES, DITHER_BITS, NONCE_BYTES, Scheme
+from uldp.aggregation.lattice_ring import (
+    CIPHERTEXT_BYTES,
+    DITHER_BITS,
+    NONCE_BYTES,
+    Scheme,
+    seconds_per_block,
+    users_together,
+    weight_bytes,
+)
 from uldp.aggregation.lattice_server import LatticeServer
 from uldp.aggregation.lattice_silo import LatticeSilo
 from uldp.caveats import Caveat
@@ -59,7 +76,7 @@ MAX_UNIT: Final = 10_000
 MAX_USERS: Final = 2**14
 MAX_DIMENSION: Final = 2**23
 MAX_SAMPLED_BYTES: Final = 100_000_000
-"""Of the encrypted weights of a round in which users are sampled, where nobody asked for ``lattice`` by name."""
+"""Of what a silo gets in a round because users are sampled, where nobody asked for ``lattice`` by name."""
 MIN_NOISE: Final = 0.01
 """The smallest deviation of one silo's noise, in clips. The model tells silos the sum with the errors in it; less noise
 would not cover them. One silo's share counts: of the others some may be missing, and the silo itself knows its own."""
@@ -152,7 +169,7 @@ class LatticeWeighting(Aggregation):
         self.weighting(release)
         for value, least, most, location, what in (
             (facts.silos, 2, None, "data.silos", "silos: the dealer and the keeper of a table are two"),
-            (facts.users, 1, MAX_USERS, "data.users", "users: every silo gets 49 KB for each"),
+            (facts.users, 1, MAX_USERS, "data.users", "users: every silo gets up to 49 KB for each"),
             (facts.dimension, 1, MAX_DIMENSION, "model", "parameters"),
         ):
             if value < least or (most is not None and value > most):
@@ -190,20 +207,25 @@ class LatticeWeighting(Aggregation):
     def costs(self, release: Release, rounds: int) -> Mapping[str, int]:
         facts, weighting = release.facts, self.weighting(release)
         blocks = blocks_of(facts.dimension)
-        tables = -(-facts.users // facts.silos) * weighting.entries * ENTRY_BYTES
-        weights = NONCE_BYTES + facts.users * CIPHERTEXT_BYTES
+        looked_up = 2 * weighting.entries * ENTRY_BYTES + INDEX_BYTES + ENTRY_BYTES  # of a user, as dealer and keeper
+        once = CIPHERTEXT_BYTES + facts.users * INDEX_BYTES + -(-facts.users // facts.silos) * looked_up
+        gets, sends = sampling_bytes(release)  # where nobody is sampled, weights are sent once
         return {
-            "update_bytes": ENTRY_BYTES * (facts.dimension + blocks * N),
-            "request_bytes": 8 * facts.dimension,
-            "setup_bytes": weights + 2 * tables,
+            "update_bytes": ENTRY_BYTES * (facts.dimension + blocks * N) + sends,
+            "request_bytes": 8 * facts.dimension + gets,
+            "setup_bytes": once if gets else once + weight_bytes(facts.users, facts.dimension),
             "ciphertexts": blocks,
         }
 
     def advice(self, release: Release, rounds: int) -> str:
-        """How long a round takes, by a measurement of one block, and how many records of a person count."""
+        """How long a round takes, by measurements of one block, and how many records of a person count."""
         facts, weighting = release.facts, self.weighting(release)
-        work = facts.users / release.participation.groups * blocks_of(facts.dimension)
-        took = f"A round takes a silo about {work * seconds_per_product():.2g} s of computing here, beyond training."
+        ciphertexts = -(-facts.users // users_together(facts.dimension))
+        products = min(ciphertexts, facts.users / release.participation.groups)
+        finishing, masking = seconds_per_block()
+        each = products * seconds_per_product() + finishing + (facts.silos - 1) * masking
+        seconds = blocks_of(facts.dimension) * each
+        took = f"A round takes a silo about {seconds:.2g} s of computing here, beyond training."
         if weighting.uniform:
             return took
         units = "" if weighting.unit == 1 else f", in units of {weighting.unit}, rounded up (aggregation.count_unit)"
@@ -251,12 +273,24 @@ def automatic_misfit(release: Release) -> str:
     """Why ``aggregation.name = "auto"`` does not take ``lattice`` for this release; empty if it does."""
     facts, sampling = release.facts, release.user_sampling
     if release.user_weighting is None or (release.user_weighting != "records" and not sampling.private):
-        return "there are no record counts to hide"
+        return (
+            "there are no record counts to hide" if release.exchange is None else "lattice hides counts of weights only"
+        )
     if facts.silos < 2 or facts.users > MAX_USERS:
         return f"lattice takes two silos or more and up to {MAX_USERS:,} users"
-    if not sampling.everybody and facts.users * CIPHERTEXT_BYTES > MAX_SAMPLED_BYTES:
-        return f"lattice would send {facts.users * CIPHERTEXT_BYTES / 1e6:,.0f} MB to every silo in every sampled round"
+    gets, _ = sampling_bytes(release)
+    if gets > MAX_SAMPLED_BYTES:
+        return f"lattice would send {gets / 1e6:,.0f} MB to every silo in every sampled round"
     return ""
+
+
+def sampling_bytes(release: Release) -> tuple[int, int]:
+    """What a silo gets and sends in a round because users are sampled, model and update apart; 0 where nobody is."""
+    facts, sampling = release.facts, release.user_sampling
+    if sampling.everybody:
+        return 0, 0
+    gets, sends = SlotRule.of(sampling).transfer_bytes(Roles(facts.users, facts.silos))
+    return gets + weight_bytes(facts.users, facts.dimension), sends
 
 
 ASSUMPTIONS: Final = Caveat(

@@ -111,6 +111,15 @@ class SlotRule:
         """Two entries where the server draws the sample: entry 1 samples."""
         return cls(*sampling.slots, private=True) if sampling.private else cls(1, 2, private=False)
 
+    def transfer_bytes(self, roles: Roles) -> tuple[int, int]:
+        """What the largest silo gets and sends in the transfers of a round: tables, places in them, and entries."""
+        dealt = -(-roles.users // roles.silos)
+        table, place = self.count * ENTRY_BYTES, INDEX_BYTES
+        if not self.private:
+            return dealt * (table + place), dealt * (table + ENTRY_BYTES)
+        shares = roles.users * ENTRY_BYTES
+        return dealt * (2 * (table + place) + ENTRY_BYTES) + shares, dealt * (table + place + 3 * ENTRY_BYTES)
+
     def sampled(self, first: IntArray, second: IntArray) -> Sample:
         """b(i, j)."""
         return np.asarray((first + second) % self.count < self.chosen)

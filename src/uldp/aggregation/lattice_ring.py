@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -15,21 +16,35 @@ from uldp.crypto import ring
 from uldp.crypto.keys import KEY_BYTES
 from uldp.crypto.ring import LIMBS, N, Polynomials
 from uldp.crypto.ring_products import blocks_of
-from uldp.crypto.ring_samples import public_polynomial, uniform_residues
+from uldp.crypto.ring_samples import errors, public_polynomial, ternary, uniform_residues
 from uldp.errors import MessageRefused
 from uldp.mechanisms.discrete_gaussian import sample_discrete_gaussian
-from uldp.rng import SecretStream, path_bytes
+from uldp.rng import Secrets, SecretStream, path_bytes
 from uldp.vectors import Integers
 
 DITHER_BITS: Final = 40
 """k: noise is a discrete Gaussian times 2^k, and a dither below 2^k."""
 CIPHERTEXT_BYTES: Final = LIMBS * N * ring.RESIDUE_BYTES
-"""Of one component. The other one of a user's ciphertext is public, a hash."""
+"""Of one component. The other one of an encrypted weight is public, a hash."""
 NONCE_BYTES: Final = KEY_BYTES
-BLOCK_USERS: Final = 64
-"""Users whose ciphertexts are made, or read, together."""
+AT_ONCE: Final = 64
+"""Ciphertexts that are made, or read, together."""
 SHARED_COMPONENTS: Final = 2048
-"""Of so many users c1_u (65 KB) is hashed once for all parties of a process; of more, everybody hashes for itself."""
+"""So many c1 (65 KB each) are hashed once for all parties of a process; of more, everybody hashes for itself."""
+
+
+def users_together(dimension: int) -> int:
+    """g: how many users share a ciphertext. Their rows have room for one another in one polynomial.
+
+    >>> users_together(31), users_together(2048), users_together(2049)
+    (132, 2, 1)
+    """
+    return max(1, N // dimension)
+
+
+def weight_bytes(users: int, dimension: int) -> int:
+    """The encrypted weights of all users: a nonce, and a component of each ciphertext."""
+    return NONCE_BYTES + -(-users // users_together(dimension)) * CIPHERTEXT_BYTES
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,36 @@ class Scheme:
         """How many polynomials hold the parameters."""
         return blocks_of(self.dimension)
 
+    @property
+    def together(self) -> int:
+        """g."""
+        return users_together(self.dimension)
+
+    @property
+    def ciphertexts(self) -> int:
+        """User u is number u mod g in ciphertext floor(u / g)."""
+        return -(-self.roles.users // self.together)
+
+    @property
+    def weight_bytes(self) -> int:
+        return weight_bytes(self.roles.users, self.dimension)
+
+    def joined(self, numbers: Polynomials) -> Polynomials:
+        """One number of each user (n, 2, 1), from the first of a ciphertext on, as the ciphertexts' plaintexts.
+
+        The sum of a_i x^(-i d) over the users i of a ciphertext, evaluations (m, 2, N), where x^(-k) = -x^(N - k); or
+        the numbers themselves, constants, where nobody shares. Times the sum of X_i x^(i d), rows behind one another,
+        its first d coefficients are those of the sum of a_i X_i: a_i X_k with i != k is elsewhere, for g d <= N.
+        """
+        if self.together == 1:
+            return numbers
+        users = np.arange(len(numbers))
+        ciphertext, place = np.divmod(users, self.together)
+        coefficients = np.zeros((-(-len(numbers) // self.together), LIMBS, N), dtype=np.uint64)
+        signed = np.where((place == 0)[:, None], numbers[..., 0], ring.negate(numbers)[..., 0])
+        coefficients[ciphertext, :, -place * self.dimension % N] = signed
+        return ring.to_evaluations(coefficients)
+
 
 def setup_id(digest: str, server: bytes, silos: list[bytes]) -> str:
     """The name of a setup: all public keys. Silos' keys follow from their records, so other records are another one."""
@@ -59,14 +104,17 @@ def public_element(setup: str) -> Polynomials:
     return public_polynomial("pk", setup)
 
 
-def public_components(setup: str, round_: int, nonce: bytes, users: Iterable[int]) -> Polynomials:
-    """c1_u of these users (n, 2, N), evaluations: never the same for two encryptions, and nobody's choice."""
-    return np.stack([_public_component(setup, round_, nonce, user) for user in users])
+def public_components(setup: str, round_: int, nonce: bytes, numbers: Iterable[int]) -> Polynomials:
+    """c1 of the ciphertexts with these numbers (n, 2, N), evaluations.
+
+    Never the same for two encryptions, and nobody's choice.
+    """
+    return np.stack([_public_component(setup, round_, nonce, number) for number in numbers])
 
 
-@lru_cache(maxsize=SHARED_COMPONENTS)
-def _public_component(setup: str, round_: int, nonce: bytes, user: int) -> Polynomials:
-    found = public_polynomial("ct", setup, round_, nonce, user)
+@functools.lru_cache(maxsize=SHARED_COMPONENTS)
+def _public_component(setup: str, round_: int, nonce: bytes, number: int) -> Polynomials:
+    found = public_polynomial("ct", setup, round_, nonce, number)
     found.flags.writeable = False
     return found
 
@@ -131,6 +179,24 @@ def noise(scale: float, count: int, gaussian: SecretStream, dither: SecretStream
     drawn = sample_discrete_gaussian(scale * 2.0 ** (WEIGHT_BITS - DITHER_BITS), count, gaussian)
     below = (dither.words(count) >> np.uint64(64 - DITHER_BITS)).view(np.int64)
     return ring.from_parts(drawn, below, DITHER_BITS)
+
+
+@functools.cache
+def seconds_per_block() -> tuple[float, float]:
+    """How long one core takes to finish a block of N parameters, whatever the users, and to mask it for one pair."""
+    stream, secret = Secrets.from_os().stream(), public_polynomial("measured")
+    finishing, masking = [], []
+    for _ in range(3):  # the first one may compile
+        start = time.process_time()
+        small = [ring.from_integers(draw(stream, (N,))) for draw in (ternary, errors, errors)]
+        zero = [ring.multiply(ring.to_evaluations(each), secret) for each in small]
+        ring.add(ring.to_coefficients(zero[0]), noise(2.0**24, N, stream, stream))
+        finished = time.process_time()
+        ring.add(zero[1], uniform_residues(stream, (LIMBS, N)))
+        ring.add(zero[2], uniform_residues(stream, (LIMBS, N)))
+        finishing.append(finished - start)
+        masking.append(time.process_time() - finished)
+    return min(finishing), min(masking)
 
 
 def decoded(phase: Polynomials, silos: int) -> Integers:

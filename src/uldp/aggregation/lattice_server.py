@@ -33,7 +33,7 @@ from uldp.aggregation.lattice_messages import (
     WeightShares,
 )
 from uldp.aggregation.lattice_ring import (
-    BLOCK_USERS,
+    AT_ONCE,
     Body,
     Scheme,
     cut,
@@ -213,7 +213,7 @@ class LatticeServer(ServerSide):
         return ring.subtract(unpack_numbers(entries, len(users), location), pads)
 
     def _encrypted(self, numbers: Polynomials, round_: int) -> bytes:
-        """Encryptions of numbers modulo q, one for each user: a nonce, then c0_u = -c1_u s + e_u + number (step 5).
+        """Encryptions of numbers modulo q, one of each user: a nonce, then c0 = -c1 s + e + numbers (step 5).
 
         Errors and nonce, and with it c1, are bound to what is encrypted: no c1 and no error serves two encryptions.
         """
@@ -222,12 +222,14 @@ class LatticeServer(ServerSide):
         nonce, stream = secrets.child("nonce").key, secrets.child("errors").stream()
         encrypted = BytesIO()
         encrypted.write(nonce)
-        for start in range(0, len(numbers), BLOCK_USERS):
-            block = slice(start, min(start + BLOCK_USERS, len(numbers)))
-            c1 = public_components(self._setup, round_, nonce, range(block.start, block.stop))
+        together, ciphertexts = self._scheme.together, self._scheme.ciphertexts
+        for start in range(0, ciphertexts, AT_ONCE):
+            some = range(start, min(start + AT_ONCE, ciphertexts))
+            c1 = public_components(self._setup, round_, nonce, some)
             # Condition (a): the bound on the operator norm is checked, not expected.
             errors = bounded_errors(stream, len(c1))
-            error = ring.add(ring.to_evaluations(ring.from_integers(errors)), numbers[block])
+            plain = self._scheme.joined(numbers[some.start * together : some.stop * together])
+            error = ring.add(ring.to_evaluations(ring.from_integers(errors)), plain)
             encrypted.write(ring.pack(ring.subtract(error, ring.multiply(c1, self._secret))))
         return encrypted.getvalue()
 

@@ -22,7 +22,7 @@ from uldp.aggregation.lattice_messages import (
     TransferRequest,
 )
 from uldp.aggregation.lattice_ring import (
-    BLOCK_USERS,
+    AT_ONCE,
     CIPHERTEXT_BYTES,
     NONCE_BYTES,
     Body,
@@ -33,11 +33,11 @@ from uldp.aggregation.lattice_ring import (
     public_element,
     setup_id,
 )
+from uldp.aggregation.lattice_rows import row_products
 from uldp.aggregation.lattice_sampling import SiloTransfer
 from uldp.crypto import ring
 from uldp.crypto.keys import KEY_BYTES, SharedKey, SigningKey
 from uldp.crypto.ring import LIMBS, N, Polynomials
-from uldp.crypto.ring_products import ProductSum
 from uldp.crypto.ring_rows import weigh_rows
 from uldp.crypto.ring_samples import errors, ternary, uniform_residues
 from uldp.data.federation import IntArray
@@ -49,9 +49,6 @@ from uldp.vectors import Integers, Residues, Rows, Vector
 
 _SHARED: Final[WeakValueDictionary[bytes, Polynomials]] = WeakValueDictionary()
 """Ciphertexts that some silo of this process holds."""
-BLOCK_NUMBERS: Final = 1 << 23
-"""At most so many numbers of rows are multiplied at a time, but those of at least eight users."""
-ROWS: Final = 128
 
 
 class LatticeSilo(SiloSide):
@@ -202,10 +199,10 @@ class LatticeSilo(SiloSide):
         )
 
     def _ciphertexts(self, data: bytes, round_: int, blinds: Polynomials) -> Polynomials:
-        """(c0_u + mu_u, c1_u) of all users (users, 2, 2, N), evaluations (step 5)."""
-        users = self._scheme.roles.users
-        if len(data) != NONCE_BYTES + users * CIPHERTEXT_BYTES:
-            reason = f"weights of {users} users take {NONCE_BYTES + users * CIPHERTEXT_BYTES} bytes, not {len(data)}"
+        """(c0 + mu, c1) of all ciphertexts (ciphertexts, 2, 2, N), evaluations (step 5)."""
+        users, expected = self._scheme.roles.users, self._scheme.weight_bytes
+        if len(data) != expected:
+            reason = f"weights of {users} users take {expected} bytes, not {len(data)}"
             raise MessageRefused(reason, location=self._location, value=len(data))
         # All silos get the same: those of one process share them.
         known = hashlib.sha256(f"{self._setup} {round_} ".encode() + ring.pack(blinds))
@@ -215,14 +212,15 @@ class LatticeSilo(SiloSide):
         return found
 
     def _unblinded(self, data: bytes, round_: int, blinds: Polynomials) -> Polynomials:
-        """Some users at a time: what is needed besides the result is small."""
-        users, nonce = len(blinds), data[:NONCE_BYTES]
-        found = np.empty((users, 2, LIMBS, N), dtype=np.uint64)
-        for start in range(0, users, BLOCK_USERS):
-            some = range(start, min(start + BLOCK_USERS, users))
+        """Some ciphertexts at a time: what is needed besides the result is small."""
+        ciphertexts, together, nonce = self._scheme.ciphertexts, self._scheme.together, data[:NONCE_BYTES]
+        found = np.empty((ciphertexts, 2, LIMBS, N), dtype=np.uint64)
+        for start in range(0, ciphertexts, AT_ONCE):
+            some = range(start, min(start + AT_ONCE, ciphertexts))
             part = data[NONCE_BYTES + CIPHERTEXT_BYTES * some.start : NONCE_BYTES + CIPHERTEXT_BYTES * some.stop]
             c0 = ring.unpack(part, (len(some), LIMBS, N), self._location)  # refuses what is not in the ring
-            found[some.start : some.stop, 0] = ring.add(c0, blinds[some.start : some.stop])
+            blinding = self._scheme.joined(blinds[some.start * together : some.stop * together])
+            found[some.start : some.stop, 0] = ring.add(c0, blinding)
             found[some.start : some.stop, 1] = public_components(self._setup, round_, nonce, some)
         found.flags.writeable = False
         return found
@@ -241,7 +239,7 @@ class LatticeSilo(SiloSide):
         if self._fixed is not None:
             return self._fixed
         if self._sampled is None or self._sampled[0] != request.digest:
-            split = NONCE_BYTES + self._scheme.roles.users * CIPHERTEXT_BYTES
+            split = self._scheme.weight_bytes
             added = self._transfer(request.round).added(request.weights[split:])
             self._sampled = (request.digest, self._ciphertexts(request.weights[:split], request.round, added))
         return self._sampled[1]
@@ -306,48 +304,22 @@ class LatticeSilo(SiloSide):
 
 
 class _LatticeAccumulator(Accumulator):
-    """sum_u X_su (c0_u, c1_u) over all users of a round: who has no row counts as zeros, or the time would tell."""
+    """sum_u X_su (c0_u, c1_u) over all users of a round."""
 
     def __init__(self, silo: LatticeSilo, ciphertexts: Polynomials, request: RoundRequest) -> None:
         release = silo.context.release
-        self._silo, self._ciphertexts, self._request = silo, ciphertexts, request
-        self._dimension = release.facts.dimension
-        self._size = min(ROWS, max(8, BLOCK_NUMBERS // self._dimension))
-        self._sum = ProductSum(self._dimension, silo.scheme.threads)
-        # Rows are multiplied some at a time: the sums of all blocks pass through the cache once for them.
-        self._waiting = np.empty((self._size, self._dimension), dtype=np.int64)
-        self._owners = np.zeros(0, dtype=np.int64)
-        group = release.participation.members(release.facts.users, request.round)
+        self._silo, self._request = silo, request
         # Where users take turns, whose turn it is, is public: nobody else is accumulated.
-        self._missing = np.ones(release.facts.users, dtype=np.bool_) if group is None else group.copy()
+        members = release.participation.members(release.facts.users, request.round)
+        self._products = row_products(silo.scheme, ciphertexts, members)
         self._left_out = 0
 
     def add(self, users: IntArray | None, rows: Rows) -> None:
         if users is None:
             raise ModelError("lattice weighs rows of single users", location="method.silo")
-        check_rows(rows, self._dimension)
-        start = 0
-        while start < len(rows):
-            begin = len(self._owners)
-            owners = users[start : start + self._size - begin]
-            part = slice(start, start + len(owners))
-            self._left_out += self._silo.weigh(owners, rows[part], self._waiting[begin : begin + len(owners)])
-            self._owners = np.append(self._owners, owners)
-            start = part.stop
-            if len(self._owners) == self._size:
-                self._multiply()
-
-    def _multiply(self) -> None:
-        self._sum.add(self._waiting[: len(self._owners)], self._ciphertexts, self._owners)
-        self._missing[self._owners] = False
-        self._owners = self._owners[:0]
+        check_rows(rows, self._silo.scheme.dimension)
+        self._left_out += self._products.add(users, rows, self._silo.weigh)
 
     def release(self, bound_secrets: BoundSecrets) -> SiloUpdate:
-        self._multiply()
-        self._waiting[:] = 0
-        rest = np.flatnonzero(self._missing)
-        for start in range(0, len(rest), self._size):
-            self._owners = rest[start : start + self._size]
-            self._multiply()
-        body = self._silo.finished(self._sum.total(), bound_secrets)
+        body = self._silo.finished(self._products.total(), bound_secrets)
         return SiloUpdate(self._silo.protected(body, self._request), 0, self._left_out, body.pack())

@@ -289,15 +289,17 @@ def build_plan(experiment: Experiment, learner: PlannedLearner, federation: Fede
         method = experiment.with_noise(1.0)  # how much does not matter here
     facts = _public_facts(given, experiment, learner, federation)
     release = method.for_data(totals).for_model(learner.layer_sizes).for_facts(facts).release(facts)
+    # Without lattice, what is shown is said in the same breath.
+    by_records = release.user_weighting == "records"
+    shown = "; so the server sees everybody's record counts, and the silos totals" if by_records else ""
     if why_not := automatic_misfit(release):
-        return replace(_plan_under(given, *about), aggregation_reason=why_not)
+        return replace(_plan_under(given, *about), aggregation_reason=f"{why_not}{shown}")
     try:
         plan = _plan_under(LatticeWeighting(workers=threads), *about)
     except ConfigError as error:
         if release.user_sampling.private:
             raise
-        return replace(_plan_under(given, *about), aggregation_reason=f"lattice does not fit: {error}")
-    by_records = release.user_weighting == "records"
+        return replace(_plan_under(given, *about), aggregation_reason=f"lattice does not fit: {error}{shown}")
     hidden = "weights depend on record counts, and lattice shows them to nobody"
     reason = hidden if by_records else "sampling in private"
     return replace(plan, aggregation_reason=reason)

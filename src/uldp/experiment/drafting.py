@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Final
 
+from uldp.aggregation.lattice import MAX_USERS as MAX_HIDDEN
 from uldp.data.builtin import dataset as find_dataset
 from uldp.data.draft import draft_silos, toml_value
 from uldp.data.files import read_table
@@ -16,6 +18,19 @@ from uldp.limits import MAX_USERS, check_whole
 
 BUCKETS: Final = 10
 """Buckets for each person that ids are hashed into: about a tenth of the people then share one."""
+MIN_BUCKETS: Final = 4
+"""So few, of which a fifth share one, where more would not fit ``lattice`` and record counts would be shown."""
+
+
+def buckets_of(people: int) -> int:
+    """How many buckets a draft has for so many people.
+
+    >>> [buckets_of(people) for people in (800, 3000, 5000)]
+    [8000, 16384, 50000]
+    """
+    wanted = BUCKETS * people
+    return MAX_HIDDEN if MIN_BUCKETS * people <= MAX_HIDDEN < wanted else wanted
+
 
 _METHOD = """\
 [model]
@@ -79,6 +94,8 @@ class OwnTables:
         def relative(path: Path) -> str:
             return os.path.relpath(path.resolve(), base)
 
+        buckets = buckets_of(self.people)
+        shared = 1 - math.exp(-self.people / buckets)
         test = f"test = {toml_value(relative(self.test))}" if self.test else "test_fraction = 0.2   # of the users"
         return "\n".join(
             [
@@ -86,9 +103,9 @@ class OwnTables:
                 f"silos = {toml_value([relative(path) for path in self.silos])}",
                 f"user = {toml_value(self.user)}",
                 f"label = {toml_value(self.label)}",
-                f"# Ids are hashed into buckets: {BUCKETS} for each of {self.people} people, so that few share one.",
+                f"# Ids are hashed into {buckets} buckets; of {self.people} people about {shared:.0%} share one.",
                 '# Or give roster = "ids.txt" instead, a list of all ids.',
-                f"users = {BUCKETS * self.people}",
+                f"users = {buckets}",
                 f"people = {self.people}",
                 test,
                 "",

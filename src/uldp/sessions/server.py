@@ -85,7 +85,7 @@ class ServerSession:
         self.sampler = RoundSampler(plan.release, own)
         self.side = plan.aggregation.server(plan, own.child("aggregation", plan.digest))
         """The aggregation's state machine. What it learns is what the server may learn."""
-        self._setup: list[dict[str, bytes]] = []
+        self._setup: list[dict[str, m.Message]] = []
         self._prepared: list[dict[str, bytes]] = []
         self._started_round = 0
         self._phase: str = Phase.NEW
@@ -251,9 +251,8 @@ class ServerSession:
         elif request in self.plan.setup and request is not m.UserTotals:
             self.side.collect(request, responses)
             if self._setup:  # earlier responses are needed only as far as prune_response says
-                last = ((name, m.decode_body(body, self.plan.kinds)) for name, body in self._setup[-1].items())
-                self._setup[-1] = {name: m.encode_body(self.side.prune_response(body)) for name, body in last}
-            self._setup.append({name: m.encode_body(body) for name, body in responses.items()})
+                self._setup[-1] = {name: self.side.prune_response(body) for name, body in self._setup[-1].items()}
+            self._setup.append(dict(responses))
 
     def _means(self, responses: Mapping[str, m.Message]) -> dict[str, float]:
         """The means over held-out people; none if the total is out of range."""
@@ -436,7 +435,7 @@ class ServerSession:
             totals,
             self.saturated,
             collected,
-            self._setup,
+            [{name: m.encode_body(body) for name, body in each.items()} for each in self._setup],
             self._prepared,
             sorted(self._missing_silos),
             self._heard,
@@ -470,9 +469,7 @@ class ServerSession:
     def _restore_setup(self, responses: list[dict[str, bytes]]) -> None:
         """Replay the setup to the aggregation's state machine."""
         requests = [request for request in self.plan.setup if request not in (m.CountsRequest, m.UserTotals)]
-        for request, each in zip(requests, responses, strict=False):
-            self._replay(request, each)
-        self._setup = responses
+        self._setup = [self._replay(request, each) for request, each in zip(requests, responses, strict=False)]
 
     def _restore_round(self, saved: StoredServer) -> None:
         """Replay the exchanges of a round before its updates."""
@@ -482,5 +479,7 @@ class ServerSession:
                 self._replay(request, each)
         self._prepared = saved.prepared
 
-    def _replay(self, request: type[m.Message], responses: dict[str, bytes]) -> None:
-        self.side.collect(request, {name: m.decode_body(body, self.plan.kinds) for name, body in responses.items()})
+    def _replay(self, request: type[m.Message], responses: dict[str, bytes]) -> dict[str, m.Message]:
+        decoded = {name: m.decode_body(body, self.plan.kinds) for name, body in responses.items()}
+        self.side.collect(request, decoded)
+        return decoded
