@@ -113,6 +113,9 @@ def setting(assignment: str, *says: str, command: str = "plan") -> Case:
     return Case((command, "e.toml", "--set", assignment), says)
 
 
+PREPARE = "link prepare a.csv --silo a --user id"
+
+
 def asked(assignment: str, *says: str, method: str = "uldp-avg") -> Case:
     """A case of one setting of ``uldp epsilon``."""
     command = ("epsilon", "--noise-multiplier", "5", "--rounds", "5", "--method", method, "--set", assignment)
@@ -807,6 +810,28 @@ OTHERS = [
     given({"c": sealed('{"ledger.jsonl": "7b7d0a"}')}, "restore c --state s", "ledger.jsonl"),
     given({"c": sealed('{"ledger.jsonl": ""}')}, "restore c --state s", "--keys"),
     given({"c": sealed('{"ledger.jsonl": ""}')}, "restore c --state e.toml --unchecked", "e.toml"),
+    line("link prepare", "TABLE"),
+    line(f"{PREPARE} --out o --on note --key e.toml", "64 hexadecimal digits"),
+    line(f"{PREPARE} --out o --on note --key gone", "gone"),
+    line(f"{PREPARE} --out o --on nothing --key k", "no column 'nothing'", k="ab" * 32),
+    line(f"{PREPARE} --out o --on note:day --key k", "--on", k="ab" * 32),
+    line(f"{PREPARE} --out o --on note+note --key k", "twice", k="ab" * 32),
+    line(f"{PREPARE} --out o --on note --key k --dates %Y", "--dates", k="ab" * 32),
+    line(f"{PREPARE} --out e.toml --on note --key k", "exists already", k="ab" * 32),
+    line(f"{PREPARE} --out o --on note --key k --silo ../a", "--silo", k="ab" * 32),
+    line(f"{PREPARE} --out o --on note --key k --user who", "no user column", k="ab" * 32),
+    line(f"{PREPARE} --out o --on note --key k --experiment gone.toml", "gone.toml", k="ab" * 32),
+    line("link match --out p", "FILES"),
+    line("link match gone --out p", "gone"),
+    line("link match e.toml run --out p", "e.toml"),
+    given({"x": "[" * 10**5}, "link match x x --out p --json", "uldp link prepare"),
+    line("link accept a.csv", "PROPOSAL"),
+    line("link accept a.csv e.toml --user id --key k --out l", "uldp link match", k="ab" * 32),
+    setting("data.ids.keep=vowels", "data.ids.keep"),
+    setting("data.ids.sort=1", "data.ids"),
+    setting("data.ids.prefixes=['']", "data.ids.prefixes"),
+    setting("data.ids=7", "data.ids"),
+    setting("data.ids.links=gone", "gone"),
     line("rehearse", "command line"),
     line("rehearse gone.toml", "gone.toml"),
     line("rehearse e.toml --aggregation magic", "magic"),

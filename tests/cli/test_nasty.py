@@ -10,7 +10,7 @@ from nasty_cases import CASES
 EVERY = 20
 COMMANDS = {
     *("new", "plan", "run", "resume", "compare", "predict", "export", "epsilon", "sigma", "local", "total", "data"),
-    *("published", "status", "trail", "backup", "restore"),
+    *("published", "status", "trail", "backup", "restore", "link"),
     *("attack", "bench", "keys", "doctor", "serve", "join", "leave", "rehearse", "methods", "datasets", "demo"),
 }
 

@@ -1,9 +1,13 @@
 """Keys: who signed, who shares a secret, and that a key serves one purpose."""
 
+import gc
+import weakref
+
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from uldp.crypto import keys
 from uldp.crypto.keys import AgreementKey, SigningKey, verify
 from uldp.errors import MessageRefused
 from uldp.rng import Secrets
@@ -29,6 +33,38 @@ def test_two_parties_agree_and_a_third_does_not():
     assert ours == theirs
     assert ours.key("mask", 1) == theirs.key("mask", 1)
     assert EVE.with_peer(BOB.public, "bob").key("mask", 1) != ours.key("mask", 1)
+
+
+def test_two_parties_of_one_process_compute_their_secret_once_and_it_goes_with_them():
+    one, other = AgreementKey(secrets(b"1")), AgreementKey(secrets(b"2"))
+    ours = one.with_peer(other.public, "2")
+    assert other.with_peer(one.public, "1") is ours
+    simulated = AgreementKey(Secrets(b"2" * 32, simulated=True))
+    assert simulated.public == other.public and simulated.with_peer(one.public, "1") is not ours
+    left = weakref.ref(ours)
+    del ours
+    gc.collect()
+    assert left() is None
+
+
+def test_a_valid_signature_is_verified_once_and_an_invalid_one_every_time(monkeypatch):
+    signer, verified = SigningKey(secrets(b"s")), []
+
+    class Counting:
+        @staticmethod
+        def from_public_bytes(public):
+            verified.append(public)
+            return Ed25519PublicKey.from_public_bytes(public)
+
+    monkeypatch.setattr(keys, "Ed25519PublicKey", Counting)
+    signature = signer.sign("experiment", b"once")
+    for _ in range(3):
+        verify(signer.public, signature, ("experiment", b"once"), "silo s")
+    assert len(verified) == 1
+    for _ in range(2):
+        with pytest.raises(MessageRefused):
+            verify(signer.public, signature, ("experiment", "once"), "silo s")
+    assert len(verified) == 3
 
 
 def test_a_key_serves_one_purpose():

@@ -106,8 +106,8 @@ ERRORS = (
     Planted(
         "masks used in every round",
         "aggregation/key_agreement.py",
-        "key.stream(*self._pair_purpose(other, purpose), *further)",
-        "key.stream(*self._pair_purpose(other, purpose))",
+        "path_bytes((purpose, self._context.digest, *further))",
+        "path_bytes((purpose, self._context.digest))",
     ),
     Planted("half of the noise, auto", _SUMS, _DRAWN, _HALF, "auto", _MASKED),
     Planted("half of the noise, uldp-avg", _SUMS, _DRAWN, _HALF),

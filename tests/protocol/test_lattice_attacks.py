@@ -4,7 +4,6 @@ What silos' updates tell a server that has the key (divisions, guesses, padding,
 ``test_lattice_updates.py``; views over all randomness are in ``test_lattice_views.py``.
 """
 
-import hashlib
 import math
 
 import numpy as np
@@ -14,7 +13,7 @@ from tests.core.test_sessions import build
 from tests.guarantees.adversary import OwnCoordinates, federation_of
 from tests.protocol.lattice_knowledge import ServerKnowledge, SiloKnowledge
 from tests.protocol.test_lattice import inject_noise
-from tests.support import decode, make_sessions
+from tests.support import Folder, decode, make_sessions
 
 from uldp.aggregation import lattice_ring
 from uldp.aggregation.lattice import LatticeWeighting
@@ -391,21 +390,6 @@ def lattice_table(records):
     from uldp.aggregation.lattice_lookup import Weighting
 
     return Weighting(records, 1).table()
-
-
-class Folder:
-    """Where a silo keeps large requests."""
-
-    def __init__(self):
-        self.parts = {}
-
-    def put(self, data):
-        name = hashlib.sha256(data).hexdigest()
-        self.parts[name] = data
-        return name
-
-    def get(self, name):
-        return self.parts[name]
 
 
 def run_of(restarts, **settings):

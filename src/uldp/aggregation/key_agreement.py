@@ -12,11 +12,11 @@ from typing import Final
 
 from uldp.aggregation.base import AggregationContext
 from uldp.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, TAG_BYTES, AgreementKey, SharedKey, SigningKey, verify
-from uldp.crypto.masks import add_masks
+from uldp.crypto.masks import add_masks_of
 from uldp.errors import ConfigError, MessageRefused
 from uldp.protocol.messages import Message
 from uldp.protocol.turns import Exchange
-from uldp.rng import Secrets
+from uldp.rng import Secrets, path_bytes
 from uldp.vectors import Residues
 
 PURPOSE: Final = "uldp key agreement"
@@ -58,7 +58,11 @@ def message_to_sign(context: AggregationContext, silo: int, modulus: bytes, publ
 
 def check_key(context: AggregationContext, silo: str, key: SiloKey, modulus: bytes) -> None:
     """Refuse a key that ``silo`` did not sign."""
-    index, location = context.silos.index(silo), f"silo {silo}"
+    _check_key_of(context, context.silos.index(silo), key, modulus)
+
+
+def _check_key_of(context: AggregationContext, index: int, key: SiloKey, modulus: bytes) -> None:
+    location = f"silo {context.silos[index]}"
     if len(key.public) != KEY_BYTES or len(key.signature) != SIGNATURE_BYTES:
         raise MessageRefused(
             "its public key or signature has the wrong length", location=location, value=len(key.public)
@@ -112,7 +116,7 @@ class PairwiseKeys:
         shared = {}
         for index, (public, signature) in enumerate(zip(keys.publics, keys.signatures, strict=True)):
             if index != self._index:
-                check_key(self._context, silos[index], SiloKey(public, signature), modulus)
+                _check_key_of(self._context, index, SiloKey(public, signature), modulus)
                 shared[index] = self._key.with_peer(public, f"silo {silos[index]}")
         return shared
 
@@ -152,8 +156,10 @@ class PairwiseKeys:
     ) -> Residues:
         """``residues`` under the masks of these pairs, which cancel in the sum over their silos, modulo 2^64."""
         residues = residues.copy()
-        for other, key in shared.items():
-            add_masks(residues, key.stream(*self._pair_purpose(other, purpose), *further), negative=self._index > other)
+        # A secret is bound to both public halves, and these are signed for the silos' names.
+        path = path_bytes((purpose, self._context.digest, *further))
+        keys = [key.key_of(path) for key in shared.values()]
+        add_masks_of(residues, keys, [self._index > other for other in shared])
         return residues
 
 

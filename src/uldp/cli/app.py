@@ -24,6 +24,7 @@ from uldp.cli.describe import describe
 from uldp.cli.doctor import doctor
 from uldp.cli.join import join, leave
 from uldp.cli.keys import keys
+from uldp.cli.link import link
 from uldp.cli.local_dp import local
 from uldp.cli.models import export, predict, statement
 from uldp.cli.new import new
@@ -86,6 +87,7 @@ for group, commands in GROUPS.items():
         app.command(rich_help_panel=group)(command)
 for name, commands_below, group in (
     ("data", data, "Start"),
+    ("link", link, "Start"),
     ("attack", attack, "Check"),
     ("keys", keys, "Deploy"),
     ("bench", bench, "Research"),

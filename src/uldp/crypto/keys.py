@@ -1,15 +1,19 @@
 """Who a silo is, and what two silos share: signing keys, key agreement, keys for a purpose, sealed messages.
 
 The server relays everything, so it could put itself between two silos. Therefore each silo signs its agreement key with
-a long-term key whose public half is in the experiment. Ed25519 signs, X25519 agrees, HKDF-SHA256 derives, ChaCha20
-with Poly1305 seals. The paper agrees in a finite field; ``docs/decisions/0008`` says why we do not.
+a long-term key whose public half is in the experiment. Ed25519 signs, X25519 agrees, HKDF-SHA256 and keyed BLAKE2b
+derive, ChaCha20 with Poly1305 seals. The paper agrees in a finite field; ``docs/decisions/0008`` says why we do not.
+
+Silos of one process check the same signatures, and each pair computes its secret twice. Here both are done once.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
+from weakref import WeakValueDictionary
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -51,10 +55,15 @@ class SigningKey:
 def verify(public: bytes, signature: bytes, parts: tuple[PathPart | bytes, ...], location: str) -> None:
     """Refuse a signature over ``parts`` that the holder of ``public`` did not make."""
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, path_bytes(parts))
+        _verify(public, signature, parts)
     except (InvalidSignature, ValueError) as error:
         reason = "the signature of its key does not fit its identity in the experiment; somebody may sit in between"
         raise MessageRefused(reason, location=location) from error
+
+
+@lru_cache(maxsize=4096)  # only what was found valid is remembered: everything else raises
+def _verify(public: bytes, signature: bytes, parts: tuple[PathPart | bytes, ...]) -> None:
+    Ed25519PublicKey.from_public_bytes(public).verify(signature, path_bytes(parts))
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,11 @@ class AgreementKey:
 
     def with_peer(self, peer: bytes, location: str) -> SharedKey:
         """What this key and the ``peer``'s public half have in common."""
+        ends = b"".join(sorted((self.public, peer)))
+        # Whoever put it there holds this private half, or the peer's, and found the same secret.
+        known = _SHARED.get((ends, self.secrets.simulated))
+        if known is not None:
+            return known
         try:
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(peer))
         except ValueError as error:  # wrong length, or a point of low order: the shared secret would be known to all
@@ -80,8 +94,9 @@ class AgreementKey:
             raise MessageRefused(reason, location=location) from error
         if peer == self.public:
             raise MessageRefused("sent this silo's own public key back", location=location)
-        ends = b"".join(sorted((self.public, peer)))
-        return SharedKey(shared, ends, self.secrets.simulated)
+        found = SharedKey(shared, ends, self.secrets.simulated)
+        _SHARED[ends, found.simulated] = found
+        return found
 
 
 @dataclass(frozen=True)
@@ -93,9 +108,17 @@ class SharedKey:
     """What every key below is bound to besides its purpose: whose secret this is."""
     simulated: bool
 
+    @cached_property
+    def _root(self) -> bytes:
+        return HKDF(SHA256(), KEY_BYTES, salt=None, info=self.context).derive(self.secret)
+
     def key(self, *purpose: PathPart | bytes) -> bytes:
         """A key for ``purpose``; other purposes get independent ones."""
-        return HKDF(SHA256(), KEY_BYTES, salt=None, info=path_bytes((self.context, *purpose))).derive(self.secret)
+        return self.key_of(path_bytes(purpose))
+
+    def key_of(self, path: bytes) -> bytes:
+        """The key for a purpose that was written with :func:`uldp.rng.path_bytes`, once for many secrets."""
+        return hashlib.blake2b(path, key=self._root, digest_size=KEY_BYTES, person=b"uldp.shared").digest()
 
     def stream(self, *purpose: PathPart | bytes) -> SecretStream:
         """The keystream for ``purpose``: all who hold the secret get the same."""
@@ -109,6 +132,10 @@ class SharedKey:
         """The message in ``sealed``, if a holder of this secret sealed it for this purpose."""
         reason = "a sealed message was changed, or sealed by somebody else"
         return unseal(self.key("seal", *purpose), sealed, location, reason)
+
+
+_SHARED: Final[WeakValueDictionary[tuple[bytes, bool], SharedKey]] = WeakValueDictionary()
+"""Secrets that some party of this process holds, by their two public halves. They go with the last who holds them."""
 
 
 def seal(key: bytes, message: bytes) -> bytes:

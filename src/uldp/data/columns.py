@@ -13,6 +13,7 @@ from uldp.data.cells import NO_RULES, CellRules, Limits, read_listed
 from uldp.data.column_keys import (
     Tree,
     check_spellings,
+    is_number,
     read_kind,
     read_list,
     read_listed_value,
@@ -24,13 +25,17 @@ from uldp.data.column_keys import (
 from uldp.data.dates import check_formats, read_date
 from uldp.data.findings import UNREADABLE, CellProblem, Mask, Matrix
 from uldp.data.values import Value
+from uldp.data.vector_columns import ZERO, VectorColumn
 from uldp.errors import ConfigError, check_keys, require
+from uldp.limits import MAX_FEATURES, check_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
 UNIT_NORM: Final = 1.0
 """No record's features of one column are longer: numbers lie in [-1, 1], and of categories one is 1."""
+MIN_NORM: Final = 1e-6
+MAX_NORM: Final = 1e6
 _LIST_RULES: Final = ("missing_codes", "outside", "other", "aliases", "fold_case")
 
 
@@ -215,11 +220,13 @@ _WHOLE_RANGES: Final = {"month": (1.0, 12.0), "weekday": (1.0, 7.0)}
 
 def column_from_dict(name: str, tree: Any, location: str) -> Column:
     """The column that ``[data.schema.columns.NAME]`` describes."""
-    kind = read_kind(tree, ("number", "category", "ordinal", "date"), location)
+    kind = read_kind(tree, ("number", "category", "ordinal", "date", "vector"), location)
     if kind == "number":
         return _number_column(name, tree, location)
     if kind == "date":
         return _date_column(name, tree, location)
+    if kind == "vector":
+        return _vector_column(name, tree, location)
     check_keys(tree, ("kind", "categories", "missing", *_LIST_RULES), location)
     rules = read_rules(tree, _LIST_RULES, location)
     categories = read_list(tree, "categories", location, rules)
@@ -259,6 +266,19 @@ def _date_column(name: str, tree: Tree, location: str) -> DateColumn:
     since = _since(tree.get("since", ""), f"{location}.since") if part == "days" else None
     missing = read_missing_number(tree, low, high, location)
     return DateColumn(name, part, low, high, since, tuple(formats), missing, read_rules(tree, keys, location))
+
+
+def _vector_column(name: str, tree: Tree, location: str) -> VectorColumn:
+    check_keys(tree, ("kind", "length", "norm", "missing", "outside"), location)
+    length, norm, missing = tree.get("length"), tree.get("norm", []), tree.get("missing")
+    check_whole(length, 1, MAX_FEATURES, f"{location}.length", "the numbers in every list")
+    if norm == []:
+        reason = "still empty; write the largest Euclidean norm that the parties agree on, e.g. norm = 1.0"
+        raise ConfigError(reason, location=f"{location}.norm", value=norm)
+    within = is_number(norm) and MIN_NORM <= norm <= MAX_NORM
+    require(within, f"{location}.norm", norm, f"a number from {MIN_NORM:g} to {MAX_NORM:g}")
+    require(missing in (None, ZERO), f"{location}.missing", missing, f"{ZERO!r}, which takes a missing list for zeros")
+    return VectorColumn(name, int(str(length)), float(norm), missing, read_rules(tree, ("outside",), location))
 
 
 def _since(value: Any, location: str) -> date:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from uldp.data.columns import CategoryColumn, DateColumn, NumberColumn, OrdinalColumn
 from uldp.data.schema import Schema
+from uldp.data.vector_columns import VectorColumn
 
 
 @dataclass(frozen=True)
@@ -54,5 +55,7 @@ def contrasts(schema: Schema) -> tuple[Contrast, ...]:
             found.append(Contrast(start, names[0], 2 / width, -(column.high + column.low) / width))
         elif isinstance(column, OrdinalColumn):  # its values are 0, 1, 2 ... here: the levels in their order
             found.append(Contrast(start, f"{names[0]} (per level)", 2 / (len(column.categories) - 1), -1.0))
+        elif isinstance(column, VectorColumn):
+            found += [Contrast(start + place, name, 1 / column.limit) for place, name in enumerate(names)]
         start += len(names)
     return tuple(found)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from uldp.data.draft_columns import ColumnValues, propose_column, propose_label
 from uldp.data.draft_doubts import doubt_about
+from uldp.data.vector_columns import propose_vector
 from uldp.errors import DataError
 
 if TYPE_CHECKING:
@@ -102,6 +103,10 @@ def _draft(
             continue
         having = [table for table in silos.values() if name in table.columns]
         column, people, labels = (_joined(having, one) for one in (name, user, label))
+        if (vector := propose_vector(column, from_data=from_data, partial=bool(lacking))) is not None:
+            columns |= {name: vector} if vector else {}
+            left_out |= {} if vector else {name: "lists that are not numbers, or of several lengths"}
+            continue
         # Of the test table too, so that a draft fits it; what is left out is decided without it.
         proposal = propose_column(
             ColumnValues.of(_joined([table for table in tables if name in table.columns], name)),
@@ -145,7 +150,12 @@ def _toml_lines(tree: Mapping[str, Any]) -> list[str]:
 
 def _comment(key: str, value: Any) -> str:
     if value in ([], "") and key != "formats":
-        wanted = {"range": "[lowest, highest]", "missing": "what a missing value counts as,", "since": "the first day,"}
+        wanted = {
+            "range": "[lowest, highest]",
+            "missing": "what a missing value counts as,",
+            "since": "the first day,",
+            "norm": "the largest Euclidean norm",
+        }
         return f"  # fill in: {wanted.get(key, f'the {key}')} that the parties agree on"
     comments = {
         "outside": 'a value outside its range or categories: "error", "clip" and count, or "missing"',

@@ -58,8 +58,9 @@ def different_forms(silos: Mapping[str, Collection[str]]) -> tuple[str, ...]:
 
 def _note(what: str) -> str:
     return (
-        f"data.user: {what}, so nobody counts as the same person there. If they share people, write ids in one form: a "
-        "person with two ids is two users, and the guarantee then holds for each of them by itself only"
+        f"data.user: {what}, so nobody counts as the same person there. If they share people, write ids in one form "
+        "([data.ids] has rules, `uldp link` finds who is who): a person with two ids is two users, and the guarantee "
+        "then holds for each of them by itself only"
     )
 
 

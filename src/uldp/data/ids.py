@@ -3,7 +3,8 @@
 Ids are read more strictly than other cells. One person under two spellings would be two units, each allowed the whole
 clip, and nobody would notice. So spellings that programs change on the way are the same id (7, 7.0 and 007; A1 and a1;
 full-width or decomposed letters), and ids that have lost digits, or that another file would write in its own way, are
-refused. What no program changes by itself (hyphens, spaces inside, prefixes) is for the parties to agree on.
+refused. What no program changes by itself (hyphens, spaces inside, prefixes) is for the parties to agree on, in
+``[data.ids]`` (:mod:`uldp.data.id_rules`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Integral
@@ -68,20 +69,23 @@ class UserIds:
     spellings: Mapping[str, frozenset[str]]
 
 
-def normalised_ids(frame: pd.DataFrame, user: str, location: str) -> UserIds:
-    """The ids in column ``user`` of a table; ``location`` names the table in errors."""
+def normalised_ids(
+    frame: pd.DataFrame, user: str, location: str, rule: Callable[[str], str | Problem] = str
+) -> UserIds:
+    """The ids in column ``user`` of a table; ``location`` names the table in errors, ``rule`` reads each once more."""
     if user not in frame.columns:
         there = ", ".join(column_names(frame))
         index = "; it is the index: make it a column with .reset_index()" if user in frame.index.names else ""
         raise DataError(f"no user column {user!r}; the table has: {there}{index}", location=location, value=user)
-    return read_ids(frame[user], f"column {user!r}", location)
+    return read_ids(frame[user], f"column {user!r}", location, rule)
 
 
-def read_ids(column: pd.Series, where: str, location: str) -> UserIds:
+def read_ids(column: pd.Series, where: str, location: str, rule: Callable[[str], str | Problem] = str) -> UserIds:
     """The ids in a column, or one error that says how many cells are none, and which is the first."""
     cells, rows = values.distinct(column)
     exact = _exact_below(column)
-    found = [canonical_id(cell, exact) for cell in cells]
+    spelled = (canonical_id(cell, exact) for cell in cells)
+    found = [user if isinstance(user, Problem) else rule(user) for user in spelled]
     _refuse_problems(found, rows, where, location)
     ids = [str(user) for user in found]
     spellings: dict[str, set[str]] = {}
@@ -113,7 +117,7 @@ def canonical_id(cell: object, exact: float = _EXACT) -> str | Problem:
     if isinstance(cell, Integral):
         return str(int(cell))
     if isinstance(cell, Decimal):
-        return _number_id(f"{cell:f}") if cell.is_finite() else INEXACT
+        return number_id(f"{cell:f}") if cell.is_finite() else INEXACT
     if not isinstance(cell, float | np.floating):
         return NO_TEXT
     if math.isnan(cell):
@@ -122,7 +126,7 @@ def canonical_id(cell: object, exact: float = _EXACT) -> str | Problem:
 
 
 def _text_id(cell: str) -> str | Problem:
-    text = _plain(cell)
+    text = folded(cell)
     if text in MISSING_IDS:
         return NO_ID
     if _EXPONENT.fullmatch(text):
@@ -132,11 +136,11 @@ def _text_id(cell: str) -> str | Problem:
     if not _NUMBER.fullmatch(text):
         return text
     # "9007199254740992.0" was a float once: only a float writes a whole number with a point.
-    whole = _number_id(text)
+    whole = number_id(text)
     return INEXACT if "." in text and "." not in whole and abs(Decimal(whole)) >= _EXACT else whole
 
 
-def _plain(text: str) -> str:
+def folded(text: str) -> str:
     """Letters and digits that look or mean the same become the same; what cannot be seen goes."""
     if text.isascii() and text.isprintable():
         return text.casefold().strip()
@@ -152,7 +156,7 @@ def _is_invisible(char: str) -> bool:
     return category == "Cf" or (category == "Cc" and not char.isspace()) or "\ufe00" <= char <= "\ufe0f"
 
 
-def _number_id(text: str) -> str:
+def number_id(text: str) -> str:
     """No plus, no leading zeros, no zeros behind the point; exact at any length."""
     whole, _, rest = text.lstrip("+-").partition(".")
     whole, rest = whole.lstrip("0") or "0", rest.rstrip("0")

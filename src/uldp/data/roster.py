@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +21,19 @@ import numpy.typing as npt
 
 from uldp.data.federation import IntArray
 from uldp.data.files import read_table
+from uldp.data.id_rules import ReadId
 from uldp.data.ids import normalised_ids, read_ids
 from uldp.errors import ConfigError, DataError
 from uldp.limits import check_whole
 from uldp.rng import Secrets, Streams, path_bytes
 
 KEY_BYTES: Final = 32
+ReaderOf = Callable[[str], ReadId]
+"""How a silo, by its name, reads an id: by the rules of ``[data.ids]``, where there are any."""
+
+
+def _as_spelled(silo: str) -> ReadId:
+    return str
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Roster:
 
     ids: tuple[str, ...]
     location: str = "roster"
+    reader: ReaderOf = field(default=_as_spelled, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.ids) < 2:
@@ -54,19 +62,21 @@ class Roster:
         return {user: index for index, user in enumerate(self.ids)}
 
     @classmethod
-    def from_file(cls, path: Path | str, user: str | None = None) -> Roster:
+    def from_file(
+        cls, path: Path | str, user: str | None = None, rule: ReadId = str, reader: ReaderOf = _as_spelled
+    ) -> Roster:
         """A text file with an id per line, or a table with ids in column ``user`` or in its only column."""
         path = Path(path)
         if path.suffix.lower() in (".txt", ""):
             import pandas as pd
 
-            lines = [line for line in _read_text(path, "roster").splitlines() if line.strip()]
-            ids = read_ids(pd.Series(lines, dtype="str"), "the roster", str(path))
+            lines = [line for line in _read_text(path, "data.roster").splitlines() if line.strip()]
+            ids = read_ids(pd.Series(lines, dtype="str"), "the roster", str(path), rule)
         else:
             frame = read_table(path, "data.roster")
             column = user if user in frame.columns or len(frame.columns) != 1 else frame.columns[0]
-            ids = normalised_ids(frame, str(column), str(path))
-        return cls(tuple(ids.rows), location=str(path))
+            ids = normalised_ids(frame, str(column), str(path), rule)
+        return cls(tuple(ids.rows), str(path), reader)
 
     @property
     def users(self) -> int:
@@ -93,6 +103,7 @@ class HashedIds:
 
     users: int
     key: bytes = field(repr=False)
+    reader: ReaderOf = field(default=_as_spelled, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_whole(self.users, 2, None, "data.users")
@@ -100,23 +111,14 @@ class HashedIds:
             raise ConfigError(f"a key has {KEY_BYTES} bytes, not {len(self.key)}", location="data.id_key")
 
     @classmethod
-    def with_key_file(cls, users: int, path: Path | str) -> HashedIds:
+    def with_key_file(cls, users: int, path: Path | str, reader: ReaderOf = _as_spelled) -> HashedIds:
         """The key is a file of 64 hexadecimal digits that all silos share and the server never gets."""
-        text = _read_bytes(Path(path), "id_key").decode("ascii", errors="replace").strip()
-        try:
-            key = bytes.fromhex(text)
-        except ValueError:
-            key = b""
-        if len(key) < KEY_BYTES:
-            # The contents are a secret: they are not part of the message.
-            reason = f"not a key of {2 * KEY_BYTES} hexadecimal digits; `openssl rand -hex {KEY_BYTES}` makes one"
-            raise DataError(reason, location=str(path))
-        return cls(users, key)
+        return cls(users, read_key(Path(path), "data.id_key"), reader)
 
     @classmethod
-    def from_secrets(cls, users: int, secrets: Secrets) -> HashedIds:
+    def from_secrets(cls, users: int, secrets: Secrets, reader: ReaderOf = _as_spelled) -> HashedIds:
         """All silos on one machine: the key comes from the run's own secrets."""
-        return cls(users, secrets.child("data", "id-key").key)
+        return cls(users, secrets.child("data", "id-key").key, reader)
 
     def indices(self, ids: Sequence[str], location: str) -> IntArray:
         distinct = set(ids)
@@ -161,17 +163,31 @@ def keyed_hash(key: bytes, user: str) -> int:
     return int.from_bytes(hmac.digest(key, user.encode(), "sha256")[:8], "little")
 
 
-def _read_bytes(path: Path, key: str) -> bytes:
+def read_key(path: Path, named: str) -> bytes:
+    """The key in a file of 64 hexadecimal digits; ``named`` is where the file was named."""
+    text = _read_bytes(path, named).decode("ascii", errors="replace").strip()
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) < KEY_BYTES:
+        # The contents are a secret: they are not part of the message.
+        reason = f"not a key of {2 * KEY_BYTES} hexadecimal digits; `openssl rand -hex {KEY_BYTES}` makes one"
+        raise DataError(reason, location=str(path))
+    return key
+
+
+def _read_bytes(path: Path, named: str) -> bytes:
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"cannot read {str(path)!r} ({reason})", location=f"data.{key}", value=str(path)) from None
+        raise DataError(f"cannot read {str(path)!r} ({reason})", location=named, value=str(path)) from None
 
 
-def _read_text(path: Path, key: str) -> str:
+def _read_text(path: Path, named: str) -> str:
     try:
-        text = _read_bytes(path, key).decode("utf-8-sig")
+        text = _read_bytes(path, named).decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:  # what UTF-16 without a mark looks like

@@ -45,6 +45,7 @@ from uldp.data.findings import LEFT_OUT, NOTES, CellProblem, Mask, judge, kept_r
 from uldp.data.labels import Label, label_from_dict
 from uldp.data.statistics import Statistics
 from uldp.data.values import Value
+from uldp.data.vector_columns import VectorColumn
 from uldp.errors import ConfigError, DataError, check_keys, did_you_mean, require, warn_caller
 from uldp.limits import MAX_FEATURES
 
@@ -246,8 +247,13 @@ class Schema:
         rows: list[tuple[str, ...]] = [("column", "kind", "values", "missing", "source")]
         for column in (*self.columns, self.label):
             tree = column.to_dict()
-            listed = None if "range" in tree else tree.get("categories") or tree.get("classes")
-            shown = f"{column.low:g} to {column.high:g}" if listed is None else ", ".join(map(str, listed))  # type: ignore[union-attr]
+            listed = tree.get("categories") or tree.get("classes")
+            if isinstance(column, VectorColumn):
+                shown = f"{column.length} numbers, norm up to {column.limit:g}"
+            elif "range" in tree or listed is None:
+                shown = f"{column.low:g} to {column.high:g}"  # type: ignore[union-attr]
+            else:
+                shown = ", ".join(map(str, listed))
             kind = f"label, {tree['kind']}" if column is self.label else tree["kind"]
             source = "read from the data" if column.name in self.drafted else "public"
             rows.append((column.name, kind, shown, str(tree.get("missing", "")), source))
@@ -395,16 +401,16 @@ def category_columns(schema: Schema) -> int:
 
 
 def feature_norm(schema: Schema) -> float:
-    """What no record's features exceed in L2 norm: numbers are scaled to [-1, 1], of categories one is 1."""
+    """What no record's features exceed in L2 norm: numbers and vectors are scaled to 1, of categories one is 1."""
     squares = math.fsum(column.norm**2 for column in schema.columns)
     return math.sqrt(squares) if schema.standardise == "none" else math.inf
 
 
 def number_positions(columns: Sequence[Column]) -> tuple[int, ...]:
-    """Where the numeric columns lie among the features; these are what is standardised."""
+    """Where the columns of one number lie among the features; these are what is standardised."""
     starts = accumulate((len(column.feature_names()) for column in columns), initial=0)
-    categories = (isinstance(column, CategoryColumn) for column in columns)
-    return tuple(start for category, start in zip(categories, starts, strict=False) if not category)
+    several = (isinstance(column, CategoryColumn | VectorColumn) for column in columns)
+    return tuple(start for one, start in zip(several, starts, strict=False) if not one)
 
 
 def _as_list(values: Sequence[Value]) -> Any:

@@ -17,11 +17,13 @@ import numpy.typing as npt
 from uldp.data.columns import CategoryColumn
 from uldp.data.federation import Federation, IntArray, LabelArray, Records, SiloData, Task
 from uldp.data.schema import Schema
-from uldp.elementary import exp, log, logistic
+from uldp.data.vector_columns import VectorColumn
+from uldp.elementary import exp, log, logistic, row_sums
 from uldp.rng import Streams
 
 Floats = npt.NDArray[np.float64]
 TEST_RECORDS: Final = 2000
+CAUSES: Final = 8
 STRANGERS: Final = 0.2  # of the people, who are in silos other than their own
 
 
@@ -37,6 +39,7 @@ class TableShape:
         categories: For each column of categories, how many it has.
         classes: Of the label; 0 for a number.
         base_rate: Shares of the classes, or the mean of the label scaled to [-1, 1], where that is public.
+        vectors: For each column of vectors, how long they are.
 
     Example:
         >>> TableShape(people=100, silos=3, records=4.0, numbers=5, categories=(2, 3), classes=2).features
@@ -50,17 +53,24 @@ class TableShape:
     categories: tuple[int, ...] = ()
     classes: int = 2
     base_rate: tuple[float, ...] | None = None
+    vectors: tuple[int, ...] = ()
 
     @classmethod
     def of_schema(cls, schema: Schema, people: int, silos: int, records: float) -> TableShape:
         """The shape of tables under a schema."""
         categories = tuple(len(one.categories) for one in schema.columns if isinstance(one, CategoryColumn))
-        numbers = len(schema.columns) - len(categories)
-        return cls(people, silos, records, numbers, categories, schema.label.task.classes)
+        vectors = tuple(one.length for one in schema.columns if isinstance(one, VectorColumn))
+        numbers = len(schema.columns) - len(categories) - len(vectors)
+        return cls(people, silos, records, numbers, categories, schema.label.task.classes, vectors=vectors)
 
     @property
     def features(self) -> int:
-        return self.numbers + sum(self.categories)
+        return self.numbers + sum(self.categories) + sum(self.vectors)
+
+    @property
+    def causes(self) -> int:
+        """How many numbers everything in a record follows from: one for a column, some for a vector."""
+        return self.numbers + len(self.categories) + sum(min(length, CAUSES) for length in self.vectors)
 
 
 def draw_federation(shape: TableShape, streams: Streams) -> Federation:
@@ -79,9 +89,10 @@ def draw_federation(shape: TableShape, streams: Streams) -> Federation:
     home = generator.integers(shape.silos, size=shape.people)
     elsewhere = generator.random(count) < STRANGERS
     silo = np.where(elsewhere, generator.integers(shape.silos, size=count), home[owner])
-    signs = design.choice([-1.0, 1.0], shape.numbers + len(shape.categories))
+    signs = design.choice([-1.0, 1.0], shape.causes)
     latent = _latent(owner, silo, total, signs, design, generator)
-    features = np.concatenate([*_number_columns(shape, latent, design), *_categories(shape, latent, design)], 1)
+    columns = (*_number_columns(shape, latent, design), *_categories(shape, latent, design))
+    features = np.concatenate([*columns, *_vectors(shape, latent, design)], 1)
     labels = _labels(shape, latent, signs, design, generator)
     records = SiloData("", features[:count].astype(np.float32), labels[:count], owner)
     silos = tuple(replace(records.take(silo == s), name=f"silo-{s + 1}") for s in range(shape.silos))
@@ -118,10 +129,22 @@ def _number_columns(shape: TableShape, latent: Floats, design: np.random.Generat
 def _categories(shape: TableShape, latent: Floats, design: np.random.Generator) -> list[Floats]:
     """One-hot, by cutting a latent number where the categories' shares say."""
     columns = []
-    for column, size in zip(latent.T[shape.numbers :], shape.categories, strict=True):
+    first = shape.numbers + len(shape.categories)
+    for column, size in zip(latent.T[shape.numbers : first], shape.categories, strict=True):
         shares = design.dirichlet(np.full(size, 2.0))
         cuts = np.quantile(column, np.cumsum(shares)[:-1])
         columns.append(np.eye(size)[np.searchsorted(cuts, column)])
+    return columns
+
+
+def _vectors(shape: TableShape, latent: Floats, design: np.random.Generator) -> list[Floats]:
+    """Of norm 1, each a linear map of some causes."""
+    columns, start = [], shape.numbers + len(shape.categories)
+    for length in shape.vectors:
+        stop = start + min(length, CAUSES)
+        column = latent[:, start:stop] @ design.standard_normal((stop - start, length))
+        columns.append(column / (np.sqrt(row_sums(np.square(column))) + 1e-9)[:, None])
+        start = stop
     return columns
 
 

@@ -127,7 +127,7 @@ def load_silo(
     if user in schema.column_names():
         reason = f"{user!r} is the user id and cannot be a feature or the label; remove it"
         raise ConfigError(reason, location="data.schema", value=user)
-    ids = normalised_ids(frame, user, location)
+    ids = normalised_ids(frame, user, location, index.reader(name))
     users = index.indices(ids.rows, location)
     encoded = encode_table(schema, frame, location, name)
     records, rows = encoded.records, encoded.rows

@@ -17,6 +17,7 @@ from typing import Any
 
 from uldp.aggregation import AGGREGATIONS, Aggregation, lookup_aggregation
 from uldp.data.federation import check_size
+from uldp.data.id_rules import IdRules
 from uldp.errors import ConfigError, check_keys, format_value, require, user_code
 from uldp.experiment.sections import Tree, check_section, read_section, with_override, write_section
 from uldp.learners.prior import Prior
@@ -62,6 +63,7 @@ class DataConfig:
     test_fraction: float | None = None
     roster: str | None = None
     id_key: str | None = None
+    ids: Mapping[str, Any] = field(default_factory=dict)
     holdout: float = 0.0
     population: str | None = None
     base_rate: float | tuple[float, ...] | None = None
@@ -85,7 +87,7 @@ class DataConfig:
             raise ConfigError("a name for the people whose records these are, or nothing", location="data.population")
         number = len(self.silos) or 1 if isinstance(self.silos, tuple) else self.silos
         check_size(2 if self.users is None else self.users, 1 if number is None else number)
-        tables_only = ("user", "label", "test", "test_fraction", "roster", "id_key", "schema")
+        tables_only = ("user", "label", "test", "test_fraction", "roster", "id_key", "ids", "schema")
         given = [key for key in tables_only if getattr(self, key)]
         if self.dataset is not None and given:
             reason = f"{given[0]} belongs to your own tables, not to a built-in dataset"
@@ -102,6 +104,11 @@ class DataConfig:
             return None
         rates = self.base_rate if isinstance(self.base_rate, tuple) else (self.base_rate,)
         return Prior(tuple(rate for rate in rates if rate is not None), self.label_mean, required=True)
+
+    @property
+    def id_rules(self) -> IdRules:
+        """How ids are read."""
+        return read_section(IdRules, self.ids, "data.ids")
 
     def _check_given(self) -> None:
         beside = [key for key, value in vars(self).items() if value and key not in _WITH_GIVEN]
@@ -127,6 +134,7 @@ class DataConfig:
         if self.roster is not None and self.id_key is not None:
             reason = "a key for hashing ids does not go with a roster"
             raise ConfigError(reason, location="data.id_key", value=self.id_key)
+        _ = self.id_rules  # refuses what is no rule
         for key in ("options", "data_dir"):
             if getattr(self, key):
                 raise ConfigError(f"{key} belongs to a built-in dataset", location=f"data.{key}")

@@ -6,6 +6,7 @@ Every party holds a :class:`~uldp.data.federation.Federation` of all silos; thos
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,16 +93,20 @@ def user_index(experiment: Experiment) -> UserIndex:
     """How ids become users, for a party that holds the roster or the key."""
     from uldp.data.roster import HashedIds, Roster
 
-    data = experiment.data
+    data, rules = experiment.data, experiment.data.id_rules
+    reader = partial(rules.reader, base=experiment.base)
     if data.roster is not None:
-        roster = Roster.from_file(experiment.base / data.roster, data.user)
+        rule = rules.apply if rules.links is None else str  # the persons of links are on the roster as they are
+        roster = Roster.from_file(experiment.base / data.roster, data.user, rule, reader)
         if data.users not in (None, roster.users):
             reason = f"the roster has {roster.users} ids, not {data.users}; correct one of them"
             raise ConfigError(reason, location="data.users", value=data.users)
         return roster
     if data.id_key is not None:
-        return HashedIds.with_key_file(data.users or 0, experiment.base / data.id_key)
-    return HashedIds.from_secrets(data.users or 0, Secrets.simulated_from_seed(experiment.run.seed).child("ids"))
+        return HashedIds.with_key_file(data.users or 0, experiment.base / data.id_key, reader)
+    return HashedIds.from_secrets(
+        data.users or 0, Secrets.simulated_from_seed(experiment.run.seed).child("ids"), reader
+    )
 
 
 def server_federation(experiment: Experiment) -> Federation:

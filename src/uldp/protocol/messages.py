@@ -16,7 +16,7 @@ import numpy.typing as npt
 from uldp._version import __version__
 from uldp.errors import MessageRefused
 
-PROTOCOL_VERSION: Final = 7
+PROTOCOL_VERSION: Final = 8
 OVERHEAD_BYTES: Final = 1 << 16
 """Room for everything in a message that is not a vector."""
 OUTPUT_TOLERANCE: Final = (1e-3, 1e-4)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from uldp.privacy.events import Event, event_to_json
 from uldp.privacy.statement import Statement
 
-_FILES: Final = ("silos", "test", "roster", "id_key")
+_FILES: Final = ("silos", "test", "roster", "id_key", "links")
 """Settings of ``[data]`` that name files. A report shows their names, not the folders of a machine."""
 _LEFT_OUT: Final = ("name", "base", "deployment")
 

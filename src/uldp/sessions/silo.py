@@ -36,7 +36,7 @@ class PartStore(Protocol):
         """Return what was stored under ``name``."""
 
 
-PART_BYTES: Final = 1 << 16
+PART_BYTES: Final = 1 << 12
 """Requests of the setup that are longer go into a :class:`PartStore`, where there is one."""
 
 

@@ -170,6 +170,8 @@ def write_experiment(experiment: Experiment, silos: tuple[str, ...], folder: Pat
     data, base = tree["data"], experiment.base
     for key in {"roster", "id_key", "test", "data_dir"} & data.keys():
         data[key] = str((base / data[key]).resolve())
+    if "links" in data.get("ids", {}):
+        data["ids"] = {**data["ids"], "links": str((base / data["ids"]["links"]).resolve())}
     if isinstance(data.get("silos"), list):
         data["silos"] = [str((base / name).resolve()) for name in data["silos"]]
     file = folder / f"{experiment.name or 'rehearsal'}.toml"
