@@ -7,7 +7,7 @@ scores make it large. A bound at level alpha lies above the true epsilon with pr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -160,11 +160,11 @@ class Claim:
         """Whether it is one Gaussian: nothing is sampled."""
         return all(AnalyticGaussian().accepts(event) for event in flatten(dict(self.composition)))
 
-    def false_out(self, false_in: Array, factor: float = 1.0) -> Array:
+    def false_out(self, false_in: Array, factor: float = 1.0, deltas: Sequence[float] = DELTAS) -> Array:
         """The trade-off curve: the smallest rate of false "out" at these rates of false "in".
 
         Of Gaussians it is exact. Of sampled ones it is the largest of the lines that the accountant's epsilons at
-        ``DELTAS`` give, in both directions: a curve below the true one, so a point below it refutes the claim all the
+        ``deltas`` give, in both directions: a curve below the true one, so a point below it refutes the claim all the
         more.
         """
         from scipy.stats import norm
@@ -172,14 +172,14 @@ class Claim:
         if self.gaussian:
             return np.asarray(norm.cdf(norm.isf(false_in) - unsampled_mu(self.events(factor))))
         curve = np.zeros_like(false_in)
-        for start, slope in self._lines(factor):
+        for start, slope in self._lines(factor, deltas):
             curve = np.maximum(curve, start - slope * false_in)
         return curve
 
-    def _lines(self, factor: float) -> list[tuple[float, float]]:
+    def _lines(self, factor: float, deltas: Sequence[float] = DELTAS) -> list[tuple[float, float]]:
         """Lines below the trade-off curve: where they start, and how steeply they fall."""
         lines = []
-        for delta in DELTAS:
+        for delta in deltas:
             epsilon = self.epsilon(factor, delta)
             if epsilon < 700:  # where exp overflows, the lines say nothing
                 lines += [(1 - delta, math.exp(epsilon)), (math.exp(-epsilon) * (1 - delta), math.exp(-epsilon))]
