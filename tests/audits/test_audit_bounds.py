@@ -11,6 +11,7 @@ from scipy import stats
 from uldp.audits.bounds import (
     Claim,
     Errors,
+    Measured,
     one_run,
     one_run_epsilon,
     one_run_p_value,
@@ -145,11 +146,21 @@ def test_shift_over_noise_holds_as_often_as_it_says():
     claim, above = Claim.of({Gaussian(2.0): 4}, DELTA), 0
     for seed in range(300):
         noise = np.random.default_rng(seed).normal(0, 2.0, 1000)
-        above += (
-            shift_over_noise(claim, 1 / math.sqrt(np.square(noise).mean()), 0.5, 1000, 0.1).epsilon > claim.epsilon()
-        )
+        measured = Measured(1 / math.sqrt(np.square(noise).mean()), 1000)
+        above += shift_over_noise(claim, measured, 0.5, 0.1).epsilon > claim.epsilon()
     assert above <= stats.binom.isf(1e-6, 300, 0.1)
     assert above > 5  # tight
+    assert shift_over_noise(claim, Measured(1e-6, 1000), 0.5, 0.1).epsilon == 0
+
+
+def test_shift_over_noise_holds_for_the_silo_whose_noise_came_out_smallest():
+    """A canary in one silo is as loud as that silo's noise is quiet, and the loudest one is taken."""
+    claim, above, silos = Claim.of({Gaussian(2.0): 4}, DELTA), 0, 10
+    for seed in range(300):
+        variances = np.square(np.random.default_rng(seed).normal(0, 2.0, (silos, 1000))).mean(axis=1)
+        measured = Measured(1 / math.sqrt(variances.min()), 1000, silos)
+        above += shift_over_noise(claim, measured, 0.5, 0.1).epsilon > claim.epsilon()
+    assert 5 < above <= stats.binom.isf(1e-6, 300, 0.1)
 
 
 def test_gaussian_curves_agree_with_delta():

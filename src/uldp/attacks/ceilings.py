@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from uldp.attacks.rates import FALSE_IN
 from uldp.audits.bounds import Claim
@@ -54,9 +53,9 @@ def ceiling(prepared: PreparedExperiment, records: int) -> Ceiling:
     if statement.privacy_unit is None or not math.isfinite(epsilon):
         return Ceiling(math.inf, 1.0, 1.0)
     grid = np.concatenate([[0.0], np.geomspace(1e-6, 1.0, _GRID)])
-    false_out = _curve(claim, grid)
+    false_out = claim.false_out(grid, deltas=DELTAS)
     auc = float(np.sum(np.diff(grid) * (1 - false_out[1:])))  # from above: 1 - f grows
-    return Ceiling(epsilon, min(1.0, auc), float(1 - _curve(claim, np.array([FALSE_IN]))[0]))
+    return Ceiling(epsilon, min(1.0, auc), float(1 - claim.false_out(np.array([FALSE_IN]), deltas=DELTAS)[0]))
 
 
 def _composition(prepared: PreparedExperiment, records: int) -> Mapping[Event, int]:
@@ -66,16 +65,3 @@ def _composition(prepared: PreparedExperiment, records: int) -> Mapping[Event, i
         return {release.group_event(records): plan.rounds}
     turns = release.participation
     return views(release, Adversary(), [1] * turns.rounds_of_a_user(plan.rounds))
-
-
-def _curve(claim: Claim, false_in: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The smallest rate of false "out" at these rates of false "in": exact for Gaussians, from below for others."""
-    if claim.gaussian:
-        return claim.false_out(false_in)
-    curve = np.zeros_like(false_in)
-    for delta in DELTAS:
-        epsilon = claim.epsilon(1.0, delta)
-        if epsilon < 700:
-            lines = (1 - delta - math.exp(epsilon) * false_in, math.exp(-epsilon) * (1 - delta - false_in))
-            curve = np.maximum(curve, np.maximum(*lines))
-    return curve

@@ -82,12 +82,9 @@ def size_of(prepared: PreparedExperiment, canaries: int | None, *, real: bool = 
         mu = gaussian_mu(epsilon, delta)
         needed = next(n for n in (2**power for power in range(4, 60)) if _expected_mu(mu, n / 2, level) > 0)
         expected = gaussian_epsilon(_expected_mu(mu, number / 2, level), delta)
-        if canaries is not None and number < min(needed, CANARIES):
-            raise ConfigError(
-                f"{number} are too few for any verdict: below {min(needed, CANARIES):,} they refute no epsilon at all",
-                location="canaries",
-                value=number,
-            )
+        if number < (least := min(needed, default)):
+            reason = f"{number} are too few for any verdict: below {least:,} their scores refute no epsilon at all"
+            raise ConfigError(reason, location="canaries", value=number)
     return Size(math.ceil(number / runs), runs, needed, expected, epsilon)
 
 
@@ -253,7 +250,7 @@ def _audit_adversary(
     claimed_mu = unsampled_mu({release.view(adversary): 1})
 
     def bounds(level: float) -> tuple[Bound, ...]:
-        shift = shift_over_noise(claim, seen.mu, claimed_mu, seen.numbers, level * SHARES["shift"])
+        shift = shift_over_noise(claim, seen, claimed_mu, level * SHARES["shift"])
         return (shift,) if best is None else (*score_bounds(claim, best, level), shift)
 
     curve, number = (None, 1) if best is None else (best.curve(), len(best.values))

@@ -7,7 +7,7 @@ scores make it large. A bound at level alpha lies above the true epsilon with pr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,6 +57,21 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A round as it is.
+
+    Args:
+        mu: The furthest that a canary moves what is seen, over the noise of all its parts.
+        numbers: How many numbers the noise of each part was measured on.
+        parts: How many parts there are: one total, or the sums of several silos.
+    """
+
+    mu: float
+    numbers: int
+    parts: int = 1
+
+
+@dataclass(frozen=True)
 class Errors:
     """An adversary who says "in" above a threshold: how often wrongly, of how many, and how often not, of how many."""
 
@@ -74,7 +89,9 @@ class Errors:
         """Upper Clopper-Pearson bounds of both error rates; both hold with probability at least 1 - ``level``.
 
         Canaries may have error rates of their own: a sum of independent coins of unequal rates deviates no more than
-        one of equal rates (Hoeffding 1956), and a trade-off curve is convex, so the mean rates lie above it too.
+        one of equal rates (Hoeffding 1956), and a trade-off curve is convex, so the mean rates lie above it too. These
+        are the means over all canaries: which of them are in is chance, and errors among a random subset, thinned, are
+        again distributed as a sum of independent coins (a uniform subset is strongly Rayleigh).
         """
         return upper_rate(self.false_in, self.out, level / 2), upper_rate(self.false_out, self.included, level / 2)
 
@@ -143,11 +160,11 @@ class Claim:
         """Whether it is one Gaussian: nothing is sampled."""
         return all(AnalyticGaussian().accepts(event) for event in flatten(dict(self.composition)))
 
-    def false_out(self, false_in: Array, factor: float = 1.0) -> Array:
+    def false_out(self, false_in: Array, factor: float = 1.0, deltas: Sequence[float] = DELTAS) -> Array:
         """The trade-off curve: the smallest rate of false "out" at these rates of false "in".
 
         Of Gaussians it is exact. Of sampled ones it is the largest of the lines that the accountant's epsilons at
-        ``DELTAS`` give, in both directions: a curve below the true one, so a point below it refutes the claim all the
+        ``deltas`` give, in both directions: a curve below the true one, so a point below it refutes the claim all the
         more.
         """
         from scipy.stats import norm
@@ -155,14 +172,14 @@ class Claim:
         if self.gaussian:
             return np.asarray(norm.cdf(norm.isf(false_in) - unsampled_mu(self.events(factor))))
         curve = np.zeros_like(false_in)
-        for start, slope in self._lines(factor):
+        for start, slope in self._lines(factor, deltas):
             curve = np.maximum(curve, start - slope * false_in)
         return curve
 
-    def _lines(self, factor: float) -> list[tuple[float, float]]:
+    def _lines(self, factor: float, deltas: Sequence[float] = DELTAS) -> list[tuple[float, float]]:
         """Lines below the trade-off curve: where they start, and how steeply they fall."""
         lines = []
-        for delta in DELTAS:
+        for delta in deltas:
             epsilon = self.epsilon(factor, delta)
             if epsilon < 700:  # where exp overflows, the lines say nothing
                 lines += [(1 - delta, math.exp(epsilon)), (math.exp(-epsilon) * (1 - delta), math.exp(-epsilon))]
@@ -278,23 +295,26 @@ def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, del
     return min(1.0, tail + 2 * canaries * delta * worst)
 
 
-def shift_over_noise(claim: Claim, mu: float, claimed_mu: float, numbers: int, level: float) -> Bound:
+def shift_over_noise(claim: Claim, measured: Measured, claimed_mu: float, level: float) -> Bound:
     """From a canary's shift, exact without noise, over the deviation of the noise, by chi-square.
+
+    The canary is the one that moves the view furthest, and which one that is may follow from the noise of the parts: so
+    the deviations of all parts hold together.
 
     Args:
         claim: What is claimed.
-        mu: Shift over noise of a round, as measured.
+        measured: Shift over noise of a round.
         claimed_mu: The same by the event, for somebody who is in the sample.
-        numbers: How many numbers the noise was measured on.
         level: Of the bound.
     """
     from scipy.stats import chi2
 
     assumes = "the noise is Gaussian and independent over coordinates and rounds (both are tested below)"
+    name, mu, numbers = "shift over noise", measured.mu, measured.numbers
     if numbers < 2 or mu == 0:
-        return Bound("shift over noise", 0.0, assumes)
+        return Bound(name, 0.0, assumes)
     if math.isinf(mu):
-        return Bound("shift over noise", math.inf, assumes)
+        return Bound(name, math.inf, assumes)
     # numbers * measured^2 / true^2 is chi-square: the true deviation is at most this with probability 1 - level.
-    most = claimed_mu / mu * math.sqrt(numbers / chi2.ppf(level, numbers))
-    return Bound("shift over noise", claim.epsilon(min(max(most, 1e-3), 1e3)), assumes)
+    most = claimed_mu / mu * math.sqrt(numbers / chi2.ppf(level / measured.parts, numbers))
+    return Bound(name, claim.epsilon(max(most, 1e-3)) if most < 1e3 else 0.0, assumes)

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from uldp.audits.bounds import Bound, one_run_epsilon, pure_rates
-from uldp.audits.canaries import SILENT
-from uldp.audits.observe import Seen
+from uldp.audits.canaries import SILENT, Mask
+from uldp.audits.observe import Array, Seen
 
 THRESHOLDS: Final = (0.0, 0.5, -0.5, 0.9, -0.9)
 """In units of the largest output: outputs near its ends say most."""
@@ -18,22 +18,31 @@ THRESHOLDS: Final = (0.0, 0.5, -0.5, 0.9, -0.9)
 def weight_bounds(runs: Sequence[Seen], level: float) -> list[Bound]:
     """Lower bounds on the epsilon of one weight in one round.
 
-    Every client sends an end of the range in every dummy coordinate, which of the two is a fair coin. Each report is
-    perturbed by itself, so every one of them is a guess of its own.
+    Every client sends an end of the range in every dummy coordinate, which of the two is a fair coin. It is the same
+    coin in all rounds, so guesses by sign alone, which assume nothing else, count round by round: the best round's
+    bound holds. A client that was not picked sends zeros everywhere.
     """
-    values, included = [], []
+    reported, coins = zip(*(_reports(runs, round_) for round_ in range(len(runs[0].totals))), strict=True)
+    each = level / 2 / len(reported)
+    signs = [_by_sign(values, drawn, each) for values, drawn in zip(reported, coins, strict=True)]
+    return [
+        Bound("one run", max(signs), "nothing but independent fair coins: reports may depend on one another"),
+        pure_rates(np.concatenate(reported), np.concatenate(coins), 0.0, level / 2, THRESHOLDS),
+    ]
+
+
+def _reports(runs: Sequence[Seen], round_: int) -> tuple[Array, Mask]:
+    """All that the clients who were picked reported in a round of all runs, and the coins behind it."""
+    reported, coins = [], []
     for seen in runs:
         assert seen.silo_sums is not None, "local reports are residues"
-        reports = seen.silo_sums[:, :, :-SILENT]
-        values.append(reports.ravel())
-        included.append(np.broadcast_to(seen.included[:, None], reports.shape).ravel())
-    reported, coins = np.concatenate(values), np.concatenate(included)
-    heard = reported != 0  # a client that was not picked sends zeros
-    reported, coins = reported[heard], coins[heard]
+        reports = seen.silo_sums[:, round_, :-SILENT]
+        picked = reports.any(axis=1)
+        reported.append(reports[picked].ravel())
+        coins.append(seen.included[picked].ravel())
+    return np.concatenate(reported), np.concatenate(coins)
+
+
+def _by_sign(reported: Array, coins: Mask, level: float) -> float:
     right = int(((reported > 0) == coins).sum())
-    guesses = len(reported)
-    signs = one_run_epsilon(guesses, guesses, right, 0.0, level / 2)
-    return [
-        Bound("one run", signs, "nothing but independent fair coins: reports may depend on one another"),
-        pure_rates(reported, coins, 0.0, level / 2, THRESHOLDS),
-    ]
+    return one_run_epsilon(len(reported), len(reported), right, 0.0, level)

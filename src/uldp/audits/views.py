@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from uldp.audits.bounds import Measured
 from uldp.audits.canaries import SILENT, Mask
 from uldp.audits.observe import Array, Seen
 from uldp.data.federation import IntArray
@@ -141,14 +142,6 @@ def noise_of(seen: Seen, twins: Twins, adversary: Adversary, release: Release) -
     return np.asarray((part - base[:, :1])[:, :, quiet])
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A round as it is: mu, the furthest shift over the noise, and from how many numbers the noise is known."""
-
-    mu: float
-    numbers: int
-
-
 def measure(runs: Sequence[Seen], twins: Twins, adversary: Adversary, release: Release) -> Measured | None:
     """What a round shows of the canary that moves it furthest."""
     noise = [one for seen in runs if (one := noise_of(seen, twins, adversary, release)) is not None]
@@ -159,4 +152,4 @@ def measure(runs: Sequence[Seen], twins: Twins, adversary: Adversary, release: R
     with np.errstate(divide="ignore", invalid="ignore"):
         each = largest_shift(moved, twins.margin) ** 2 / variance[:, None]
     mu = math.sqrt(float(np.nan_to_num(each, nan=0.0, posinf=math.inf).sum(axis=0).max(initial=0.0)))
-    return Measured(mu, sum(one.shape[1] * one.shape[2] for one in noise))
+    return Measured(mu, sum(one.shape[1] * one.shape[2] for one in noise), len(variance))
