@@ -51,7 +51,8 @@ class ClaimCheck:
 
 def rows(outcomes: Sequence[CellResult]) -> list[Row]:
     """One row for each set and epsilon that ``auto`` was trained with."""
-    return [row for name in dict.fromkeys(one.cell.dataset for one in outcomes) for row in _rows_of(name, outcomes)]
+    names = dict.fromkeys(one.cell.dataset for one in outcomes if one.cell.dataset != RANDOM.name)
+    return [row for name in names for row in _rows_of(name, outcomes)]
 
 
 def _rows_of(name: str, outcomes: Sequence[CellResult]) -> Iterator[Row]:

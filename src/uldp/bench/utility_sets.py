@@ -241,6 +241,11 @@ FAMILIES: Final = {
     "dollars-2000": Family(2000, 4, 12, label="dollars"),
     "counts-5000": Family(5000, 3, 10, label="counts"),
     "dollars-100": Family(100, 10, 6, label="dollars"),
+    # Drawn after all constants were chosen.
+    "balanced-400": Family(400, 5, 14),
+    "classes-800": Family(800, 5, 8, shares=(0.5, 0.3, 0.2), silos=5),
+    "rare-4000": Family(4000, 4, 16, shares=(0.95, 0.05), silos=5),
+    "counts-700": Family(700, 4, 9, label="counts"),
 }
 _ABOUT: Final = {"classes": "", "dollars": "amounts of money, ", "counts": "counts, "}
 
@@ -252,7 +257,10 @@ def _about(family: Family) -> str:
     return f"made up: {what}{family.records} records a person{wide}"
 
 
-SEARCHED: Final = ("iris", "wine", "breast-cancer", "diabetes", "heart-disease", "creditcard", "balanced-50")
+SEARCHED: Final = (
+    *("iris", "wine", "breast-cancer", "diabetes", "heart-disease", "creditcard"),
+    *("balanced-50", "dollars-100", "imbalanced-2000", "rare-10000"),
+)
 _PIXELS: Final[Ranges] = {f"pixel {j}": (0, 16) for j in range(64)}
 _MAKERS: Final[tuple[tuple[str, str, Callable[[Streams], Federation]], ...]] = (
     ("iris", "scikit-learn", partial(_scikit, "iris", IRIS, 50, 3, 3)),

@@ -111,10 +111,10 @@ class LinearRecipe:
 
     Example:
         >>> LinearRecipe().first_rounds(100)
-        (3, 4)
+        (4, 4)
     """
 
-    means: float = 0.03
+    means: float = 0.04
     spreads: float = 0.04
     fewest: int = 10
     means_length: float = 0.5
@@ -123,12 +123,12 @@ class LinearRecipe:
     usual_error: float = 0.5
     equalised: float = 0.75
     least_spread: float = 0.5
-    clip: float = 0.55
-    quiet: float = 0.5
-    max_clip: float = 1.8
-    step: float = 0.08
-    gain: float = 0.1
-    reach: float = 0.7
+    clip: float = 0.56
+    quiet: float = 0.35
+    max_clip: float = 2.4
+    step: float = 0.067
+    gain: float = 0.15
+    reach: float = 0.9
     loud: float = 0.4
 
     def first_rounds(self, rounds: int) -> tuple[int, int]:

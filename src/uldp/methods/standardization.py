@@ -21,8 +21,6 @@ MIN_VARIANCE: Final = 1e-30
 """So that totals without noise have a finite precision."""
 MIN_SQUARE: Final = 1e-4
 """The smallest mean square of features, where a schema scales them to [-1, 1]."""
-RARE: Final = 0.02
-"""Errors are not taken for smaller than those of a class of this share."""
 HEADROOM: Final = 2.5
 """How many times their usual length rows of squares may have before they are clipped."""
 
@@ -202,13 +200,17 @@ def bias_for(labels: Vector, task: str, least: float) -> Vector:
 
 
 def error_scale(labels: Vector) -> float:
-    """The root mean square of label minus share, where classes have these shares.
+    """The root mean square of label minus share, where classes have these shares; at least 0.4 of that of equal shares.
 
-    >>> error_scale(np.array([0.5]))
-    0.5
+    A clip in proportion to less than that would cut off what the few records of a rare class say.
+
+    >>> round(error_scale(np.array([0.1])), 6), error_scale(np.array([0.01]))
+    (0.3, 0.2)
     """
-    shares = np.clip(labels, RARE, 1 - RARE)
-    return math.sqrt(float(row_sums((shares * (1 - shares))[None, :])[0]))
+    shares = np.clip(labels, 0.0, 1.0)
+    own = math.sqrt(float(row_sums((shares * (1 - shares))[None, :])[0]))
+    equal = 0.5 if len(labels) == 1 else math.sqrt(1 - 1 / len(labels))
+    return max(own, 0.4 * equal)
 
 
 def _mean(values: Vector) -> float:

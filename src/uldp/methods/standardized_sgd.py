@@ -104,22 +104,36 @@ class StandardizedSgd(UserSum):
         agreed = self._coordinates(state, facts)
         if agreed.content is RowContent.STEPS:
             return self._step(state, agreed, total, facts)
+        if agreed.content is RowContent.MEANS:
+            return self._centred(state, agreed, total, facts)
         known = {key: value for key, value in state.memory.items() if key in ESTIMATES}
         sums = self._with_total(state.memory, agreed, total, facts)
         if self._content(facts.round + 1, facts) is agreed.content:
             return State(state.x, {**known, **sums})
         found, features = MomentEstimate.from_sums(sums), self._features(facts)
-        if agreed.content is RowContent.SPREADS:
-            new = {"spread": found.spreads(features, self.recipe.linear)} if agreed.of_features else {}
-            if facts.task == "regression":
-                new["errors"] = np.array([found.errors(features)])
-            return State(state.x, {**known, **new})
-        shrunk = found.shrunk(features)
-        centre = agreed.centre + np.concatenate([shrunk[:features] * agreed.of_features, shrunk[features:]])
-        new = {"centre": centre}
+        new = {"spread": found.spreads(features, self.recipe.linear)} if agreed.of_features else {}
+        if facts.task == "regression":
+            new["errors"] = np.array([found.errors(features)])
+        return State(state.x, {**known, **new})
+
+    def _centred(self, state: State, agreed: Coordinates, total: Vector, facts: RoundFacts) -> State:
+        """The state with the centre as far as it is known; after the last round about means, with a start.
+
+        Rows of the first round are long where features lie far from the middle of their ranges, so the clip biases
+        their mean. Those of the next rounds are differences from it, which are short, and these alone are kept.
+        """
+        features, before = self._features(facts), self._reference(state.x, facts)
+        sums = self._with_total(state.memory, agreed, total, facts)
+        found = MomentEstimate.from_sums(sums)
+        shrunk = MomentEstimate(found.values - before, found.variance).shrunk(features)
+        centre = before + np.concatenate([shrunk[:features] * agreed.of_features, shrunk[features:]])
+        memory = {"centre": centre, **({} if facts.round == 1 else sums)}
+        if self._content(facts.round + 1, facts) is RowContent.MEANS:
+            return State(state.x, memory)
+        known = {"centre": centre}
         if facts.task == "classification":
-            new["errors"] = np.array([error_scale(centre[features:])])
-        return State(self._started(state.x, centre[features:], found, facts), new)
+            known["errors"] = np.array([error_scale(centre[features:])])
+        return State(self._started(state.x, centre[features:], found, facts), known)
 
     def _with_total(
         self, memory: Mapping[str, Vector], agreed: Coordinates, total: Vector, facts: RoundFacts
@@ -128,7 +142,10 @@ class StandardizedSgd(UserSum):
         release = self.release(facts)
         unit = agreed.length / people_in_a_round(release)
         precision = 1 / max(release.noise_variance(facts.silos_heard) * unit * unit, MIN_VARIANCE)
-        new = {"estimate": precision * unit * total[: len(agreed.centre)], "precision": np.array([precision])}
+        found = unit * total[: len(agreed.centre)]
+        if agreed.content is RowContent.MEANS:  # rows are differences from the centre
+            found = agreed.centre + found
+        new = {"estimate": precision * found, "precision": np.array([precision])}
         return {key: memory[key] + value if key in memory else value for key, value in new.items()}
 
     def _started(self, x: Vector, labels: Vector, found: MomentEstimate, facts: PublicFacts) -> Vector:
@@ -185,12 +202,16 @@ class StandardizedSgd(UserSum):
     def _coordinates(self, state: State, facts: RoundFacts) -> Coordinates:
         """Those of the round, from what was released before it."""
         content, features, memory = self._content(facts.round, facts), self._features(facts), state.memory
-        labels = expected_labels(state.x[len(state.x) - facts.linear_outputs :], facts.task)
-        centre = memory.get("centre", np.concatenate([np.zeros(features), labels]))
+        centre = memory["centre"] if "centre" in memory else self._reference(state.x, facts)
         spread = memory.get("spread", np.full(features, self.recipe.linear.usual_spread if _bounded(facts) else 1.0))
         length = self._length(content, centre, memory, facts)
         of_labels = content is RowContent.MEANS or facts.task == "regression"
         return Coordinates(content, length, centre, spread, _bounded(facts), of_labels)
+
+    def _reference(self, x: Vector, facts: PublicFacts) -> Vector:
+        """The centre before anything is known: the middle of the ranges, and the labels that the model expects."""
+        labels = expected_labels(x[len(x) - facts.linear_outputs :], facts.task)
+        return np.concatenate([np.zeros(self._features(facts)), labels])
 
     def _length(self, content: RowContent, centre: Vector, memory: Mapping[str, Vector], facts: RoundFacts) -> float:
         """What rows of this content are divided by before they are clipped to 1."""
