@@ -12,6 +12,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+import torch
 from tests.support import (
     build,
     decode,
@@ -24,8 +25,10 @@ from tests.support import (
 )
 from torch import nn
 
-from uldp.data.federation import Task
+from uldp.data.federation import SiloData, Task
 from uldp.errors import MessageRefused
+from uldp.learners import moments
+from uldp.learners.models import linear_outputs
 from uldp.learners.moments import user_moments
 from uldp.learners.torch import TorchLearner
 from uldp.methods.base import State
@@ -171,10 +174,89 @@ def test_moments_are_means_over_a_persons_records():
     centre = np.linspace(-1, 1, FEATURES + 3)
     values = np.concatenate([silo.features.astype(float), np.eye(3)[silo.labels]], axis=1)
     for given, wanted in ((None, values), (centre, (values - centre) ** 2)):
-        ((users, found),) = user_moments(silo, Task(3), 3, given)
+        ((users, found),) = user_moments(silo, Task(3), 3, given, FEATURES + 5)
+        assert not found[:, FEATURES + 3 :].any()
         assert np.array_equal(users, np.unique(silo.users))
         for user, row in zip(users, found, strict=True):
-            np.testing.assert_allclose(row, wanted[silo.users == user].mean(axis=0), rtol=1e-12)
+            np.testing.assert_allclose(row[: FEATURES + 3], wanted[silo.users == user].mean(axis=0), rtol=1e-12)
+
+
+def test_a_persons_moments_are_the_same_bits_in_any_company(monkeypatch):
+    """Whoever else is there, and however much of the silo is looked at together; also with very many records."""
+    generator = np.random.default_rng(0)
+    users = np.concatenate([np.full(moments.CHUNK * 3 + 7, 5), generator.integers(0, 5, 900)])
+    features = generator.normal(size=(len(users), FEATURES)).astype(np.float32)
+    silo = SiloData("one", features, generator.integers(0, 3, len(users)), users)
+    together = dict(_moments_of(silo))
+    for block in (1, 50, 2**20):
+        monkeypatch.setattr(moments, "BLOCK_NUMBERS", block)
+        assert all(np.array_equal(row, together[user]) for user, row in _moments_of(silo))
+        for user in range(6):
+            ((alone, row),) = _moments_of(silo.take(users == user))
+            assert alone == user and np.array_equal(row, together[user])
+
+
+def _moments_of(silo):
+    for users, rows in user_moments(silo, Task(3), 3, None, FEATURES + 3):
+        yield from zip(users.tolist(), rows, strict=True)
+
+
+@pytest.mark.parametrize(("rate", "truth"), [(0.01, 0.01), (0.05, 0.2), (0.5, 0.02)])
+def test_a_start_without_a_schema_is_not_biased_by_the_clip(rate, truth):
+    """A public rate that is right stays; one that is not is corrected."""
+    learner = learner_for(Task(2))
+    facts = PublicFacts(1000, 1, learner.dimension, linear_outputs=1)
+    method = build("auto", rounds=ROUNDS, noise_multiplier=1e-6).for_facts(facts)
+    state = State(np.concatenate([np.zeros(FEATURES), bias_for(np.array([rate]), "classification", 1e-9)]))
+    labels = (np.arange(1000) < 1000 * truth).astype(np.int64)
+    silo = SiloData("one", np.zeros((1000, FEATURES), np.float32), labels, np.arange(1000))
+    for round_ in range(1, sum(method.recipe.linear.first_rounds(ROUNDS)[:1]) + 1):
+        about = facts.in_round(round_, 1)
+        parts = method.release(facts).rows(
+            method,
+            method.broadcast(state, about),
+            silo,
+            learner,
+            Streams.from_seed(0),
+            Secrets.simulated_from_seed(0),
+        )
+        state = method.server(state, np.sum([rows.sum(axis=0) for _, rows in parts], axis=0), about)
+    np.testing.assert_allclose(expected_labels(state.x[FEATURES:], "classification"), truth, rtol=1e-6)
+
+
+def test_labels_that_vary_more_than_features_do_not_shorten_spreads():
+    found = MomentEstimate(np.array([0.0225] * 4 + [0.36]), 1e-8)
+    row = np.sqrt(4 * 0.0225**2 + 0.36**2)
+    assert found.squares_length(4, 0.25, of_labels=True) > 1.4 * row
+    assert found.squares_length(4, 0.25, of_labels=False) < row
+
+
+def test_a_silo_that_is_not_heard_leaves_the_centre_where_it_is():
+    learner = learner_for(Task(2))
+    facts = PublicFacts(100, 4, learner.dimension, linear_outputs=1, feature_norm=2.0)
+    method = build("auto", rounds=ROUNDS, noise_multiplier=1e-6).for_facts(facts)
+    total = np.array([10.0, 20.0, -10.0, 5.0, 3.0])
+    start = State(np.zeros(5))
+    whole = method.server(start, total, facts.in_round(1, 4))
+    part = method.server(start, 0.75 * total, facts.in_round(1, 3))
+    np.testing.assert_allclose(part.memory["centre"], whole.memory["centre"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("odd", ["hook", "parameter", "order", "frozen"])
+def test_what_is_not_known_to_be_linear_is_not_taken_for_it(odd):
+    layer = nn.Linear(FEATURES, 1)
+    if odd == "hook":
+        layer.register_forward_hook(lambda layer, given, out: out.tanh())
+    elif odd == "parameter":
+        layer.register_parameter("scale", nn.Parameter(torch.ones(1)))
+    elif odd == "order":
+        weight = layer.weight
+        del layer.weight
+        layer.register_parameter("weight", weight)
+    else:
+        layer.bias.requires_grad_(False)
+    assert linear_outputs(layer) == 0 and linear_outputs(nn.Sequential(layer)) == 0
+    assert linear_outputs(nn.Linear(FEATURES, 1)) == linear_outputs(nn.Sequential(nn.Linear(FEATURES, 1))) == 1
 
 
 def test_standardised_gradients_are_those_of_standardised_features():

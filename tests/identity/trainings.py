@@ -34,6 +34,8 @@ RUNS = {
     "uldp-avg-w, logistic": (CANCER, {}, {"name": "uldp-avg-w", "rounds": 2, "local_epochs": 2}, {"epsilon": 5.0}),
     "uldp-avg, mlp": (SYNTHETIC, MLP, {"name": "uldp-avg", "rounds": 2, "optimizer": "adam", "local_lr": 0.01}, NOISE),
     "uldp-sgd-w, regression": (NUMBERS, {}, {"name": "uldp-sgd-w", "rounds": 3, "sample_rate": 0.5}, NOISE),
+    "auto, logistic": (CANCER, {}, {"name": "auto", "rounds": 12}, {"epsilon": 5.0}),
+    "auto, linear": (NUMBERS, {}, {"name": "auto", "rounds": 12}, NOISE),
     "uldp-naive": (SYNTHETIC, {}, {"name": "uldp-naive", "rounds": 2, "local_epochs": 2}, NOISE),
     "uldp-group, cnn": (DIGITS, {"name": "cnn"}, {"name": "uldp-group-2", **STEPS}, NOISE),
     "local-sub-dp": (SYNTHETIC, {"name": "mlp"}, {"name": "local-sub-dp", **STEPS}, NOISE),

@@ -218,7 +218,9 @@ def _run_twins(setup: AuditSetup, seed: int) -> Twins:
     if isinstance(prepared.plan.release, NoisedModel):
         method = replace(prepared.plan.method, record_rate=1.0)  # type: ignore[call-arg]
         setup = replace(setup, prepared=replace(prepared, plan=replace(prepared.plan, method=method)))
-    rounds = None if not prepared.plan.release.user_sampling.everybody else min(TWIN_ROUNDS, prepared.plan.rounds)
+    release = prepared.plan.release
+    few = min(max(TWIN_ROUNDS, release.participation.groups), prepared.plan.rounds)
+    rounds = few if release.user_sampling.everybody else None
     noise, plans = setup.quiet_plans(rounds)
     secrets, shape = audit_secrets(seed, "twin"), setup.canaries.counts.shape
     everyone, nobody = (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from uldp.audits.checks import Check
 from uldp.data.federation import Federation, IntArray, SiloData
 from uldp.errors import foreign_exceptions
 from uldp.experiment.build import PreparedExperiment
-from uldp.methods.base import State
+from uldp.methods.base import Method, State
 from uldp.privacy.gaussian import unsampled_mu
 from uldp.privacy.releases import NoisedModel, Release
 from uldp.privacy.releases.sums import IntegerSum
@@ -38,10 +39,10 @@ def row_checks(prepared: PreparedExperiment, people: Federation, streams: Stream
     furthest, tried = 0.0, 0
     changed: set[int] = set()
     whole: list[_Part] = []
-    for federation in _kinds(people, streams):
-        whole = _parts(prepared, federation)
+    for federation, x in product(_kinds(people, streams), _broadcasts(prepared, people)):
+        whole = _parts(prepared, federation, x)
         for user in np.unique(np.concatenate([silo.users for silo in federation.silos]))[:USERS]:
-            without = _parts(prepared, federation.without(int(user)))
+            without = _parts(prepared, federation.without(int(user)), x)
             moved = np.sum([a.total - b.total for a, b in zip(whole, without, strict=True)], axis=0)
             furthest = max(furthest, float(np.linalg.norm(moved.astype(np.float64))))
             changed |= {
@@ -85,12 +86,29 @@ class _Part:
         return self._sum.total
 
 
-def _parts(prepared: PreparedExperiment, federation: Federation) -> list[_Part]:
-    """What every silo would add up in the first round, without noise, sample or masks."""
+def _broadcasts(prepared: PreparedExperiment, people: Federation) -> list[Vector]:
+    """What the server would send in the first round; of a method that sends more than the model, in others too.
+
+    In rounds 1, 2, 4, 8 and so on, and in the last one: whatever rows are about in turn is among them.
+    """
+    plan, facts = prepared.plan, prepared.plan.facts
+    state = State(prepared.learner.initial(prepared.streams.child("model")))
+    found = [plan.method.broadcast(state, facts.in_round(1, facts.silos))]
+    if type(plan.method).broadcast is Method.broadcast:
+        return found
+    for round_ in range(1, plan.rounds):
+        parts = _parts(prepared, people, plan.method.broadcast(state, facts.in_round(round_, facts.silos)))
+        total = plan.release.encoding.decode(np.sum([part.total for part in parts], axis=0))
+        state = plan.method.server(state, total, facts.in_round(round_, facts.silos))
+        if (round_ + 1) & round_ == 0 or round_ + 1 == plan.rounds:
+            found.append(plan.method.broadcast(state, facts.in_round(round_ + 1, facts.silos)))
+    return found
+
+
+def _parts(prepared: PreparedExperiment, federation: Federation, x: Vector) -> list[_Part]:
+    """What every silo would add up in the round of this broadcast, without noise, sample or masks."""
     plan, release = prepared.plan, prepared.plan.release
     streams = prepared.streams
-    start = State(prepared.learner.initial(streams.child("model")))
-    x = plan.method.broadcast(start, plan.facts.in_round(1, plan.facts.silos))
     counts = federation.counts()
     told = None if release.exchange is None else release.exchange.totals(counts)
     parts = []
@@ -98,7 +116,7 @@ def _parts(prepared: PreparedExperiment, federation: Federation) -> list[_Part]:
         mine = None if told is None else told[index]
         own, secrets = streams.child("silo", index), Secrets.simulated_from_seed(0).child("silo", index)
         data = release.select(silo, mine, own.child("kept"))
-        part = _Part(IntegerSum(release.encoding, len(start.x), release.weights(counts[index], mine)))
+        part = _Part(IntegerSum(release.encoding, plan.facts.dimension, release.weights(counts[index], mine)))
         with foreign_exceptions(plan.method, release, location="method.silo"):
             for users, rows in release.rows(plan.method, x, data, prepared.learner, own.child("round", 1), secrets):
                 part.add(users, rows)

@@ -17,7 +17,7 @@ from torch import nn
 
 from uldp.data.federation import Task
 from uldp.errors import ConfigError, ModelError, did_you_mean, format_value, require, user_code
-from uldp.learners.checks import Shape, check_model, check_parameters
+from uldp.learners.checks import Shape, check_model, check_parameters, runs_foreign_code
 from uldp.learners.initialisers import WrittenOutDraws
 from uldp.learners.seeding import seed_cpu
 from uldp.limits import MAX_LAYERS, MAX_PARAMETERS, check_whole
@@ -121,12 +121,15 @@ def linear_outputs(module: nn.Module) -> int:
     >>> linear_outputs(nn.Sequential(nn.Flatten(), nn.Linear(4, 3))), linear_outputs(nn.Linear(4, 3, bias=False))
     (3, 0)
     """
-    layers = [
-        layer for layer in (module if type(module) is nn.Sequential else [module]) if type(layer) is not nn.Flatten
-    ]
-    if len(layers) != 1 or type(layers[0]) is not nn.Linear or layers[0].bias is None:
+    found = list(module) if type(module) is nn.Sequential else [module]
+    linear = [layer for layer in found if type(layer) is not nn.Flatten]
+    if len(linear) != 1 or type(linear[0]) is not nn.Linear or any(map(runs_foreign_code, (module, *found))):
         return 0
-    return layers[0].out_features if all(part.requires_grad for part in layers[0].parameters()) else 0
+    parts, layer = dict(linear[0].named_parameters()), linear[0]
+    others = [name for name, _ in module.named_parameters() if name.rpartition(".")[2] not in ("weight", "bias")]
+    if list(parts) != ["weight", "bias"] or list(layer.children()) or others or len(list(module.parameters())) != 2:
+        return 0
+    return layer.out_features if all(part.requires_grad for part in parts.values()) else 0
 
 
 def build_seeded(recipe: Callable[[], nn.Module], streams: Streams) -> nn.Module:

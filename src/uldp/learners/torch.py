@@ -186,8 +186,7 @@ class TorchLearner:
     def user_moments(self, data: SiloData, centre: Vector | None) -> Iterator[tuple[IntArray, Rows]]:
         if len(data):
             outputs = self.training(tuple(data.features.shape[1:])).outputs
-            for users, rows in user_moments(data, self._task, outputs, centre):
-                yield users, np.pad(rows, ((0, 0), (0, self.dimension - rows.shape[1])))
+            yield from user_moments(data, self._task, outputs, centre, self.dimension)
 
     def clipped_sums(self, data: SiloData, clip: float) -> ClippedSums:
         if not len(data):

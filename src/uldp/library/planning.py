@@ -141,7 +141,7 @@ class TrainingPlan:
         plan, facts, name = self.prepared.plan, self.prepared.plan.facts, self.prepared.federation.name
         about = f"|U| = {facts.users} users, |S| = {facts.silos} silos, {facts.dimension} parameters"
         noise = "" if plan.release.local else f", noise multiplier {self.noise_multiplier:g}"
-        costs = plan.aggregation.costs(plan.release, plan.rounds)
+        costs = plan.costs()
         packed = f", {costs['slots']} parameters to a ciphertext" if costs.get("slots", 1) > 1 else ""
         once = f", and once {costs['setup_bytes']:,} bytes of setup" if "setup_bytes" in costs else ""
         sends, gets = costs["update_bytes"], costs["request_bytes"]
@@ -157,7 +157,7 @@ class TrainingPlan:
     def to_json(self) -> dict[str, Any]:
         """The document of ``uldp plan --json``."""
         prepared, plan, facts = self.prepared, self.prepared.plan, self.prepared.plan.facts
-        costs = plan.aggregation.costs(plan.release, plan.rounds)
+        costs = plan.costs()
         reason = {"reason": plan.aggregation_reason} if plan.aggregation_reason else {}
         return {
             "dataset": prepared.federation.name,

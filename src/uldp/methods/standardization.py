@@ -70,12 +70,14 @@ class Coordinates:
         changed = np.array(rows, dtype=np.float64)
         size, features = len(self.centre), len(self.spread)
         if self.content is RowContent.MEANS:
-            changed[:, :size] -= self.centre
+            with _made_up():
+                changed[:, :size] -= self.centre
         if not self.of_features:
             changed[:, :features] = 0.0
         if not self.of_labels:
             changed[:, features:size] = 0.0
-        return changed / self.length
+        with _made_up():
+            return changed / self.length
 
     @property
     def outputs(self) -> int:
@@ -89,9 +91,10 @@ class Coordinates:
         features, outputs = len(self.spread), self.outputs
         weights = changed[:, : outputs * features].reshape(len(rows), outputs, features)  # a view
         bias = changed[:, outputs * features :][:, :outputs]
-        weights -= bias[:, :, None] * self.centre[:features]
-        weights /= self.spread
-        return changed / self.length
+        with _made_up():
+            weights -= bias[:, :, None] * self.centre[:features]
+            weights /= self.spread
+            return changed / self.length
 
     def restored(self, step: Vector) -> Vector:
         """A step of a model of (f - c) / s as that of a model of f with the same outputs."""
@@ -136,15 +139,19 @@ class MomentEstimate:
         parts = np.split(self.values, [features])
         return np.concatenate([_shrink(part, self.variance) for part in parts])
 
-    def squares_length(self, features: int, most: float) -> float:
+    def squares_length(self, features: int, most: float, of_labels: bool) -> float:
         """How long rows of squares are, as far as it is known: far enough above what they seem to be.
 
         Args:
             features: How many there are.
-            most: What the recipe begins with, for one feature.
+            most: What the recipe begins with, for one number.
+            of_labels: Whether rows are also about labels.
         """
-        seen = max(0.0, _mean(self.values[:features])) + 2 * math.sqrt(self.variance / features)
-        return math.sqrt(features) * min(most, max(HEADROOM * seen, 0.1 * most))
+        of_features = max(0.0, _mean(self.values[:features])) + 2 * math.sqrt(self.variance / features)
+        seen = math.sqrt(features) * of_features
+        if of_labels:
+            seen += max(0.0, float(self.values[features])) + 2 * math.sqrt(self.variance)
+        return min(most * math.sqrt(features + of_labels), max(HEADROOM * seen, 0.1 * most * math.sqrt(features)))
 
     def spreads(self, features: int, recipe: LinearRecipe) -> Vector:
         """Each feature's spread, from mean squares: where nothing but noise is seen, they are all equal.
@@ -211,6 +218,11 @@ def error_scale(labels: Vector) -> float:
     own = math.sqrt(float(row_sums((shares * (1 - shares))[None, :])[0]))
     equal = 0.5 if len(labels) == 1 else math.sqrt(1 - 1 / len(labels))
     return max(own, 0.4 * equal)
+
+
+def _made_up() -> np.errstate:
+    """Coordinates that a server makes up can make a row long, or no number: it is clipped, or counts as zero."""
+    return np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
 def _mean(values: Vector) -> float:

@@ -16,7 +16,7 @@ others::
     rows of the next ones:     means of (f - c)^2 and (y - their mean)^2         (s, and the scale of the errors)
 
 Estimates are shrunk by the share of signal in them, which the server knows because it knows the noise (James and
-Stein's factor): with nothing but noise, c = 0 and all s are equal, and training is that of features as they are.
+Stein's factor): with much noise, c is near 0 and all s are nearly equal, and training is that of features as they are.
 
 Clip, weights, sum and noise are those of :class:`uldp.privacy.releases.GaussianSum`: rows are clipped after the change
 of coordinates, which is public, to length 1 in units that the server chooses from what was released. Everything on the
@@ -33,6 +33,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from uldp.data.federation import SiloData
+from uldp.elementary import row_sums
+from uldp.errors import ConfigError
 from uldp.learners.base import Learner
 from uldp.methods.base import State, not_a_setting
 from uldp.methods.server_optimizer import NoisedTotal
@@ -79,21 +81,22 @@ class StandardizedSgd(UserSum):
     summary: ClassVar[str] = "clipped gradients per user and silo, of standardised features"
     paper: ClassVar[str] = "ULDP-FL (PVLDB 2024), Algorithm 4, in coordinates and with a server of our own"
 
+    def for_facts(self, facts: PublicFacts) -> StandardizedSgd:
+        if not facts.linear_outputs:
+            raise ConfigError("trains models W f + b only; take method.name = 'auto'", location="method.name")
+        return self
+
     # --- in a silo --------------------------------------------------------------------------------------------
 
     def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
         features, size = int(np.prod(data.features.shape[1:])), learner.dimension
         agreed = Coordinates.unpack(x[size:], features)
-        # Coordinates that a server makes up can make a row long, or no number; it is clipped, or counts as zero.
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            if agreed.content is RowContent.STEPS:
-                for users, gradients in learner.user_gradients(x[:size], data, streams):
-                    yield users, -agreed.standardised(gradients)
-                return
-            for users, rows in learner.user_moments(
-                data, None if agreed.content is RowContent.MEANS else agreed.centre
-            ):
-                yield users, agreed.moments(rows)
+        if agreed.content is RowContent.STEPS:
+            for users, gradients in learner.user_gradients(x[:size], data, streams):
+                yield users, -agreed.standardised(gradients)
+            return
+        for users, rows in learner.user_moments(data, None if agreed.content is RowContent.MEANS else agreed.centre):
+            yield users, agreed.moments(rows)
 
     # --- on the server ----------------------------------------------------------------------------------------
 
@@ -127,6 +130,7 @@ class StandardizedSgd(UserSum):
         found = MomentEstimate.from_sums(sums)
         shrunk = MomentEstimate(found.values - before, found.variance).shrunk(features)
         centre = before + np.concatenate([shrunk[:features] * agreed.of_features, shrunk[features:]])
+        centre = self._within(centre, facts)
         memory = {"centre": centre, **({} if facts.round == 1 else sums)}
         if self._content(facts.round + 1, facts) is RowContent.MEANS:
             return State(state.x, memory)
@@ -140,7 +144,8 @@ class StandardizedSgd(UserSum):
     ) -> dict[str, Vector]:
         """The sums over rounds like this one of the estimates by their precisions, and of the precisions."""
         release = self.release(facts)
-        unit = agreed.length / people_in_a_round(release)
+        # Of the records of a silo that was not heard nothing is known: they are taken to be like the others.
+        unit = agreed.length / people_in_a_round(release) * facts.silos / facts.silos_heard
         precision = 1 / max(release.noise_variance(facts.silos_heard) * unit * unit, MIN_VARIANCE)
         found = unit * total[: len(agreed.centre)]
         if agreed.content is RowContent.MEANS:  # rows are differences from the centre
@@ -163,7 +168,7 @@ class StandardizedSgd(UserSum):
         if outputs > 1:
             # Softmax does not change where all outputs grow alike, so whatever is in that direction is noise.
             parts = [part.reshape(outputs, -1) for part in np.split(total, [-outputs])]
-            total = np.concatenate([(part - part.sum(axis=0) / outputs).ravel() for part in parts])
+            total = np.concatenate([(part - row_sums(part.T.copy()) / outputs).ravel() for part in parts])
             noise *= 1 - 1 / outputs
         noised_total = NoisedTotal(
             values=total,
@@ -208,6 +213,13 @@ class StandardizedSgd(UserSum):
         of_labels = content is RowContent.MEANS or facts.task == "regression"
         return Coordinates(content, length, centre, spread, _bounded(facts), of_labels)
 
+    def _within(self, centre: Vector, facts: PublicFacts) -> Vector:
+        """Within what is public: features and numbers under a schema lie in [-1, 1], shares of classes in [0, 1]."""
+        if facts.task == "classification":
+            least = np.concatenate([np.full(self._features(facts), -1.0), np.zeros(facts.linear_outputs)])
+            return np.clip(centre, least, 1.0)
+        return np.clip(centre, -1.0, 1.0) if _bounded(facts) else centre
+
     def _reference(self, x: Vector, facts: PublicFacts) -> Vector:
         """The centre before anything is known: the middle of the ranges, and the labels that the model expects."""
         labels = expected_labels(x[len(x) - facts.linear_outputs :], facts.task)
@@ -220,10 +232,19 @@ class StandardizedSgd(UserSum):
             rho = self.release(facts).noise_to_signal(self.rounds)
             errors = memory["errors"][0] if "errors" in memory else recipe.usual_error
             return self.clip_scale * recipe.length_at(rho) * float(errors) * math.sqrt(features + 1)
-        numbers = features + 1 if _bounded(facts) else 1
-        if content is RowContent.SPREADS and "estimate" in memory and _bounded(facts):
-            return MomentEstimate.from_sums(memory).squares_length(features, recipe.squares_length)
-        return (recipe.means_length if content is RowContent.MEANS else recipe.squares_length) * math.sqrt(numbers)
+        if not _bounded(facts):  # rows of labels alone, as long as they can be
+            labels = centre[features:]
+            farthest = np.maximum(labels, 1 - labels) if len(labels) == 1 else _distances(labels)
+            return float(farthest.max()) if facts.task == "classification" else 1.0
+        if content is RowContent.SPREADS and "estimate" in memory:
+            of_labels = facts.task == "regression"
+            return MomentEstimate.from_sums(memory).squares_length(features, recipe.squares_length, of_labels)
+        return (recipe.means_length if content is RowContent.MEANS else recipe.squares_length) * math.sqrt(features + 1)
+
+
+def _distances(labels: Vector) -> Vector:
+    """How far the label of each class, one-hot, is from these shares."""
+    return np.sqrt(row_sums(np.square(np.eye(len(labels)) - labels)))
 
 
 def _bounded(facts: PublicFacts) -> bool:
