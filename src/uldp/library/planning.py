@@ -21,6 +21,7 @@ from uldp.privacy.sentences import finite_or_none, show_epsilon
 from uldp.privacy.statement import Statement
 from uldp.reports.statement import text as statement_text
 from uldp.runtimes.result import Result
+from uldp.sessions.plan import Plan
 
 if TYPE_CHECKING:
     from uldp.library.arguments import Silos
@@ -141,7 +142,7 @@ class TrainingPlan:
         plan, facts, name = self.prepared.plan, self.prepared.plan.facts, self.prepared.federation.name
         about = f"|U| = {facts.users} users, |S| = {facts.silos} silos, {facts.dimension} parameters"
         noise = "" if plan.release.local else f", noise multiplier {self.noise_multiplier:g}"
-        costs = plan.costs()
+        costs = round_costs(plan)
         packed = f", {costs['slots']} parameters to a ciphertext" if costs.get("slots", 1) > 1 else ""
         once = f", and once {costs['setup_bytes']:,} bytes of setup" if "setup_bytes" in costs else ""
         sends, gets = costs["update_bytes"], costs["request_bytes"]
@@ -157,7 +158,7 @@ class TrainingPlan:
     def to_json(self) -> dict[str, Any]:
         """The document of ``uldp plan --json``."""
         prepared, plan, facts = self.prepared, self.prepared.plan, self.prepared.plan.facts
-        costs = plan.costs()
+        costs = round_costs(plan)
         reason = {"reason": plan.aggregation_reason} if plan.aggregation_reason else {}
         return {
             "dataset": prepared.federation.name,
@@ -205,3 +206,10 @@ def budget_sentence(found: dict[str, Any], rounds: int) -> str:
     listed = ", or ".join(f"{key} = {value:g}" for key, value in changes.items())
     sampled = " (sampling helps towards those who do not know the sample)" if "method.sample_rate" in changes else ""
     return f"{ends} One change would fit: {listed}{sampled}."
+
+
+def round_costs(plan: Plan) -> dict[str, int]:
+    """The costs of a round: those of the aggregation, with what the method sends beside the model."""
+    costs = plan.aggregation.costs(plan.release, plan.rounds)
+    beside = 8 * (plan.broadcast_size - plan.facts.dimension)
+    return {**costs, "request_bytes": costs["request_bytes"] + beside}

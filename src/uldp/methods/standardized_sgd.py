@@ -32,6 +32,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from uldp.caveats import Caveat
 from uldp.data.federation import SiloData
 from uldp.elementary import row_sums
 from uldp.errors import ConfigError
@@ -53,6 +54,11 @@ from uldp.privacy.releases.gaussian_sum import people_in_a_round
 from uldp.rng import Streams
 from uldp.vectors import Vector
 
+COORDINATES: Final = Caveat(
+    "coordinates",
+    "Beside the models silos see estimated means and spreads of features and labels, computed from the noised totals "
+    "of the first rounds; the epsilons cover them.",
+)
 ESTIMATES: Final = ("centre", "spread", "errors")
 OPTIMIZER: Final = "optimizer "
 """What the server optimiser keeps has this before its name in ``State.memory``."""
@@ -85,6 +91,9 @@ class StandardizedSgd(UserSum):
         if not facts.linear_outputs:
             raise ConfigError("trains models W f + b only; take method.name = 'auto'", location="method.name")
         return self
+
+    def caveats(self, facts: PublicFacts) -> tuple[Caveat, ...]:
+        return (COORDINATES,)
 
     # --- in a silo --------------------------------------------------------------------------------------------
 

@@ -157,12 +157,6 @@ class Plan(AggregationContext):
         state = State(np.zeros(self.facts.dimension))
         return len(self.method.broadcast(state, self.facts.in_round(1, self.facts.silos)))
 
-    def costs(self) -> dict[str, int]:
-        """The costs of a round, for ``uldp plan``: those of the aggregation, with what the method sends."""
-        costs = self.aggregation.costs(self.release, self.rounds)
-        beside = 8 * (self.broadcast_size - self.facts.dimension)
-        return {**costs, "request_bytes": costs["request_bytes"] + beside}
-
     @property
     def sample_sizes(self) -> tuple[int, int]:
         """How many silos and users a round's request has a bit for: 0 where all take part, or silos do not learn it."""
