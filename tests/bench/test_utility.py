@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from uldp.bench import utility, utility_models
+from uldp.bench import utility, utility_claims, utility_models
 from uldp.bench.utility import Cell, CellResult, run_cell
 from uldp.bench.utility_claims import claims, divergence, rows
 from uldp.bench.utility_sets import FAMILIES, SETS
@@ -78,11 +78,14 @@ def test_regret_is_to_the_best_of_all_private_settings():
     assert row.skills["best tuned"] == 0.7 and row.regret == pytest.approx(0.4)
 
 
-def test_a_loss_ten_times_the_base_rate_s_is_a_divergence():
+def test_a_loss_ten_times_the_base_rate_s_is_a_divergence_unless_training_began_above_it(monkeypatch):
+    monkeypatch.setattr(utility_claims, "start_skill", lambda cell: -100.0 if cell.seed == 3 else 0.0)
     fine = [outcome("auto", -3.0, "random"), outcome("auto", 0.2, "random", seed=1)]
     assert divergence(fine).holds
     assert not divergence([*fine, outcome("auto", -20.0, "random", seed=2)]).holds
     assert not divergence([outcome("auto", -math.inf, "random")]).holds
+    found = divergence([*fine, outcome("auto", -20.0, "random", seed=3)])
+    assert found.holds and "0 of 3 diverged, 1 end above 10 times that of the base rate" in found.detail
 
 
 def test_a_small_run_prints_table_claims_and_picture(tmp_path, monkeypatch):

@@ -155,6 +155,18 @@ def _private(cell: Cell, federation: Federation) -> tuple[str, Any]:
     return f"{json.dumps(tree)} {chosen}", train
 
 
+def start_skill(cell: Cell) -> float:
+    """The skill of the model that a private cell's training begins with."""
+    from uldp.experiment.build import prepare
+
+    federation = _federation(cell.dataset, cell.seed)
+    contender = next(one for one in (*models.CONTENDERS, *models.TUNED) if one.name == cell.contender)
+    tree = contender.tree(federation, cell.epsilon, cell.seed)
+    prepared = prepare(Experiment.from_tree(tree), federation)
+    x = prepared.learner.initial(prepared.streams.child("model"))
+    return models.skill(federation, prepared.learner.evaluate(x, federation.test).get("loss", math.nan))
+
+
 def run_all(
     folder: Path,
     names: Sequence[str] | None = None,

@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Final
 
 from uldp.bench import utility_models as models
-from uldp.bench.utility import EPSILONS, CellResult
+from uldp.bench.utility import EPSILONS, CellResult, start_skill
 from uldp.bench.utility_sets import RANDOM
 
 AUTO: Final = models.AUTO.name
@@ -129,17 +129,22 @@ def _gain(table: Sequence[Row]) -> ClaimCheck:
 
 
 def divergence(outcomes: Sequence[CellResult]) -> ClaimCheck:
-    """Of random federations: none ends with a loss far above the base rate's."""
+    """Of random federations: none ends far above the base rate's loss, and farther than it began."""
     drawn = [one for one in outcomes if one.cell.dataset == RANDOM.name]
-    text = f"random federations: none diverges (loss above {DIVERGED:g} times that of the base rate)"
+    text = (
+        f"random federations: none diverges (loss above {DIVERGED:g} times that of the base rate and that of its start)"
+    )
     if not drawn:
         return ClaimCheck(text, None, "not asked for")
     worst = min(drawn, key=lambda one: one.skill)
-    count = sum(1 - one.skill > DIVERGED for one in drawn)
+    far = [one for one in drawn if 1 - one.skill > DIVERGED]
+    count = sum(one.skill < start_skill(one.cell) for one in far)
     where = f"number {worst.cell.seed} at epsilon {worst.cell.epsilon:g}, rho {worst.rho:.2g}"
     below = sum(one.skill < -0.02 for one in drawn if one.rho <= 0.5)
     quiet = sum(one.rho <= 0.5 for one in drawn)
+    lowest = f"lowest skill {worst.skill:.2f} (loss {1 - worst.skill:.3g} times): {where}"
     detail = (
-        f"{count} of {len(drawn)} diverged; lowest skill {worst.skill:.2f} (loss {1 - worst.skill:.3g} times): {where}"
+        f"{count} of {len(drawn)} diverged, {len(far)} end above {DIVERGED:g} times that of the base rate; {lowest}; "
+        f"{below} of {quiet} with rho <= 0.5 are below the base rate by 0.02"
     )
-    return ClaimCheck(text, not count, f"{detail}; {below} of {quiet} with rho <= 0.5 are below the base rate by 0.02")
+    return ClaimCheck(text, not count, detail)
