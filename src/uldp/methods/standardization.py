@@ -167,13 +167,17 @@ class MomentEstimate:
         squares = np.maximum(mean + _shrink(squares - mean, variance), recipe.least_spread**2 * mean)
         return np.asarray(math.sqrt(mean) * power(squares / mean, recipe.equalised / 2))
 
-    def errors(self, features: int) -> float:
-        """How far numbers to predict lie from their mean, from mean squares.
+    def errors(self, features: int, recipe: LinearRecipe) -> float:
+        """How far numbers to predict lie from their mean, from mean squares; where noise hides them, as far as usual.
 
         Args:
             features: How many there are.
+            recipe: The constants.
         """
-        return math.sqrt(max(float(self.values[features]), math.sqrt(self.variance), MIN_SQUARE))
+        noise = math.sqrt(self.variance)
+        if noise > recipe.usual_error**2:
+            return recipe.usual_error
+        return math.sqrt(max(float(self.values[features]), noise, MIN_SQUARE))
 
 
 def expected_labels(bias: Vector, task: str) -> Vector:

@@ -125,7 +125,7 @@ class StandardizedSgd(UserSum):
         found, features = MomentEstimate.from_sums(sums), self._features(facts)
         new = {"spread": found.spreads(features, self.recipe.linear)} if agreed.of_features else {}
         if facts.task == "regression":
-            new["errors"] = np.array([found.errors(features)])
+            new["errors"] = np.array([found.errors(features, self.recipe.linear)])
         return State(state.x, {**known, **new})
 
     def _centred(self, state: State, agreed: Coordinates, total: Vector, facts: RoundFacts) -> State:
@@ -138,6 +138,8 @@ class StandardizedSgd(UserSum):
         sums = self._with_total(state.memory, agreed, total, facts)
         found = MomentEstimate.from_sums(sums)
         shrunk = MomentEstimate(found.values - before, found.variance).shrunk(features)
+        if _bounded(facts) and found.variance > self.recipe.linear.usual_error**2:
+            shrunk[features:] = 0.0  # the noise is as wide as the labels' range: one number alone is not worth a look
         centre = before + np.concatenate([shrunk[:features] * agreed.of_features, shrunk[features:]])
         centre = self._within(centre, facts)
         memory = {"centre": centre, **({} if facts.round == 1 else sums)}
