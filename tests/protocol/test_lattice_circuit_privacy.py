@@ -26,7 +26,8 @@ from uldp.crypto.ring_products import ProductSum
 from uldp.rng import Secrets
 
 TRIALS = 100
-FEWEST, MOST = stats.binom.interval(0.95, TRIALS, 0.5)
+#: Attacks that win are always right; guesses that know nothing lie outside of this in one of ten thousand tests.
+FEWEST, MOST = stats.binom.interval(0.9999, TRIALS, 0.5)
 #: A right sampler fails a chi-square test with this probability, for a random key.
 LEVEL = 1e-6
 
