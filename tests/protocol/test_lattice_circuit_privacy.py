@@ -2,8 +2,8 @@
 
 The server holds the secret s and the errors e_u, and here it even sees a silo's sum without the masks of pairs. It
 knows everything but one bit: which of two rows user 0 has. An attack *wins* if it is right in every trial, and *fails*
-if the number of right guesses among ``TRIALS`` is within the 99.99 % interval of coin flips. Keys and rows are fixed: the
-tests are deterministic.
+if the number of right guesses among ``TRIALS`` is within the 99.99 % interval of coin flips. Keys and rows are fixed:
+the tests are deterministic.
 """
 
 from __future__ import annotations
