@@ -156,3 +156,18 @@ def test_plan_shows_what_each_kind_of_participation_costs(chosen):
     assert "every round 7.329 and 7.329; a sample at rate 0.1 0.5791 and 7.329" in text
     assert "10 groups that take turns 1.948 and 1.948" in text
     assert "participation" not in runner.invoke(app, ["plan", *small]).stdout
+
+
+@pytest.mark.parametrize(("epsilon", "warned"), [(0.05, True), (100.0, False)])
+def test_a_range_as_wide_as_the_noise_is_said_before_training(tables, epsilon, warned):
+    tables(NUMBER, epsilon, "rounds = 20")
+    said = " ".join(runner.invoke(app, ["plan", "e.toml"]).stderr.split())
+    assert ("the mean label will be known to about" in said) == warned
+    assert not warned or "its range is 2e+05 wide" in said
+
+
+def test_python_is_told_how_many_people_there_are():
+    frame = pd.DataFrame({"id": np.arange(40) % 20, "x": np.linspace(0, 1, 40), "y": np.arange(40) % 2})
+    schema = uldp.Schema.classes("y", [0, 1]).numeric("x", 0, 1)
+    planned = uldp.plan({"a": frame}, user="id", label="y", schema=schema, users=400, people=20, epsilon=3.0)
+    assert planned.prepared.plan.facts.people == 20

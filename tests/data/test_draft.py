@@ -262,3 +262,13 @@ def test_a_range_that_few_values_make_wide_is_remarked_on():
     assert text.count("nearly all values lie within") == 1
     assert "nearly all values lie within [0, 90000]" in text or "nearly all values lie within [0, 100000]" in text
     assert "nearly all" not in draft_schema(table, "pid", "out", from_data=False).to_toml()
+
+
+def test_a_label_of_amounts_or_of_counts_is_remarked_on():
+    amounts = np.concatenate([random.uniform(100, 9000, 399), [150_000]]).round(2)
+    days = np.concatenate([np.arange(12), random.integers(0, 12, 388)])
+    table = pd.DataFrame({"pid": np.arange(400), "age": random.integers(18, 97, 400), "cost": amounts, "days": days})
+    assert "nearly all values lie within" in draft_schema(table, "pid", "cost", from_data=True).to_toml()
+    for from_data in (True, False):
+        assert "is it a count?" in draft_schema(table, "pid", "days", from_data=from_data).to_toml()
+        assert "is it a count?" not in draft_schema(TABLE, "pid", "out", from_data=from_data).to_toml()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FEW_NUMBERS: Final = 6  # a feature of at most so many whole numbers is taken for a category
 MANY_CLASSES: Final = 20  # a numeric label of more values than this is a number to predict
+COUNTS: Final = 8  # a label of so many whole numbers may be a count
 RARE_ROWS: Final = 10  # a class or category of fewer rows is remarked on
 OFTEN: Final = 3  # rows that a code for "no value" has at least: what fewer rows say is not written down
 MANY_ROWS: Final = 100  # from so many rows up it is told where nearly all values lie
@@ -135,9 +136,12 @@ def propose_label(seen: ColumnValues, *, from_data: bool) -> Proposal:
         many = f"{rare} of the" if from_data else "some"
         rare_text = f"{many} classes (or spellings) have fewer than {RARE_ROWS} rows: is each of them meant?"
         tree |= {"missing": "drop"} if seen.missing else {}
-        return Proposal(tree, (*remarks, *([rare_text] if rare else [])))
+        count = seen.numeric and seen.whole and len(seen.counts) >= COUNTS
+        as_count = [f"{COUNTS} whole numbers or more: is it a count? Then kind = 'number' with a range is better"]
+        return Proposal(tree, (*remarks, *([rare_text] if rare else []), *(as_count if count else [])))
     tree |= {"missing": "drop"} if seen.missing else {}
-    return Proposal(tree, (READ,) if tree["range"] else ())
+    wide = _narrower(seen, within, tree["range"]) if from_data else []
+    return Proposal(tree, (READ, *wide) if tree["range"] else ())
 
 
 def _number(seen: ColumnValues, from_data: bool, partial: bool) -> Proposal:

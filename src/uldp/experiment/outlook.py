@@ -24,7 +24,8 @@ DOMINATES: Final = 0.5
 NETWORK: Final = 0.1
 """Up to this rho a convolutional network learns more than a linear model."""
 _BANDS: Final = (
-    (0.05, "noise is no limit"),
+    (0.02, "noise is no limit"),
+    (0.05, "noise costs little of what could be learned"),
     (0.2, "noise costs some of what could be learned"),
     (DOMINATES, "noise costs much of what could be learned"),
 )

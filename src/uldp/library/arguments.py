@@ -44,6 +44,7 @@ class Settings(TypedDict, total=False):
     test_fraction: Instead: the fraction of users to evaluate on (0.2 if neither is given).
     users: |U|, the public number of users (ids are hashed into it), or a list of all ids. Without it the ids in the
         data count as public, and the statement says so.
+    people: About how many people there are, public, where ids are hashed into more ``users`` than that: "auto" uses it.
     population: What you call these people. Runs of the same population are added up by :func:`uldp.total`, whatever ids
         their tables have.
     model: An ``nn.Module``, a name from the zoo ("logistic", "mlp", ...), a factory ``(feature_shape, task) ->
@@ -66,6 +67,7 @@ class Settings(TypedDict, total=False):
     test: pd.DataFrame
     test_fraction: float
     users: int | Sequence[str]
+    people: int
     population: str
     model: Model
     method: Method | str
@@ -177,6 +179,7 @@ def _with_settings(tree: dict[str, Any], what: Mapping[str, Any]) -> dict[str, A
     if model is not None:
         tree["model"] = {"name": model if isinstance(model, str) else GIVEN}
     for section, key, argument in (
+        ("data", "people", "people"),
         ("data", "population", "population"),
         ("method", "rounds", "rounds"),
         ("privacy", "epsilon", "epsilon"),

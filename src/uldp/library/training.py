@@ -18,6 +18,7 @@ from uldp.experiment.outlook import Outlook
 from uldp.library.arguments import CallArguments, Settings
 from uldp.library.progress import progress_bar, stopping_after_the_round
 from uldp.library.tracking import track
+from uldp.methods.standardized_sgd import StandardizedSgd
 from uldp.runs.directory import RunDirectory
 from uldp.runtimes.result import Result, RoundReport
 from uldp.runtimes.simulation import InProcessSilos, LocalRun
@@ -167,6 +168,10 @@ def run_training(
     return go()
 
 
+WIDE_LABELS: Final = 0.1
+"""From this deviation of the mean label up, in halves of its range, noise may hide how labels vary."""
+
+
 def warnings_before(prepared: PreparedExperiment) -> list[str]:
     """What should be known before this experiment is run."""
     found = list(prepared.federation.notes)
@@ -183,6 +188,14 @@ def warnings_before(prepared: PreparedExperiment) -> list[str]:
     outlook = Outlook.of(prepared.plan, delta) if prepared.experiment.trains_model else None
     if outlook is not None and outlook.is_noise_dominated:
         found.append(outlook.words())
+    task = prepared.federation.task
+    if isinstance(method, StandardizedSgd) and task.kind == "regression" and prepared.federation.schema is not None:
+        deviation, half = method.label_deviation(prepared.plan.facts), abs(task.label_scale)
+        if deviation > WIDE_LABELS:
+            found.append(
+                f"the mean label will be known to about +-{deviation * half:.3g} only, as its range is {2 * half:.3g} "
+                "wide: if labels vary less than that, expect no better than their mean; a narrower range helps most"
+            )
     return found
 
 

@@ -95,6 +95,17 @@ class StandardizedSgd(UserSum):
     def caveats(self, facts: PublicFacts) -> tuple[Caveat, ...]:
         return (COORDINATES,)
 
+    def label_deviation(self, facts: PublicFacts) -> float:
+        """The noise in the first estimate of the mean of a number to predict, in halves of its range.
+
+        Args:
+            facts: The federation.
+        """
+        kept = max(1, self._first_rounds(facts)[0] - 1)
+        length = self.recipe.linear.means_length * math.sqrt(self._features(facts) + 1)
+        release = self.release(facts)
+        return length * math.sqrt(release.noise_variance(facts.silos) / kept) / people_in_a_round(release)
+
     # --- in a silo --------------------------------------------------------------------------------------------
 
     def silo(self, x: Vector, data: SiloData, learner: Learner, streams: Streams) -> Iterator[Contribution]:
