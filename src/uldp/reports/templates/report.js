@@ -33,10 +33,12 @@
     chart.figure.classList.add("active");
   };
 
-  // Of one run the values of all charts; of several runs those of this chart.
+  // Of one run, whose charts begin with a metric each, the values of all charts; of several runs, whose charts all begin
+  // with the first of them, those of this chart.
   const told = (chart, index) => {
     const round = chart.data.label[index];
-    const shown = charts.every((other) => other.data.series.length === 1) ? charts : [chart];
+    const firsts = new Set(charts.map((other) => other.data.series[0].name));
+    const shown = firsts.size === charts.length ? charts : [chart];
     return shown.flatMap((other) => {
       const at = other.data.label.indexOf(round);
       return at < 0 ? [] : other.data.series.map((one) => ({ one, at }));
