@@ -86,6 +86,13 @@ def test_a_draft_hides_record_counts_as_far_as_it_can(folder, people, buckets, s
         assert chosen["reason"].endswith("so the server sees everybody's record counts, and the silos totals")
 
 
+@pytest.mark.parametrize(("tables", "secrets"), [(["--silo", "a.csv"], "os"), ([], "simulated")])
+def test_a_draft_for_own_tables_has_secret_noise(tables, secrets):
+    call(*(NEW if tables else ["new", "n"]), *tables)
+    with open("n.toml", "rb") as file:
+        assert tomllib.load(file)["run"]["secrets"] == secrets
+
+
 @pytest.mark.parametrize("name", ["x" * 300, "nowhere/n"])
 def test_a_draft_that_cannot_be_written(name):
     refuse("new", name, says="cannot be written")

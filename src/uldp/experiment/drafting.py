@@ -48,8 +48,9 @@ name = "auto"                  # nobody sees record counts ("lattice"); where th
 
 [run]
 seed = 0
-secrets = "simulated"          # "os" before a model trained on real data is released: noise that nobody can repeat
 """
+_REAL = 'secrets = "os"                 # noise that nobody can repeat; "simulated" (from the seed) protects nobody\n'
+_REHEARSED = 'secrets = "simulated"          # noise from the seed; with real data "os": noise that nobody can repeat\n'
 
 _BUILTIN = """\
 [data]
@@ -130,14 +131,15 @@ def write_draft(name: str, tables: OwnTables | None, dataset: str = "breast-canc
     if os.path.exists(target):
         raise ConfigError("exists already; choose another name", location=str(target), value=str(target))
     if tables is not None:
-        data = tables.section(target.resolve().parent)
+        data, secrets = tables.section(target.resolve().parent), _REAL
     else:
         info = find_dataset(dataset).info
         data = _BUILTIN.format(name=info.name, users=info.users, silos=info.silos, allocation=info.allocation)
+        secrets = _REHEARSED
     file = target.name if target.name.isprintable() else "FILE"
     head = f"# An experiment of uldp. Show what it costs: uldp plan {quote(file)}. Train: uldp run {quote(file)}"
     try:
-        target.write_bytes(f"{head}\n\n{data}{_METHOD}".encode())
+        target.write_bytes(f"{head}\n\n{data}{_METHOD}{secrets}".encode())
     except (OSError, UnicodeEncodeError) as error:  # a file's name need not be Unicode; an experiment file must be
         raise ConfigError(f"cannot be written: {error}", location=str(target), value=str(target)) from error
     return target
