@@ -24,6 +24,7 @@ from uldp.data.column_keys import (
 )
 from uldp.data.dates import check_formats, read_date
 from uldp.data.findings import UNREADABLE, CellProblem, Mask, Matrix
+from uldp.data.image_columns import CHANNELS, ImageColumn
 from uldp.data.values import Value
 from uldp.data.vector_columns import ZERO, VectorColumn
 from uldp.errors import ConfigError, check_keys, require
@@ -220,13 +221,15 @@ _WHOLE_RANGES: Final = {"month": (1.0, 12.0), "weekday": (1.0, 7.0)}
 
 def column_from_dict(name: str, tree: Any, location: str) -> Column:
     """The column that ``[data.schema.columns.NAME]`` describes."""
-    kind = read_kind(tree, ("number", "category", "ordinal", "date", "vector"), location)
+    kind = read_kind(tree, ("number", "category", "ordinal", "date", "vector", "image"), location)
     if kind == "number":
         return _number_column(name, tree, location)
     if kind == "date":
         return _date_column(name, tree, location)
     if kind == "vector":
         return _vector_column(name, tree, location)
+    if kind == "image":
+        return _image_column(name, tree, location)
     check_keys(tree, ("kind", "categories", "missing", *_LIST_RULES), location)
     rules = read_rules(tree, _LIST_RULES, location)
     categories = read_list(tree, "categories", location, rules)
@@ -279,6 +282,23 @@ def _vector_column(name: str, tree: Tree, location: str) -> VectorColumn:
     require(within, f"{location}.norm", norm, f"a number from {MIN_NORM:g} to {MAX_NORM:g}")
     require(missing in (None, ZERO), f"{location}.missing", missing, f"{ZERO!r}, which takes a missing list for zeros")
     return VectorColumn(name, int(str(length)), float(norm), missing, read_rules(tree, ("outside",), location))
+
+
+def _image_column(name: str, tree: Tree, location: str) -> ImageColumn:
+    check_keys(tree, ("kind", "size", "channels", "missing", "outside"), location)
+    size, channels, missing = tree.get("size", []), tree.get("channels", ""), tree.get("missing")
+    if size in ([], ()):
+        reason = "still empty; write the height and width that the parties agree on, e.g. size = [28, 28]"
+        raise ConfigError(reason, location=f"{location}.size", value=size)
+    require(channels in tuple(CHANNELS), f"{location}.channels", channels, "'grey' or 'rgb'")
+    two = isinstance(size, list | tuple) and len(size) == 2
+    require(two, f"{location}.size", size, "two numbers of pixels [height, width]")
+    height, width = (check_whole(side, 1, MAX_FEATURES, f"{location}.size", "pixels") for side in size)
+    if CHANNELS[channels] * height * width > MAX_FEATURES:
+        reason = f"at most {MAX_FEATURES:,} pixels, colours counted apart; take a smaller size"
+        raise ConfigError(reason, location=f"{location}.size", value=size)
+    require(missing in (None, ZERO), f"{location}.missing", missing, f"{ZERO!r}, which takes a missing image for grey")
+    return ImageColumn(name, height, width, channels, missing, read_rules(tree, ("outside",), location))
 
 
 def _since(value: Any, location: str) -> date:
