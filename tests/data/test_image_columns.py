@@ -242,7 +242,7 @@ def test_from_folders_to_a_model_and_predictions(hospitals, tmp_path, monkeypatc
     assert uldp_command("predict", "trained", hospitals / "south", "--out", "p.csv")[0] in (None, 0)
     told = read_table(hospitals / "south", "t")["label"]
     assert (pd.read_csv("p.csv")["prediction"].to_numpy() == told.to_numpy()).mean() > 0.9
-    with pytest.raises(ConfigError, match="images cannot be made up"):
+    with pytest.raises(ConfigError, match="images and codes cannot be made up"):
         PublicShape.of(Experiment.from_file(tmp_path / "scans.toml"))
 
 

@@ -205,7 +205,10 @@ def categories(*listed, **changes):
         ({"outside": "drop"}, "data.schema.outside: one of error, clip, missing, not 'drop'"),
         ({"standardise": "all"}, "data.schema.standardise: one of none, silo, not 'all'"),
         ({"source": "me"}, "data.schema.source: one of public, data, not 'me'"),
-        (column(kind="text"), 'columns.age: kind = "number", "category", "ordinal", "date", "vector" or "image" is'),
+        (
+            column(kind="text"),
+            'columns.age: kind = "number", "category", "ordinal", "code", "date", "vector" or "image"',
+        ),
         (column(range=[]), "data.schema.columns.age.range: still empty; write the lowest and highest value"),
         (column(range=[1, 0]), "data.schema.columns.age.range: the lowest value comes first"),
         (column(range=[0, float("nan")]), "data.schema.columns.age.range: two finite numbers"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -37,6 +38,8 @@ UNIT_NORM: Final = 1.0
 """No record's features of one column are longer: numbers lie in [-1, 1], and of categories one is 1."""
 MIN_NORM: Final = 1e-6
 MAX_NORM: Final = 1e6
+MAX_CODE: Final = 1 << 24
+"""Features have single precision, in which whole numbers are exact up to here."""
 _LIST_RULES: Final = ("missing_codes", "outside", "other", "aliases", "fold_case")
 
 
@@ -149,6 +152,34 @@ class OrdinalColumn:
 
 
 @dataclass(frozen=True)
+class CodeColumn:
+    """One of an agreed list, as its number on it from ``first`` on: for a model that begins with an ``Embedding``."""
+
+    name: str
+    categories: tuple[Value, ...]
+    first: int = 0
+    missing: Value | None = None
+    rules: CellRules = NO_RULES
+
+    @property
+    def norm(self) -> float:
+        """None that says anything: a code is no size."""
+        return math.inf
+
+    def feature_names(self) -> tuple[str, ...]:
+        return (f"{self.name}:code",)
+
+    def encode(self, column: pd.Series, outside: str = "error", silo: str = "") -> tuple[Matrix, list[CellProblem]]:
+        """(rows, 1), -1 for a value that is not on the list, and what was wrong."""
+        codes, findings = read_listed(column, self.categories, self.rules, self.missing, outside)
+        return np.where(codes < 0, -1.0, self.first + codes)[:, None], findings
+
+    def to_dict(self) -> dict[str, Any]:
+        tree = {"kind": "code", "categories": list(self.categories), "first": self.first}
+        return _with_missing(tree, self.missing, self.rules)
+
+
+@dataclass(frozen=True)
 class DateColumn:
     """A date as one number (days since a public date, the year, the month or the day of the week), then as a number.
 
@@ -221,7 +252,7 @@ _WHOLE_RANGES: Final = {"month": (1.0, 12.0), "weekday": (1.0, 7.0)}
 
 def column_from_dict(name: str, tree: Any, location: str) -> Column:
     """The column that ``[data.schema.columns.NAME]`` describes."""
-    kind = read_kind(tree, ("number", "category", "ordinal", "date", "vector", "image"), location)
+    kind = read_kind(tree, ("number", "category", "ordinal", "code", "date", "vector", "image"), location)
     if kind == "number":
         return _number_column(name, tree, location)
     if kind == "date":
@@ -230,7 +261,7 @@ def column_from_dict(name: str, tree: Any, location: str) -> Column:
         return _vector_column(name, tree, location)
     if kind == "image":
         return _image_column(name, tree, location)
-    check_keys(tree, ("kind", "categories", "missing", *_LIST_RULES), location)
+    check_keys(tree, ("kind", "categories", "missing", *_LIST_RULES, *(["first"] if kind == "code" else [])), location)
     rules = read_rules(tree, _LIST_RULES, location)
     categories = read_list(tree, "categories", location, rules)
     check_spellings(rules, categories, location)
@@ -238,6 +269,9 @@ def column_from_dict(name: str, tree: Any, location: str) -> Column:
     missing = read_listed_value(tree, "missing", categories, rules, location)
     if kind == "category":
         return CategoryColumn(name, categories, missing, rules)
+    if kind == "code":
+        first = check_whole(tree.get("first", 0), 0, MAX_CODE - len(categories), f"{location}.first")
+        return CodeColumn(name, categories, first, missing, rules)
     if len(categories) < 2:
         reason = "at least two categories are needed, from the lowest to the highest"
         raise ConfigError(reason, location=f"{location}.categories", value=list(categories))

@@ -38,7 +38,7 @@ import numpy as np
 from uldp.caveats import Caveat, Severity
 from uldp.data.cells import OUTSIDE_RULES
 from uldp.data.column_keys import Tree, check_filled_in
-from uldp.data.columns import CategoryColumn, Column, column_from_dict
+from uldp.data.columns import CategoryColumn, CodeColumn, Column, column_from_dict
 from uldp.data.federation import FloatArray, LabelArray, Records
 from uldp.data.files import column_names
 from uldp.data.findings import LEFT_OUT, NOTES, CellProblem, Mask, judge, kept_rows
@@ -419,6 +419,11 @@ def feature_shape(schema: Schema) -> tuple[int, ...]:
     return images[0] if images else (len(schema.feature_names()),)
 
 
+def code_columns(schema: Schema) -> tuple[str, ...]:
+    """The columns whose features are codes, which only an ``Embedding`` can read."""
+    return tuple(column.name for column in schema.columns if isinstance(column, CodeColumn))
+
+
 def why_no_guarantee(schema: Schema) -> str:
     """Why no guarantee holds for data under this schema; empty where one does."""
     return STANDARDISE_CAVEAT if schema.standardise == "silo" else ""
@@ -432,17 +437,17 @@ def category_columns(schema: Schema) -> int:
 def feature_norm(schema: Schema) -> float:
     """What no record's features exceed in L2 norm: numbers and vectors are scaled to 1, of categories one is 1.
 
-    Infinite for images.
+    Infinite for images and codes.
     """
     squares = math.fsum(column.norm**2 for column in schema.columns)
     return math.sqrt(squares) if schema.standardise == "none" else math.inf
 
 
 def number_positions(columns: Sequence[Column]) -> tuple[int, ...]:
-    """Where the columns of one number lie among the features; these are what is standardised."""
+    """Where the columns of one size lie among the features; these are what is standardised."""
     starts = accumulate((len(column.feature_names()) for column in columns), initial=0)
-    several = (isinstance(column, CategoryColumn | VectorColumn | ImageColumn) for column in columns)
-    return tuple(start for one, start in zip(several, starts, strict=False) if not one)
+    others = (isinstance(column, CategoryColumn | CodeColumn | VectorColumn | ImageColumn) for column in columns)
+    return tuple(start for other, start in zip(others, starts, strict=False) if not other)
 
 
 def _as_list(values: Sequence[Value]) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from uldp.data.cells import CellRules
-from uldp.data.columns import CategoryColumn, DateColumn, NumberColumn, OrdinalColumn
+from uldp.data.columns import CategoryColumn, CodeColumn, DateColumn, NumberColumn, OrdinalColumn
 from uldp.data.federation import IntArray
 from uldp.data.findings import CellProblem, Matrix
 from uldp.data.image_columns import ImageColumn
@@ -107,7 +107,7 @@ class ListTally:
     name: str
     listed: tuple[Value, ...]
     rules: CellRules
-    source: CategoryColumn | OrdinalColumn | ClassLabel | None = None
+    source: CategoryColumn | OrdinalColumn | CodeColumn | ClassLabel | None = None
     missing: Value = ABSENT_BIN
 
     @property
@@ -160,7 +160,7 @@ def tallies(schema: Schema) -> tuple[Tally, ...]:
 def _tally(column: Column, parts: int) -> Tally:
     if isinstance(column, NumberColumn | DateColumn):
         return NumberTally(column, parts)
-    if isinstance(column, CategoryColumn | OrdinalColumn):
+    if isinstance(column, CategoryColumn | OrdinalColumn | CodeColumn):
         return ListTally(column.name, column.categories, column.rules, column)
     raise TypeError(f"no tally of a {type(column).__name__}")
 
