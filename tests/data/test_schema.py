@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from uldp.caveats import Severity
-from uldp.data.schema import Schema, notes_on
+from uldp.data.schema import Schema, notes_on, why_no_guarantee
 from uldp.errors import ConfigError, DataError
 
 TOML = """
@@ -98,8 +98,8 @@ def test_round_trip(through):
 
 def test_caveats():
     assert schema().caveats == ()
-    assert schema(standardise="silo").no_guarantee.startswith("user-level DP does not hold:")
-    assert schema().no_guarantee == ""
+    assert why_no_guarantee(schema(standardise="silo")).startswith("user-level DP does not hold:")
+    assert why_no_guarantee(schema()) == ""
     (caveat,) = schema(source="data").caveats
     assert "assumes public constants" in caveat.text and caveat.severity == Severity.WEAKENS
     assert len(schema(source="data", standardise="silo").caveats) == 1
@@ -205,7 +205,10 @@ def categories(*listed, **changes):
         ({"outside": "drop"}, "data.schema.outside: one of error, clip, missing, not 'drop'"),
         ({"standardise": "all"}, "data.schema.standardise: one of none, silo, not 'all'"),
         ({"source": "me"}, "data.schema.source: one of public, data, not 'me'"),
-        (column(kind="text"), 'columns.age: kind = "number", "category", "ordinal", "date" or "vector" is needed'),
+        (
+            column(kind="text"),
+            'columns.age: kind = "number", "category", "ordinal", "code", "date", "vector" or "image"',
+        ),
         (column(range=[]), "data.schema.columns.age.range: still empty; write the lowest and highest value"),
         (column(range=[1, 0]), "data.schema.columns.age.range: the lowest value comes first"),
         (column(range=[0, float("nan")]), "data.schema.columns.age.range: two finite numbers"),

@@ -94,6 +94,17 @@ def test_the_images_entry_point_is_the_packages_and_what_it_copies_is_here():
 # --- the rehearsal ------------------------------------------------------------------------------------------------
 
 
+HADOLINT = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
+
+
+@pytest.mark.skipif(HADOLINT is None, reason="no hadolint for this system")
+def test_the_linter_of_containerfiles_finds_nothing():
+    text = (DEPLOY / "Containerfile").read_text()
+    for content, code in ((text, 0), (text.replace("USER 10001:10001", "USER root"), 1)):
+        done = subprocess.run([HADOLINT, "-"], input=content, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+
+
 def services():
     yaml = pytest.importorskip("yaml")
     return yaml.safe_load((DEPLOY / "compose.yaml").read_text())

@@ -135,6 +135,20 @@ def test_measures_and_health_are_served_on_loopback_only():
             GaugeServer(gauges, wrong)
 
 
+@pytest.mark.parametrize("error", [BrokenPipeError, ValueError("of a record")])
+def test_a_request_that_fails_leaves_no_line_beside_the_log(capfd, error):
+    def fail():
+        raise error
+
+    gauges, port = Gauges(), free_port()
+    gauges.ask(fail)
+    with GaugeServer(gauges, port):
+        with pytest.raises(http.client.RemoteDisconnected):
+            get(port, "/metrics")
+        assert get(port, "/health")[0] == 200
+    assert capfd.readouterr().err == ""
+
+
 def _addresses():
     """Addresses of this machine that are not loopback."""
     try:

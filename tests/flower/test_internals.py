@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from uldp.cli.app import app
-from uldp.errors import ConfigError
+from uldp.errors import ConfigError, RunError
 from uldp.runtimes.flower import internals
 from uldp.runtimes.flower import processes as p
 
@@ -54,6 +54,18 @@ def test_a_missing_name_is_one_sentence(flower, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         internals.check_program()
     assert is_one_clear_sentence(str(ended.value)) and "\n" not in str(ended.value)
+
+
+def test_a_machine_that_is_too_busy_is_not_told_to_install_flower_again(flower, monkeypatch):
+    def too_slow(*command, timeout, **options):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(internals.subprocess, "run", too_slow)
+    internals.check_installed.cache_clear()
+    with pytest.raises(RunError, match="no response after 60 s; is this machine very busy") as refused:
+        internals.check_installed()
+    internals.check_installed.cache_clear()
+    assert "pip install" not in str(refused.value)
 
 
 def test_a_missing_module_is_named(flower, monkeypatch):

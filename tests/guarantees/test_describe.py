@@ -149,12 +149,16 @@ ABOUT = {
 }
 
 
-def test_stated_errors_are_met_by_means_counts_and_quantiles_at_epsilon_one_half():
+@pytest.mark.parametrize("further", [0, 16])
+def test_stated_errors_are_met_by_means_counts_and_quantiles_at_epsilon_one_half(further):
     """Noise of the stated size on the exact tallies, many times: 95 of 100 estimates are within what is said."""
-    people, schema = 2000, tally_schema(SCHEMA, 10)
-    table = frame(people)
+    people, agreed, table = 2000, SCHEMA, frame(2000)
+    for number in range(further):  # up to 20 columns, the label's among them
+        agreed = agreed.numeric(f"test {number}", -1, 1)
+        table[f"test {number}"] = np.random.default_rng(number).uniform(-1, 1, people)
+    schema = tally_schema(agreed, 10)
     exact = schema.features(table, "table").astype(float).sum(axis=0)
-    deviation = plan_description({"a": table}, **ABOUT).deviation
+    deviation = plan_description({"a": table}, **{**ABOUT, "schema": agreed}).deviation
     about = statement()
     truth = {"age": table["age"].mean(), "pressure": table["pressure"].mean()}
     draw = np.random.default_rng(1)

@@ -189,6 +189,45 @@ def test_the_task_decides():
     assert mlp[-1].out_features == 1
 
 
+# --- lifelines, another implementation --------------------------------------------------------------------------
+
+
+def lifelines_records():
+    """24 records without ties, whose coefficients lifelines 0.30.3 has fitted; it does not go with pandas 3."""
+    n = np.arange(24)
+    features = np.stack([7 * n % 11 / 10, 5 * n % 7 / 10], axis=1)
+    return features, (13 * n % 29 + 1.0) * np.where(n % 3 != 1, 1, -1), n % 4
+
+
+@pytest.mark.parametrize(
+    ("by_person", "coefficients", "likelihood"),
+    [
+        (False, [0.36297752845974807, -1.3038940924691054], -35.75101076203453),
+        (True, [0.7305554290198769, -1.6662008706714913], -16.751145392706782),  # a stratum for each person
+    ],
+)
+def test_the_coefficients_of_lifelines_are_where_our_loss_is_least(by_person, coefficients, likelihood):
+    features, labels, person = lifelines_records()
+    weights = torch.tensor(coefficients, dtype=torch.float64, requires_grad=True)
+    total = torch.zeros((), dtype=torch.float64)
+    for one in range(4) if by_person else [None]:
+        own = np.full(24, True) if one is None else person == one
+        scores = torch.from_numpy(features[own]) @ weights
+        total = total + LOSS(scores[:, None], torch.from_numpy(labels[own])) * int((labels[own] > 0).sum())
+    assert float(total) == pytest.approx(-likelihood, abs=1e-9)
+    total.backward()
+    assert weights.grad.numpy() == pytest.approx(0, abs=1e-5)
+
+
+def test_the_concordance_of_lifelines():
+    features, labels, _ = lifelines_records()
+    risks = features @ np.array([1.0, 2.0])
+    tied = (np.abs(labels) // 4 + 1) * np.sign(labels)
+    assert concordance(risks, labels) == pytest.approx(0.4947916666666667)
+    assert concordance(risks, tied) == pytest.approx(0.5163043478260869)
+    assert concordance(features @ np.array([0.36297752845974807, -1.3038940924691054]), labels) == pytest.approx(0.625)
+
+
 # --- the concordance index ------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,9 @@ Run = Annotated[Path, typer.Argument(help="A run directory with a trained model.
 @report_errors
 def predict(
     run_directory: Run,
-    table: Annotated[Path, typer.Argument(help="A CSV or Parquet file with the columns of the schema.")],
+    table: Annotated[
+        Path, typer.Argument(help="A CSV or Parquet file with the columns of the schema, or a folder of images.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Write to this CSV file instead of stdout.")] = None,
     silo: Annotated[str, typer.Option(help="Whose units the table's numbers are in (default: the agreed ones).")] = "",
     as_json: opt.Json = False,

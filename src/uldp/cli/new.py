@@ -14,7 +14,9 @@ from uldp.cli.output import name_options, print_json, report_errors
 @report_errors
 def new(
     name: Annotated[str, typer.Argument(help="Writes NAME.toml.")],
-    silo: Annotated[list[Path], typer.Option(help="CSV or Parquet file of a silo; repeat for each silo.")] = [],  # noqa: B006
+    silo: Annotated[
+        list[Path], typer.Option(help="CSV or Parquet file, or folder of images, of a silo; repeat for each silo.")
+    ] = [],  # noqa: B006
     user: Annotated[str | None, typer.Option(help="Column with the user ids.")] = None,
     label: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
     test: Annotated[Path | None, typer.Option(help="File of held-out records (default: 20 % of the users).")] = None,

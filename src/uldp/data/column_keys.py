@@ -33,7 +33,7 @@ def check_filled_in(schema: Tree, location: str) -> None:
     still_empty = [
         f"{name}.{key}"
         for name, part in parts.items()
-        for key in ("classes", "categories", "range", "since", "norm", "missing")
+        for key in ("classes", "categories", "range", "since", "norm", "size", "channels", "missing")
         if isinstance(part, Mapping) and part.get(key) in ([], "")
     ]
     if len(still_empty) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -24,6 +25,7 @@ from uldp.data.column_keys import (
 )
 from uldp.data.dates import check_formats, read_date
 from uldp.data.findings import UNREADABLE, CellProblem, Mask, Matrix
+from uldp.data.image_columns import CHANNELS, ImageColumn
 from uldp.data.values import Value
 from uldp.data.vector_columns import ZERO, VectorColumn
 from uldp.errors import ConfigError, check_keys, require
@@ -36,6 +38,8 @@ UNIT_NORM: Final = 1.0
 """No record's features of one column are longer: numbers lie in [-1, 1], and of categories one is 1."""
 MIN_NORM: Final = 1e-6
 MAX_NORM: Final = 1e6
+MAX_CODE: Final = 1 << 24
+"""Features have single precision, in which whole numbers are exact up to here."""
 _LIST_RULES: Final = ("missing_codes", "outside", "other", "aliases", "fold_case")
 
 
@@ -148,6 +152,34 @@ class OrdinalColumn:
 
 
 @dataclass(frozen=True)
+class CodeColumn:
+    """One of an agreed list, as its number on it from ``first`` on: for a model that begins with an ``Embedding``."""
+
+    name: str
+    categories: tuple[Value, ...]
+    first: int = 0
+    missing: Value | None = None
+    rules: CellRules = NO_RULES
+
+    @property
+    def norm(self) -> float:
+        """None that says anything: a code is no size."""
+        return math.inf
+
+    def feature_names(self) -> tuple[str, ...]:
+        return (f"{self.name}:code",)
+
+    def encode(self, column: pd.Series, outside: str = "error", silo: str = "") -> tuple[Matrix, list[CellProblem]]:
+        """(rows, 1), -1 for a value that is not on the list, and what was wrong."""
+        codes, findings = read_listed(column, self.categories, self.rules, self.missing, outside)
+        return np.where(codes < 0, -1.0, self.first + codes)[:, None], findings
+
+    def to_dict(self) -> dict[str, Any]:
+        tree = {"kind": "code", "categories": list(self.categories), "first": self.first}
+        return _with_missing(tree, self.missing, self.rules)
+
+
+@dataclass(frozen=True)
 class DateColumn:
     """A date as one number (days since a public date, the year, the month or the day of the week), then as a number.
 
@@ -220,14 +252,16 @@ _WHOLE_RANGES: Final = {"month": (1.0, 12.0), "weekday": (1.0, 7.0)}
 
 def column_from_dict(name: str, tree: Any, location: str) -> Column:
     """The column that ``[data.schema.columns.NAME]`` describes."""
-    kind = read_kind(tree, ("number", "category", "ordinal", "date", "vector"), location)
+    kind = read_kind(tree, ("number", "category", "ordinal", "code", "date", "vector", "image"), location)
     if kind == "number":
         return _number_column(name, tree, location)
     if kind == "date":
         return _date_column(name, tree, location)
     if kind == "vector":
         return _vector_column(name, tree, location)
-    check_keys(tree, ("kind", "categories", "missing", *_LIST_RULES), location)
+    if kind == "image":
+        return _image_column(name, tree, location)
+    check_keys(tree, ("kind", "categories", "missing", *_LIST_RULES, *(["first"] if kind == "code" else [])), location)
     rules = read_rules(tree, _LIST_RULES, location)
     categories = read_list(tree, "categories", location, rules)
     check_spellings(rules, categories, location)
@@ -235,6 +269,9 @@ def column_from_dict(name: str, tree: Any, location: str) -> Column:
     missing = read_listed_value(tree, "missing", categories, rules, location)
     if kind == "category":
         return CategoryColumn(name, categories, missing, rules)
+    if kind == "code":
+        first = check_whole(tree.get("first", 0), 0, MAX_CODE - len(categories), f"{location}.first")
+        return CodeColumn(name, categories, first, missing, rules)
     if len(categories) < 2:
         reason = "at least two categories are needed, from the lowest to the highest"
         raise ConfigError(reason, location=f"{location}.categories", value=list(categories))
@@ -279,6 +316,23 @@ def _vector_column(name: str, tree: Tree, location: str) -> VectorColumn:
     require(within, f"{location}.norm", norm, f"a number from {MIN_NORM:g} to {MAX_NORM:g}")
     require(missing in (None, ZERO), f"{location}.missing", missing, f"{ZERO!r}, which takes a missing list for zeros")
     return VectorColumn(name, int(str(length)), float(norm), missing, read_rules(tree, ("outside",), location))
+
+
+def _image_column(name: str, tree: Tree, location: str) -> ImageColumn:
+    check_keys(tree, ("kind", "size", "channels", "missing", "outside"), location)
+    size, channels, missing = tree.get("size", []), tree.get("channels", ""), tree.get("missing")
+    if size in ([], ()):
+        reason = "still empty; write the height and width that the parties agree on, e.g. size = [28, 28]"
+        raise ConfigError(reason, location=f"{location}.size", value=size)
+    require(channels in tuple(CHANNELS), f"{location}.channels", channels, "'grey' or 'rgb'")
+    two = isinstance(size, list | tuple) and len(size) == 2
+    require(two, f"{location}.size", size, "two numbers of pixels [height, width]")
+    height, width = (check_whole(side, 1, MAX_FEATURES, f"{location}.size", "pixels") for side in size)
+    if CHANNELS[channels] * height * width > MAX_FEATURES:
+        reason = f"at most {MAX_FEATURES:,} pixels, colours counted apart; take a smaller size"
+        raise ConfigError(reason, location=f"{location}.size", value=size)
+    require(missing in (None, ZERO), f"{location}.missing", missing, f"{ZERO!r}, which takes a missing image for grey")
+    return ImageColumn(name, height, width, channels, missing, read_rules(tree, ("outside",), location))
 
 
 def _since(value: Any, location: str) -> date:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from uldp.data.draft_columns import ColumnValues, propose_column, propose_label
 from uldp.data.draft_doubts import doubt_about
+from uldp.data.image_columns import propose_image
 from uldp.data.vector_columns import propose_vector
 from uldp.errors import DataError
 
@@ -102,6 +103,9 @@ def _draft(
             left_out[name] = "is not in every table"
             continue
         having = [table for table in silos.values() if name in table.columns]
+        if (image := propose_image([t[name] for t in having], from_data=from_data, partial=bool(lacking))) is not None:
+            columns[name] = image
+            continue
         column, people, labels = (_joined(having, one) for one in (name, user, label))
         if (vector := propose_vector(column, from_data=from_data, partial=bool(lacking))) is not None:
             columns |= {name: vector} if vector else {}
@@ -122,6 +126,11 @@ def _draft(
         absent = [f"not in {', '.join(lacking)}: all missing there"] if lacking else []
         remarks[name] = [*proposal.remarks, *absent]
     target = propose_label(ColumnValues.of(_joined(tables, label)), from_data=from_data)
+    images = [name for name, column in columns.items() if column["kind"] == "image"]
+    if images:  # the first of them and nothing else
+        left_out |= dict.fromkeys(columns, "a model of images takes one column of them and no other")
+        columns = {images[0]: columns[images[0]]}
+        del left_out[images[0]]
     tree = {
         "outside": "error",
         "standardise": "none",
@@ -129,7 +138,8 @@ def _draft(
         "label": target.tree,
         "columns": columns,
     }
-    return Draft(tree, left_out, {**remarks, "": target.remarks}, offers)
+    about = {name: said for name, said in remarks.items() if name in columns}
+    return Draft(tree, left_out, {**about, "": target.remarks}, offers)
 
 
 def _joined(tables: Sequence[pd.DataFrame], name: str) -> pd.Series:
@@ -155,6 +165,8 @@ def _comment(key: str, value: Any) -> str:
             "missing": "what a missing value counts as,",
             "since": "the first day,",
             "norm": "the largest Euclidean norm",
+            "size": "[height, width] in pixels",
+            "channels": '"grey" or "rgb"',
         }
         return f"  # fill in: {wanted.get(key, f'the {key}')} that the parties agree on"
     comments = {

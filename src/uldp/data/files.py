@@ -1,4 +1,4 @@
-"""Reading tables: CSV (also gzipped) and Parquet, without guessing at types."""
+"""Reading tables: CSV (also gzipped), Parquet and folders of images, without guessing at types."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ Table: TypeAlias = "Path | str | pd.DataFrame"
 TABLE_ENDINGS: Final = (".csv", ".csv.gz", ".parquet")
 HEADER: Final = "header"
 """The attribute of a table that names all of its columns, also those that were not read."""
+FOLDER: Final = "folder"
+"""The attribute of a table that was read from a file: where the relative paths in it begin."""
 
 
 def table_stem(path: Path) -> str:
@@ -50,20 +52,31 @@ def read_table(table: Table, location: str, columns: Collection[str] | None = No
     from pyarrow import ArrowException
 
     path = Path(table)
-    if not path.name.lower().endswith(TABLE_ENDINGS):
-        why = f"{str(path)!r} is no table that can be read here; use {', '.join(TABLE_ENDINGS)}"
-        raise DataError(why, location=location, value=str(path))
     try:
-        if not path.is_file():
+        is_folder = path.is_dir()
+        if not is_folder and not path.name.lower().endswith(TABLE_ENDINGS):
+            why = f"{str(path)!r} is no table that can be read here; use {', '.join(TABLE_ENDINGS)}"
+            raise DataError(why, location=location, value=str(path))
+        if not is_folder and not path.is_file():
             hint = "; paths are relative to the experiment file" if location.startswith("data") else ""
             raise DataError(f"no file {str(path)!r}{hint}", location=location, value=str(path))
-        return _read_parquet(path, columns) if path.suffix.lower() == ".parquet" else _read_csv(path, columns)
+        frame = _read(path, columns)
+        frame.attrs[FOLDER] = str(path if is_folder else path.parent)
+        return frame
     except UnicodeDecodeError:
         reason = "it is not UTF-8 text; save it as UTF-8"
     # The errors of pandas are subclasses of these.
     except (OSError, EOFError, zlib.error, ValueError, NotImplementedError, ArrowException) as error:
         reason = " ".join(str(error).split())
     raise DataError(f"cannot read {str(path)!r}: {reason}", location=location, value=str(path))
+
+
+def _read(path: Path, columns: Collection[str] | None) -> pd.DataFrame:
+    if path.is_dir():
+        from uldp.data.image_folders import read_image_folder
+
+        return read_image_folder(path, columns)
+    return _read_parquet(path, columns) if path.suffix.lower() == ".parquet" else _read_csv(path, columns)
 
 
 def _normalise_frame(frame: object, location: str, wanted: Collection[str] | None) -> pd.DataFrame:

@@ -38,10 +38,11 @@ import numpy as np
 from uldp.caveats import Caveat, Severity
 from uldp.data.cells import OUTSIDE_RULES
 from uldp.data.column_keys import Tree, check_filled_in
-from uldp.data.columns import CategoryColumn, Column, column_from_dict
+from uldp.data.columns import CategoryColumn, CodeColumn, Column, column_from_dict
 from uldp.data.federation import FloatArray, LabelArray, Records
 from uldp.data.files import column_names
 from uldp.data.findings import LEFT_OUT, NOTES, CellProblem, Mask, judge, kept_rows
+from uldp.data.image_columns import ImageColumn
 from uldp.data.labels import Label, label_from_dict
 from uldp.data.statistics import Statistics
 from uldp.data.values import Value
@@ -106,6 +107,7 @@ class Schema:
         if self.source == "data" and not self.drafted:  # a file does not say which of its values were confirmed
             object.__setattr__(self, "drafted", self.column_names())
         _check_replacements(self)
+        _check_images(self)
         if self.statistics is None:
             return
         if self.standardise != "silo":  # else statistics could slip in without the caveat
@@ -175,6 +177,24 @@ class Schema:
         drafted = self.drafted - {name}
         source = "data" if drafted else "public"
         return replace(self, columns=tuple(columns.values()), drafted=drafted, source=source, statistics=None)
+
+    def image(
+        self, name: str, size: tuple[int, int], channels: str, missing: str | None = None, **rules: Any
+    ) -> Schema:
+        """This schema with its only column: of image files.
+
+        Args:
+            name: The column; it holds paths.
+            size: Height and width in pixels that every image gets.
+            channels: ``"grey"`` or ``"rgb"``.
+            missing: ``"zero"`` to take a missing image for an even grey; without it one is refused.
+            rules: ``outside="missing"`` takes a file that is no image for a missing one.
+
+        Example:
+            >>> feature_shape(Schema.classes("finding", ["no", "yes"]).image("scan", (28, 28), "grey"))
+            (1, 28, 28)
+        """
+        return self._with({"kind": "image", "size": _as_list(size), "channels": channels, **rules}, name, missing)
 
     def agreed(self) -> Schema:
         """This schema as one whose values the parties agree on: none is a secret of the data any more."""
@@ -250,6 +270,8 @@ class Schema:
             listed = tree.get("categories") or tree.get("classes")
             if isinstance(column, VectorColumn):
                 shown = f"{column.length} numbers, norm up to {column.limit:g}"
+            elif isinstance(column, ImageColumn):
+                shown = f"{column.height} x {column.width} pixels, {column.channels}"
             elif "range" in tree or listed is None:
                 shown = f"{column.low:g} to {column.high:g}"  # type: ignore[union-attr]
             else:
@@ -302,11 +324,6 @@ class Schema:
         """What a privacy statement about data under this schema must say."""
         return (SOURCE_CAVEAT,) if self.source == "data" else ()
 
-    @property
-    def no_guarantee(self) -> str:
-        """Why no guarantee holds for data under this schema; empty where one does."""
-        return STANDARDISE_CAVEAT if self.standardise == "silo" else ""
-
     def column_names(self) -> frozenset[str]:
         """The columns of a table that matter, the label's among them."""
         return frozenset({*self.label.columns, *(column.name for column in self.columns)})
@@ -316,7 +333,7 @@ class Schema:
         return tuple(name for column in self.columns for name in column.feature_names())
 
     def features(self, frame: pd.DataFrame, location: str, silo: str = "") -> FloatArray:
-        """(rows, features), each row from that row's cells alone.
+        """(rows, features), or (rows, channels, height, width), each row from that row's cells alone.
 
         Args:
             frame: The table.
@@ -347,7 +364,8 @@ class Schema:
         matrix = np.concatenate([part for part, _ in encoded], axis=1)
         if self.statistics is not None:
             matrix = self.statistics.apply(matrix, number_positions(self.columns))
-        return matrix.astype(np.float32), [finding for _, findings in encoded for finding in findings]
+        shaped = matrix.astype(np.float32).reshape(len(frame), *feature_shape(self))
+        return shaped, [finding for _, findings in encoded for finding in findings]
 
     def _labels(self, frame: pd.DataFrame, location: str, silo: str) -> tuple[LabelArray, list[CellProblem]]:
         _need_columns(frame, list(self.label.columns), location)
@@ -395,22 +413,41 @@ def notes_on(schema: Schema, frame: pd.DataFrame, location: str, silo: str = "")
     return (*notes, *(f"{location}: {one.kind} {one.text}" for one in findings if one.kind in NOTES))
 
 
+def feature_shape(schema: Schema) -> tuple[int, ...]:
+    """Of one record: (channels, height, width) of images, else how many features there are."""
+    images = [column.shape for column in schema.columns if isinstance(column, ImageColumn)]
+    return images[0] if images else (len(schema.feature_names()),)
+
+
+def code_columns(schema: Schema) -> tuple[str, ...]:
+    """The columns whose features are codes, which only an ``Embedding`` can read."""
+    return tuple(column.name for column in schema.columns if isinstance(column, CodeColumn))
+
+
+def why_no_guarantee(schema: Schema) -> str:
+    """Why no guarantee holds for data under this schema; empty where one does."""
+    return STANDARDISE_CAVEAT if schema.standardise == "silo" else ""
+
+
 def category_columns(schema: Schema) -> int:
     """How many columns are categories."""
     return sum(isinstance(column, CategoryColumn) for column in schema.columns)
 
 
 def feature_norm(schema: Schema) -> float:
-    """What no record's features exceed in L2 norm: numbers and vectors are scaled to 1, of categories one is 1."""
+    """What no record's features exceed in L2 norm: numbers and vectors are scaled to 1, of categories one is 1.
+
+    Infinite for images and codes.
+    """
     squares = math.fsum(column.norm**2 for column in schema.columns)
     return math.sqrt(squares) if schema.standardise == "none" else math.inf
 
 
 def number_positions(columns: Sequence[Column]) -> tuple[int, ...]:
-    """Where the columns of one number lie among the features; these are what is standardised."""
+    """Where the columns of one size lie among the features; these are what is standardised."""
     starts = accumulate((len(column.feature_names()) for column in columns), initial=0)
-    several = (isinstance(column, CategoryColumn | VectorColumn) for column in columns)
-    return tuple(start for one, start in zip(several, starts, strict=False) if not one)
+    others = (isinstance(column, CategoryColumn | CodeColumn | VectorColumn | ImageColumn) for column in columns)
+    return tuple(start for other, start in zip(others, starts, strict=False) if not other)
 
 
 def _as_list(values: Sequence[Value]) -> Any:
@@ -467,6 +504,14 @@ def _check_replacements(schema: Schema) -> None:
         ):
             reason = 'outside = "missing" needs a constant for missing values; add missing = ... to the column'
             raise ConfigError(reason, location=f"data.schema.columns.{column.name}.missing")
+
+
+def _check_images(schema: Schema) -> None:
+    """A record is an image or a row of numbers: no model here takes both."""
+    images = [column.name for column in schema.columns if isinstance(column, ImageColumn)]
+    if images and len(schema.columns) > 1:
+        reason = "a column of images must be the only feature column; take out the others"
+        raise ConfigError(reason, location=f"data.schema.columns.{images[0]}")
 
 
 def check_silos(schema: Schema, silos: Iterable[str]) -> None:

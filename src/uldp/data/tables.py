@@ -1,4 +1,4 @@
-"""Your own tables as a federation: a CSV or Parquet file per silo, a user column and a schema.
+"""Your own tables as a federation: a CSV or Parquet file or a folder of images per silo, a user column and a schema.
 
 Rows keep their order and each becomes numbers by itself, so removing one user's rows leaves all other rows'
 features, labels, indices and places in training or test exactly as they are, unless the data are refused. A refusal
@@ -21,7 +21,7 @@ from uldp.data.files import Table, read_table, table_name, table_stem
 from uldp.data.id_forms import different_forms
 from uldp.data.ids import normalised_ids
 from uldp.data.roster import HashedIds, UserIndex, check_room, select_test_rows
-from uldp.data.schema import EncodedTable, Schema, check_silos, encode_table, number_positions
+from uldp.data.schema import EncodedTable, Schema, check_silos, encode_table, number_positions, why_no_guarantee
 from uldp.data.statistics import Statistics
 from uldp.errors import ConfigError, DataError, require
 from uldp.rng import Streams
@@ -97,7 +97,7 @@ def load_tables(
         schema.label.task,
         _test_records(tests, test_fraction == 0),
         caveats=schema.caveats,
-        no_guarantee=schema.no_guarantee,
+        no_guarantee=why_no_guarantee(schema),
         hashed_ids=isinstance(index, HashedIds),
         notes=(*notes, *_collisions(ids, index), *respelled, *_same_files(named)),
         schema=schema,
@@ -138,7 +138,7 @@ def load_silo(
         held_out=frame[test],
         location=location,
         notes=(*encoded.notes, *_lone_records(schema, users[rows][~test[rows]], location)),
-        table=table_digest(schema.feature_names(), records.features),
+        table=table_digest(schema.feature_names(), records.features.reshape(len(records), -1)),
     )
 
 

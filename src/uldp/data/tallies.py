@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from uldp.data.cells import CellRules
-from uldp.data.columns import CategoryColumn, DateColumn, NumberColumn, OrdinalColumn
+from uldp.data.columns import CategoryColumn, CodeColumn, DateColumn, NumberColumn, OrdinalColumn
 from uldp.data.federation import IntArray
 from uldp.data.findings import CellProblem, Matrix
+from uldp.data.image_columns import ImageColumn
 from uldp.data.labels import ClassLabel, Label, NoLabel, NumberLabel, SurvivalLabel
 from uldp.data.values import MISSING, UNKNOWN, Value
 from uldp.data.vector_columns import VectorColumn
@@ -106,7 +107,7 @@ class ListTally:
     name: str
     listed: tuple[Value, ...]
     rules: CellRules
-    source: CategoryColumn | OrdinalColumn | ClassLabel | None = None
+    source: CategoryColumn | OrdinalColumn | CodeColumn | ClassLabel | None = None
     missing: Value = ABSENT_BIN
 
     @property
@@ -144,8 +145,8 @@ def tally_schema(schema: Schema, parts: int) -> Schema:
         ConfigError: Not a number of parts.
     """
     check_whole(parts, 2, MAX_BINS, "method.bins")
-    # A vector has no histogram that says anything.
-    told = (column for column in schema.columns if not isinstance(column, VectorColumn))
+    # Vectors and images have no histograms that say anything.
+    told = (column for column in schema.columns if not isinstance(column, VectorColumn | ImageColumn))
     columns = (*(_tally(column, parts) for column in told), *_label_tallies(schema.label, parts))
     # Statistics of a silo are no public constants, and nothing is scaled here.
     return replace(schema, columns=columns, label=NoLabel(schema.label.name), standardise="none", statistics=None)
@@ -159,7 +160,7 @@ def tallies(schema: Schema) -> tuple[Tally, ...]:
 def _tally(column: Column, parts: int) -> Tally:
     if isinstance(column, NumberColumn | DateColumn):
         return NumberTally(column, parts)
-    if isinstance(column, CategoryColumn | OrdinalColumn):
+    if isinstance(column, CategoryColumn | OrdinalColumn | CodeColumn):
         return ListTally(column.name, column.categories, column.rules, column)
     raise TypeError(f"no tally of a {type(column).__name__}")
 

@@ -17,7 +17,7 @@ from uldp.aggregation.base import Aggregation
 from uldp.aggregation.lattice import LatticeWeighting, automatic_misfit
 from uldp.caveats import Caveat, Severity
 from uldp.data.federation import Federation, IntArray, Records, SiloData, Task
-from uldp.data.schema import category_columns, feature_norm
+from uldp.data.schema import category_columns, code_columns, feature_norm
 from uldp.errors import ConfigError, format_value
 from uldp.experiment.config import AUTO, GIVEN, Experiment
 from uldp.experiment.foreign import code_digests, qualified_name, third_party_names
@@ -222,6 +222,7 @@ def prepare_party(
     elif experiment.described_bins:
         learner = TallyLearner(int(np.prod(federation.feature_shape)))
     else:
+        _check_codes(experiment, federation, module)
         learner = build_learner(experiment, federation.feature_shape, federation.task, module)
     slow = training_notes(learner, federation.feature_shape)
     caveats: tuple[Caveat, ...] = (Caveat("rounding", learner.caveat, Severity.WEAKENS),) if learner.caveat else ()
@@ -237,6 +238,16 @@ def prepare_party(
     caveats += (STARTING_MODEL,) if isinstance(experiment.method, NewtonSteps) else ()
     federation = replace(federation, caveats=(*federation.caveats, *caveats), notes=(*federation.notes, *slow))
     return PreparedExperiment(experiment, federation, learner, build_plan(experiment, learner, federation, totals))
+
+
+def _check_codes(experiment: Experiment, federation: Federation, module: OwnModel | None) -> None:
+    """Models by name take every feature for a size."""
+    name, codes = experiment.model.name, () if federation.schema is None else code_columns(federation.schema)
+    if codes and module is None and ":" not in name:
+        reason = f"{name!r} would take the codes of {codes[0]!r} for sizes; take a model that begins with an Embedding"
+        raise ConfigError(
+            f"{reason}, or kind = 'category'", location=f"data.schema.columns.{codes[0]}.kind", value=name
+        )
 
 
 def build_learner(

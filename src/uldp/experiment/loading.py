@@ -153,13 +153,13 @@ def without_records(federation: Federation, but: str = "") -> Federation:
 
 def _known_tables(experiment: Experiment) -> Federation:
     """Of own tables: what follows from the schema and from |U|."""
-    from uldp.data.schema import check_silos
+    from uldp.data.schema import check_silos, feature_shape, why_no_guarantee
     from uldp.data.tables import silo_files
 
     data, schema = experiment.data, schema_of(experiment)
     assert isinstance(data.silos, tuple)
     check_silos(schema, silo_files(data.silos))
-    features = np.zeros((0, len(schema.feature_names())), dtype=np.float32)
+    features = np.zeros((0, *feature_shape(schema)), dtype=np.float32)
     labels: LabelArray = np.zeros(0, dtype=np.int64) if schema.label.task.classes else np.zeros(0, dtype=np.float32)
     nobody = np.zeros(0, dtype=np.int64)
     return Federation(
@@ -169,7 +169,7 @@ def _known_tables(experiment: Experiment) -> Federation:
         task=schema.label.task,
         test=Records(features, labels),
         caveats=(*schema.caveats, *_key_caveats(experiment)),
-        no_guarantee=schema.no_guarantee,
+        no_guarantee=why_no_guarantee(schema),
         hashed_ids=data.roster is None,
         schema=schema,
     )

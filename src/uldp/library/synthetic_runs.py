@@ -15,7 +15,7 @@ import numpy as np
 
 from uldp.data.builtin import dataset as find_dataset
 from uldp.data.federation import Federation, Records
-from uldp.data.schema import Schema
+from uldp.data.schema import Schema, code_columns, feature_shape
 from uldp.data.synthetic_tables import TableShape, draw_federation
 from uldp.errors import ConfigError
 from uldp.experiment.build import PreparedExperiment, prepare
@@ -69,6 +69,8 @@ class PublicShape:
             raise ConfigError("in memory; write the settings into an experiment file first", location="data.given")
         people = data.people or data.users or 0
         schema = schema_of(experiment)
+        if len(feature_shape(schema)) > 1 or code_columns(schema):
+            raise ConfigError("images and codes cannot be made up", location="data.schema")
         tables = TableShape.of_schema(schema, people, len(data.silos), RECORDS if records is None else records)
         return cls(replace(tables, base_rate=_public_labels(experiment, schema)), schema, experiment.name or "tables")
 

@@ -56,7 +56,7 @@ def _use(view: RunView) -> str:
     task, label = view.task or {}, (view.schema or {}).get("label", {})
     inputs = f"{len(view.schema['columns'])} columns of a table" if view.schema else "features"
     shape = task.get("features")
-    if not view.schema and shape:
+    if shape and (not view.schema or len(shape) > 1):
         inputs = f"{' x '.join(map(str, shape))} features"
     name = f" {_plain(label['column'])}" if label.get("column") else ""
     kind = task.get("kind")

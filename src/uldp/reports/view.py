@@ -102,7 +102,8 @@ class RunView:
         for name, column in (self.schema or {}).get("columns", {}).items():
             kind = " ".join(str(column[key]) for key in ("kind", "part") if key in column)
             low_high = " to ".join(map(str, column.get("range", [])))
-            found.append((str(name), kind, low_high or ", ".join(map(str, column.get("categories", [])))))
+            pixels = " x ".join(map(str, column.get("size", [])))
+            found.append((str(name), kind, low_high or pixels or ", ".join(map(str, column.get("categories", [])))))
         return found
 
     def releases(self) -> list[str]:

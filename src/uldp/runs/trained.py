@@ -19,7 +19,7 @@ from uldp.data.federation import FloatArray, Task
 from uldp.data.files import Table, read_table, table_name
 from uldp.data.labels import ClassLabel
 from uldp.data.memory import feature_array
-from uldp.data.schema import Schema, notes_on
+from uldp.data.schema import Schema, feature_shape, notes_on
 from uldp.data.tables import silo_files
 from uldp.errors import ConfigError, DataError, RunError, did_you_mean
 from uldp.experiment.build import build_learner
@@ -59,10 +59,10 @@ class FittedModel:
         ``silo`` says whose units the numbers of a table are in; without it they are in the agreed ones.
         """
         if isinstance(data, np.ndarray):
-            if self.schema is not None and data.shape[1:] != (len(self.schema.feature_names()),):
+            if self.schema is not None and data.shape[1:] != feature_shape(self.schema):
+                wanted = " x ".join(map(str, feature_shape(self.schema)))
                 raise DataError(
-                    f"features of shape {data.shape[1:]}; the schema makes {len(self.schema.feature_names())} per row",
-                    location="data",
+                    f"features of shape {data.shape[1:]}; the schema makes {wanted} per row", location="data"
                 )
             features = feature_array(data, "data")
         elif self.schema is None:
@@ -121,7 +121,7 @@ class TrainedModel:
         experiment, schema = self.load(self.directory), self.schema
         shape: tuple[int, ...]
         if schema is not None:
-            shape, task = (len(schema.feature_names()),), schema.label.task
+            shape, task = feature_shape(schema), schema.label.task
         elif self.directory.has("task.json"):
             shape, task = self._task()
         else:  # of an earlier version

@@ -99,13 +99,18 @@ def _number(value: float) -> str:
     return ("+Inf" if value > 0 else "-Inf") if math.isinf(value) else repr(float(value))
 
 
+class _QuietServer(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Who asked sees that no answer came, mostly because they did not wait; a traceback is no line of a log."""
+
+
 class GaugeServer(AbstractContextManager["GaugeServer"]):
     """``/metrics`` and ``/health`` at a port of 127.0.0.1, and at no other address."""
 
     def __init__(self, gauges: Gauges, port: int) -> None:
         require(0 < port < 1 << 16, "--metrics", port, "a port from 1 to 65535")
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(gauges))
+            self._server = _QuietServer(("127.0.0.1", port), _handler(gauges))
         except OSError as error:
             why = f"cannot listen on 127.0.0.1:{port} ({error.strerror}); choose another port"
             raise ConfigError(why, location="--metrics", value=port) from error

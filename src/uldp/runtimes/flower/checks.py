@@ -9,9 +9,11 @@ import ssl
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +22,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from uldp.errors import ConfigError, UldpError
+from uldp.experiment.build import PreparedExperiment
 from uldp.experiment.config import Experiment
 from uldp.experiment.foreign import foreign_code
-from uldp.experiment.parties import check_deployable, prepare_server, prepare_silo
+from uldp.experiment.loading import silo_federation
+from uldp.experiment.parties import check_deployable, prepare_server
 from uldp.runs.files import private_folder
 from uldp.runtimes.flower import credentials
 from uldp.runtimes.flower.child import check_system
@@ -36,6 +40,8 @@ SOON: Final = timedelta(days=14)
 MAX_SKEW: Final = 30.0
 """Seconds. Flower refuses a node whose clock differs by more than some minutes."""
 MIN_FREE_BYTES: Final = 1 << 30
+Known = Callable[[], PreparedExperiment]
+"""What the experiment file alone says, prepared once."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,11 @@ def examine(
     experiment: Experiment, server: ServerOptions | None, silos: Sequence[SiloOptions], *, rehearsal: bool
 ) -> list[Finding]:
     """Everything that can be said about this machine's part."""
-    found = [*machine_findings(), *_experiment(experiment, rehearsal)]
+    known = cache(lambda: prepare_server(experiment, rehearsal=True))
+    with ThreadPoolExecutor(1) as aside:  # Flower is looked at in a process of its own, which takes a second
+        machine = aside.submit(lambda: list(machine_findings()))
+        found = list(_experiment(experiment, known, rehearsal))
+        found = [*machine.result(), *found]
     if server is not None:
         found.append(port_finding(server.address))
         if missing := missing_test(experiment):
@@ -87,7 +97,7 @@ def examine(
         if server.certificates is not None:
             found += certificate_findings(server.certificates, server.address.host)
     for silo in silos:
-        found += _silo(experiment, silo)
+        found += _silo(experiment, known, silo)
     return found
 
 
@@ -151,14 +161,14 @@ def machine_findings() -> Iterator[Finding]:
     yield _finding("disk", free >= MIN_FREE_BYTES, found, f"{found}; free some space")
 
 
-def _experiment(experiment: Experiment, rehearsal: bool) -> Iterator[Finding]:
+def _experiment(experiment: Experiment, known: Known, rehearsal: bool) -> Iterator[Finding]:
     def deployable() -> str:
         check_deployable(experiment, rehearsal=rehearsal)
         return f"{experiment.method_name}, {experiment.aggregation.name}"
 
     yield _try_check("experiment", deployable)
     try:
-        plan = prepare_server(experiment, rehearsal=True).plan
+        plan = known().plan
     except UldpError as error:
         yield Finding("silos", False, str(error))
         return
@@ -262,20 +272,20 @@ def _private(file: Path) -> Finding:
     return _finding(file.name, not mode & 0o077, said, f"{said}; others may read it: chmod 600 {file}")
 
 
-def _silo(experiment: Experiment, silo: SiloOptions) -> Iterator[Finding]:
+def _silo(experiment: Experiment, known: Known, silo: SiloOptions) -> Iterator[Finding]:
     def data() -> str:
-        data = prepare_silo(experiment, silo.name, silo.data, rehearsal=True).data(silo.name)
+        federation = silo_federation(experiment, silo.name, silo.data, None)
+        data = federation.silos[known().plan.silos.index(silo.name)]
         return f"{len(data)} records of {len(set(data.users.tolist()))} users fit the experiment"
 
     def policy() -> str:
-        known = prepare_server(experiment, rehearsal=True)
-        silo.owners_policy().check(experiment, known.plan, known.no_guarantee)
+        silo.owners_policy().check(experiment, known().plan, known().no_guarantee)
         return str(silo.owners_policy()).removeprefix("policy: ")
 
     yield _try_check(f"data of {silo.name}", data)
     yield _try_check("policy", policy)
     if silo.state is not None and silo.state.exists():
-        yield _try_check("state", lambda: _state(experiment, silo, silo.state or Path()))
+        yield _try_check("state", lambda: _state(experiment, known(), silo, silo.state or Path()))
     if silo.keys is None:
         return
     yield from _keys(experiment, silo.name, silo.keys)
@@ -286,13 +296,12 @@ def _silo(experiment: Experiment, silo: SiloOptions) -> Iterator[Finding]:
         yield _clock(silo.superlink, ca)
 
 
-def _state(experiment: Experiment, silo: SiloOptions, folder: Path) -> str:
+def _state(experiment: Experiment, known: PreparedExperiment, silo: SiloOptions, folder: Path) -> str:
     """The silo's folder: for its owner only, of these keys, and with room in its budget."""
     private_folder(folder)
     if silo.keys is not None:
         credentials.check_tie(silo.keys, folder)
-    known, policy = prepare_server(experiment, rehearsal=True), silo.owners_policy()
-    ledger = OwnLedger(folder / ledger_name(rehearsal=experiment.run.secrets == "simulated"), policy)
+    ledger = OwnLedger(folder / ledger_name(rehearsal=experiment.run.secrets == "simulated"), silo.owners_policy())
     begun = {one.digest: one for one in experiments_in(folder)} if (folder / "experiments").is_dir() else {}
     mine = begun.get(known.plan.digest)
     if mine is not None and (mine.over or mine.round):

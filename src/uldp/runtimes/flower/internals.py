@@ -106,6 +106,8 @@ def check_installed() -> None:
     try:
         missing += run_for_json(command, "flwr", environment())["missing"]
     except RunError as error:
+        if error.value is None:  # it was too slow, which another installation would not mend
+            raise
         raise ConfigError(f"cannot be loaded ({error.message}); {INSTALL}", location="flwr", value=VERSION) from error
     if missing:
         raise _incomplete(missing)
@@ -191,7 +193,8 @@ def run_for_json(
             command, env=env, cwd=folder, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        raise RunError(f"no response after {COMMAND_SECONDS:g} s", location=location) from None
+        reason = f"no response after {COMMAND_SECONDS:g} s; is this machine very busy? Try again"
+        raise RunError(reason, location=location) from None
     start = done.stdout.find("{")
     try:
         tree = json.loads(done.stdout[start:]) if start >= 0 else {}
