@@ -220,6 +220,8 @@ def test_a_method_of_ones_own_is_audited(tmp_path, monkeypatch):
         (["--method", "uldp-avg", "--set", "privacy.noise_multiplier=0"], "nothing to refute"),
         (["--method", "uldp-avg", "--epsilon", "4", "--canaries", "50"], "too few for any verdict: below 256"),
         (["--method", "uldp-avg", "--epsilon", "4", "--canaries", "0"], "--canaries"),
+        (["--method", "record-dp", "--epsilon", "4", "--canaries", "50"], "too few for any verdict: below 256"),
+        (["--method", "ldp-fl", "--set", "method.epsilon_weight=0.5", "--canaries", "9"], "too few for any verdict"),
         (["--epsilon", "4", "--set", "aggregation.name=lattice", "--canaries", "99"], "below 100"),
         (["--method", "uldp-avg", "--epsilon", "4", "--adversary", "the sever"], "no such adversary"),
         (["--method", "uldp-avg", "--epsilon", "4", "--out", "a.toml"], "no kind of picture"),

@@ -69,8 +69,7 @@ class State:
         return [line for line in self._lines if line["patch"] == _patch(error)]
 
     def missing(self, error: Planted, seeds: int) -> list[int]:
-        wanted = range(1 if error.exact else seeds)
-        return sorted(set(wanted) - {line["seed"] for line in self.of(error)})
+        return sorted(set(range(seeds)) - {line["seed"] for line in self.of(error)})
 
     def add(self, error: Planted, seed: int, against: list[str]) -> None:
         line = {**self._about, "error": error.name, "patch": _patch(error), "seed": seed, "against": against}

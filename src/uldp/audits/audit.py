@@ -13,7 +13,7 @@ from uldp.audits import checks as direct
 from uldp.audits.bounds import Bound, Claim, Errors, one_run, pure_rates, shift_over_noise, trade_off
 from uldp.audits.canaries import canaries_for
 from uldp.audits.checks import Check
-from uldp.audits.local import weight_bounds
+from uldp.audits.local import fewest_reports, weight_bounds
 from uldp.audits.observe import AuditSetup, Charge, Connect, Seen, audit_secrets, in_process, synthetic_people
 from uldp.audits.one_run import one_run_curve
 from uldp.audits.result import Audit, Found, Size
@@ -76,15 +76,10 @@ def size_of(prepared: PreparedExperiment, canaries: int | None, *, real: bool = 
     number = check_whole(default if canaries is None else canaries, 1, MAX_CANARIES, "canaries")
     runs = 1 if real else math.ceil(number / (ENCRYPTED if encrypted else PER_RUN))
     epsilon = prepared.planned_statement().epsilon
-    needed, expected = 0, 0.0
-    if isinstance(plan.release, GaussianSum):
-        delta, level = prepared.experiment.privacy.delta, LEVEL * SHARES["trade-off"]
-        mu = gaussian_mu(epsilon, delta)
-        needed = next(n for n in (2**power for power in range(4, 60)) if _expected_mu(mu, n / 2, level) > 0)
-        expected = gaussian_epsilon(_expected_mu(mu, number / 2, level), delta)
-        if number < (least := min(needed, default)):
-            reason = f"{number} are too few for any verdict: below {least:,} their scores refute no epsilon at all"
-            raise ConfigError(reason, location="canaries", value=number)
+    needed, expected = _power(plan, epsilon, prepared.experiment.privacy.delta, number)
+    if number < (least := min(needed, default)):
+        reason = f"{number} are too few for any verdict: below {least:,} their scores refute no epsilon at all"
+        raise ConfigError(reason, location="canaries", value=number)
     return Size(math.ceil(number / runs), runs, needed, expected, epsilon)
 
 
@@ -98,6 +93,23 @@ def _check_claim(prepared: PreparedExperiment) -> None:
     if not statement.holds:
         reason = prepared.no_guarantee or "epsilon is infinite"
         raise ConfigError(f"no guarantee is claimed, so there is nothing to refute: {reason}", location="privacy")
+
+
+def _power(plan: Plan, epsilon: float, delta: float, number: int) -> tuple[int, float]:
+    """Below how many canaries their scores refute no epsilon, and what ``number`` of them should; 0 where none is said.
+
+    One canary is all that fits into a silo's clipped vector. What the scores of DP-SGD reach is below the claim.
+    """
+    release = plan.release
+    if isinstance(release, ClippedSilo):
+        return 0, 0.0
+    if isinstance(release, LocalPerturbation):
+        clients = release.silo_sampling.per_round(plan.facts.silos)
+        return math.ceil(fewest_reports(release.epsilon, plan.rounds, LEVEL) / clients), 0.0
+    mu, level = gaussian_mu(epsilon, delta), LEVEL * SHARES["trade-off"]
+    needed = next(n for n in (2**power for power in range(4, 60)) if _expected_mu(mu, n / 2, level) > 0)
+    expected = _expected_mu(mu, number / 2, level) if isinstance(release, GaussianSum) else 0.0
+    return needed, gaussian_epsilon(expected, delta) if expected else 0.0
 
 
 def _expected_mu(mu: float, each: float, level: float) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from uldp.audits.bounds import Bound, one_run_epsilon, pure_rates
+from uldp.audits.bounds import Bound, one_run_epsilon, pure_rates, upper_rate
 from uldp.audits.canaries import SILENT, Mask
 from uldp.audits.observe import Array, Seen
 
@@ -29,6 +30,19 @@ def weight_bounds(runs: Sequence[Seen], level: float) -> list[Bound]:
         Bound("one run", max(signs), "nothing but independent fair coins: reports may depend on one another"),
         pure_rates(np.concatenate(reported), np.concatenate(coins), 0.0, level / 2, THRESHOLDS),
     ]
+
+
+def fewest_reports(epsilon: float, rounds: int, level: float) -> int:
+    """A power of 2: with fewer reports of a round nothing is refuted, even if ``epsilon`` is exact."""
+    accuracy = 1 / (1 + math.exp(-epsilon))
+
+    def refutes(reports: int) -> bool:
+        half = reports * rounds // 2
+        wrong = upper_rate(round(half * (1 - accuracy)), half, level / 4 / len(THRESHOLDS))
+        by_sign = one_run_epsilon(reports, reports, round(reports * accuracy), 0.0, level / 2 / rounds)
+        return by_sign > 0 or wrong < 1 / 2
+
+    return next(reports for reports in (1 << power for power in range(1, 60)) if refutes(reports))
 
 
 def _reports(runs: Sequence[Seen], round_: int) -> tuple[Array, Mask]:

@@ -26,7 +26,7 @@ class Size:
         per_run: Canaries of a run.
         runs: How many runs.
         needed: With fewer canaries their scores refute no epsilon; 0 where their number does not matter.
-        expected: The epsilon that the trade-off bound is expected to reach if the claim is tight; 0 where it is none.
+        expected: The epsilon that the trade-off bound is expected to reach if the claim is tight; 0 where none is said.
         epsilon: What is claimed, against anyone who sees the released models.
     """
 
@@ -38,12 +38,14 @@ class Size:
 
     def __str__(self) -> str:
         text = f"{self.runs} run{'s' * (self.runs > 1)} with {self.per_run:,} canaries each"
-        if not self.needed:
-            return text
-        return (
-            f"{text}; fewer than {self.needed:,} refute no epsilon. If the claimed epsilon "
-            f"{show_epsilon(self.epsilon)} is exact, expect to refute about {show_epsilon(self.expected)} by trade-off"
-        )
+        if self.needed:
+            text += f"; fewer than {self.needed:,} refute no epsilon"
+        if self.expected:
+            text += (
+                f". If the claimed epsilon {show_epsilon(self.epsilon)} is exact, "
+                f"expect to refute about {show_epsilon(self.expected)} by trade-off"
+            )
+        return text
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,13 @@ class Scores:
         chosen &= self.mu > 0
         return Scores(self.values[chosen], self.included[chosen], self.mu[chosen])
 
-    def curve(self) -> tuple[Array, Array]:
-        """The measured trade-off curve: rates of false "in" and of false "out" at a hundred thresholds."""
+    def curve(self) -> tuple[Array, Array] | None:
+        """The measured trade-off curve: rates of false "in" and of false "out" at a hundred thresholds.
+
+        None where all of a few canaries are in, or all are out.
+        """
+        if self.included.all() or not self.included.any():
+            return None
         thresholds = np.quantile(self.values, np.linspace(0, 1, 101))[:, None]
         above = self.values > thresholds
         return above[:, ~self.included].mean(axis=1), (~above)[:, self.included].mean(axis=1)
