@@ -1,7 +1,7 @@
 """Attacks on ``lattice`` with what each party really holds: they win where it is documented, and nowhere else.
 
 What silos' updates tell a server that has the key (divisions, guesses, padding, low bits) is in
-``test_lattice_updates.py``; views over all randomness are in ``test_lattice_views.py``.
+``test_lattice_circuit_privacy.py``; views over all randomness are in ``test_lattice_views.py``.
 """
 
 import math
