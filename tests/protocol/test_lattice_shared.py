@@ -10,7 +10,7 @@ import pytest
 from tests.protocol.lattice_knowledge import ServerKnowledge, SiloKnowledge
 from tests.support import build, decode, make_sessions, small_federation, step_until
 
-from uldp.aggregation import lattice_silo
+from uldp.aggregation import lattice_server, lattice_silo
 from uldp.aggregation.lattice_lookup import ERROR_BOUND
 from uldp.aggregation.lattice_ring import Body, cut, public_components
 from uldp.crypto import ring
@@ -68,8 +68,12 @@ def product(error, row, at):
 
 @pytest.mark.parametrize("gone", ["", "silo-2"])
 @pytest.mark.parametrize("sampling", ["open", "private"])
-@pytest.mark.parametrize("dimension", [14, 1365])
-def test_a_round_decrypts_to_rows_of_the_sample_and_errors_and_to_nothing_else(monkeypatch, dimension, sampling, gone):
+@pytest.mark.parametrize(("dimension", "at_once"), [(14, 64), (1365, 64), (1365, 2)])
+def test_a_round_decrypts_to_rows_of_the_sample_and_errors_and_to_nothing_else(
+    monkeypatch, dimension, at_once, sampling, gone
+):
+    for party in (lattice_server, lattice_silo):
+        monkeypatch.setattr(party, "AT_ONCE", at_once)
     settings = {"sample_rate": 0.5, "sampling": sampling, "dropout_tolerance": 1, "noise_multiplier": 1.0}
     server, silos = make_sessions(
         build("uldp-avg-w", rounds=2, **settings),
