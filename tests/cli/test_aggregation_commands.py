@@ -88,12 +88,13 @@ def test_paillier_alone_says_whom_its_cap_on_records_touches(folder):
     assert "at most" not in runner.invoke(app, ["plan", *SMALL]).stderr
 
 
-def test_under_lattice_no_party_alone_sees_counts_and_the_plan_says_who_does_together():
+@pytest.mark.parametrize("experiment", [SMALL, ["--dataset", "breast-cancer"]], ids=["uldp-avg-w", "the default"])
+def test_under_lattice_no_party_alone_sees_counts_and_the_plan_says_who_does_together(experiment):
     """The default of weighting by records: stars are for coalitions only."""
-    shown = {row["who"]: row["sees_counts"] for row in document("plan", *SMALL)["statement"]["exposures"]}
+    shown = {row["who"]: row["sees_counts"] for row in document("plan", *experiment)["statement"]["exposures"]}
     together = ("two colluding silos", "the server and one silo")
     assert set(together) < set(shown) and {who for who, counts in shown.items() if counts} == set(together)
-    printed = runner.invoke(app, ["plan", *SMALL]).stdout
+    printed = runner.invoke(app, ["plan", *experiment]).stdout
     starred = {line.split("  ")[0] for line in printed.splitlines() if re.search(r"\d \*", line)}
     assert starred == set(together)
     words = " ".join(printed.split())

@@ -21,6 +21,8 @@ from tests.support import (
 
 from uldp.aggregation import AGGREGATIONS, lookup_aggregation
 from uldp.aggregation.base import largest_total
+from uldp.aggregation.lattice import LatticeWeighting, automatic
+from uldp.aggregation.lattice_ring import weight_bytes
 from uldp.crypto.paillier import signed_residue
 from uldp.errors import ConfigError
 from uldp.methods.registry import METHODS
@@ -256,3 +258,23 @@ def test_auto_takes_lattice_where_counts_are_to_be_hidden_and_it_fits(expected):
     if plan.aggregation.name == "lattice" and plan.release.exchange is not None:
         marked = {row.who: row.counts for row in ready.planned_statement().exposures}
         assert [who for who, star in marked.items() if star] == ["two colluding silos", "the server and one silo"]
+
+
+@pytest.mark.parametrize(
+    ("users", "silos", "most"),
+    [(20, 2, 2000), (2082, 2, 2000), (2084, 2, 1998), (8000, 3, 780), (16_384, 2, 253), (16_384, 500, 2000)],
+)
+def test_auto_counts_as_many_records_as_its_tables_have_room_for(users, silos, most):
+    """Of many users in few silos fewer records count, so that what a silo gets and sends of tables is 50 MB at most."""
+    release = build("uldp-avg-w", noise_multiplier=5.0).release(PublicFacts(users, silos, 10))
+
+    def tables(max_records):
+        return 2 * 12 * -(-users // silos) * (max_records + 1)
+
+    found = automatic(release, workers=1)
+    assert found == LatticeWeighting(max_records=most)
+    assert tables(most) <= 50_000_000 and (most == 2000 or tables(most + 1) > 50_000_000)
+    other = (
+        users * 4 + -(-users // silos) * 16 + 49_152 + weight_bytes(users, 10)
+    )  # counts, places, entries, ciphertexts
+    assert found.costs(release, 1)["setup_bytes"] <= tables(most) + other

@@ -36,6 +36,10 @@ class ServerKnowledge:
         """The encrypted weights that it sent."""
         return self.side._fixed.weights
 
+    def encrypted(self, numbers, round_):
+        """What it would send for these numbers."""
+        return self.side._encrypted(numbers, round_)
+
     @property
     def encrypted_numbers(self):
         """What it encrypts in this round, where users are sampled: of each user a share of b W."""

@@ -55,7 +55,7 @@ def goes_on(server, silos):
     assert server.round == 3
 
 
-@pytest.mark.parametrize("aggregation", ["masked", "paillier"])
+@pytest.mark.parametrize("aggregation", ["masked", "paillier", "lattice"])
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -77,7 +77,7 @@ def relayed(server, **changes):
     return ask(msgspec.structs.replace(server.side.ask(SiloKeys, "silo-0"), **changes))
 
 
-@pytest.mark.parametrize("aggregation", ["masked", "paillier"])
+@pytest.mark.parametrize("aggregation", ["masked", "paillier", "lattice"])
 def test_a_silo_notices_a_server_that_puts_its_own_key_in_between(aggregation):
     server, silos = until(SiloKeys, aggregation)
     keys = server.side.ask(SiloKeys, "silo-0")
@@ -160,8 +160,9 @@ def test_a_seed_that_was_changed_or_is_another_silos_is_refused():
     goes_on(server, silos)
 
 
-def test_the_server_refuses_sealed_seeds_from_the_wrong_silo_or_of_another_number():
-    server, silos = until(SiloKeys)
+@pytest.mark.parametrize("aggregation", ["paillier", "lattice"])
+def test_the_server_refuses_sealed_seeds_from_the_wrong_silo_or_of_another_number(aggregation):
+    server, silos = until(SiloKeys, aggregation)
     found = answers(server, silos)
     refused(server, "silo-0", SealedSeeds([]), "0 sealed seeds, 2 are expected")
     refused(server, "silo-0", SealedSeeds(found["silo-0"].sealed * 2), "4 sealed seeds")
@@ -218,18 +219,20 @@ def test_the_server_refuses_ciphertexts_outside_the_group_or_of_another_round():
     goes_on(server, silos)
 
 
+@pytest.mark.parametrize("aggregation", ["paillier", "lattice"])
 @pytest.mark.parametrize("sampling", ["open", "private"])
-def test_a_round_with_malformed_weights_is_refused_before_its_owner_is_charged(sampling):
+def test_a_round_with_malformed_weights_is_refused_before_its_owner_is_charged(sampling, aggregation):
     begun = []
 
     class Guard(ReleaseGuard):
         def before_round(self, round_, request):
             begun.append(round_)
 
-    server, silos = until(m.UpdateRequest, owners={"silo-0": Owner(guard=Guard())}, sample_rate=0.5, sampling=sampling)
+    owners = {"silo-0": Owner(guard=Guard())}
+    server, silos = until(m.UpdateRequest, aggregation, owners, sample_rate=0.5, sampling=sampling)
     request = server.requests()["silo-0"]
     body = decode(request, experiment=DIGEST, silo="silo-0", limit=10**7)
-    for weights in (body.weights[:-1], bytes(len(body.weights)), body.weights[1:] + b"\0"):
+    for weights in (body.weights[:-1], b"\xff" * len(body.weights), body.weights + b"\0"):
         with pytest.raises(MessageRefused):
             silos["silo-0"].reply(ask(msgspec.structs.replace(body, weights=weights)))
     assert begun == []
@@ -261,7 +264,7 @@ def test_blinded_counts_without_an_inverse_are_refused_and_can_be_asked_for_agai
     goes_on(server, silos)
 
 
-@pytest.mark.parametrize("aggregation", ["plain", "masked", "paillier"])
+@pytest.mark.parametrize("aggregation", ["plain", "masked", "paillier", "lattice"])
 def test_a_silent_silo_stops_the_round_before_anything_is_charged(aggregation):
     server, silos = until(m.UpdateRequest, aggregation)
     for name, body in answers(server, silos).items():
@@ -283,7 +286,7 @@ def test_silos_with_other_rosters_are_found_at_the_handshake():
         server.receive("silo-2", silos["silo-2"].reply(requests["silo-2"]))
 
 
-@pytest.mark.parametrize("aggregation", ["masked", "paillier"])
+@pytest.mark.parametrize("aggregation", ["masked", "paillier", "lattice"])
 def test_a_silo_needs_the_signing_key_whose_public_half_is_agreed_on(aggregation):
     server, _ = sessions(aggregation)
     data, secrets = small_federation().silos[1], Secrets.simulated_from_seed(0)

@@ -1,7 +1,7 @@
 """Attacks on ``lattice`` with what each party really holds: they win where it is documented, and nowhere else.
 
 What silos' updates tell a server that has the key (divisions, guesses, padding, low bits) is in
-``test_lattice_updates.py``; views over all randomness are in ``test_lattice_views.py``.
+``test_lattice_circuit_privacy.py``; views over all randomness are in ``test_lattice_views.py``.
 """
 
 import math
@@ -228,6 +228,18 @@ def test_other_records_meet_another_setup_other_noise_and_another_zero():
         assert (body.c0 == again[name].c0).all() and (body.c1 == again[name].c1).all()
         gaps = np.array(ring.centred(ring.subtract(other[name].c1[0], body.c1[0])).to_integers(), dtype=float)
         assert np.median(np.abs(gaps)) > ring.MODULUS / 16
+
+
+def test_no_error_and_no_c1_serves_two_encryptions():
+    """Of two ciphertexts with the same ones the difference would be that of what is encrypted."""
+    server, silos = sessions()
+    until(server, silos)
+    known = ServerKnowledge(server.side)
+    first, again = (known.encrypted(known.blinded, 0) for _ in range(2))
+    others = known.encrypted(ring.add(known.blinded, ring.number(1)), 0), known.encrypted(known.blinded, 1)
+    assert first == again == known.weights
+    assert len({sent[:32] for sent in (first, *others)}) == 3  # the nonce that c1 is a hash of; errors have its key
+    assert len({sent[32:] for sent in (first, *others)}) == 3
 
 
 def test_two_setups_share_no_secret():

@@ -169,11 +169,24 @@ def test_open_sampling_is_exact_and_hides_weights_and_sample():
         assert alike(views_of(server, [each for each in inputs if each[0] == b]))
     assert alike(views_of(keeper, inputs))
 
-    def reused(b, w):  # nu of one round serves another in which the user is sampled
-        for mu, nu, _rotation, _pads in open_randomness():
-            yield tuple(((bit * mu - nu) + bit * (w - mu)) % SMALL for bit in (b, 1 - b))
 
-    assert not alike(views_of(reused, [(0, w) for w in range(SMALL)]))
+KNOWN = (0,) * P
+"""Pads, to those who take them off; and rotations are 0 to those who know them."""
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_two_rounds_of_open_sampling_tell_the_server_nothing_unless_a_blind_serves_both(reused):
+    """a is the same in both rounds, and so is mu."""
+
+    def server(bits, w):
+        for mu, *nus in numbers(SMALL, 3):
+            rounds = [open_transfer(b, w, mu, nu, 0, KNOWN) for b, nu in zip(bits, nus, strict=True)]
+            if not reused or nus[0] == nus[1]:
+                yield tuple((a, table[index], c) for a, table, index, c in rounds)
+
+    for bits in numbers(2, 2):
+        # Whoever is in both rounds, or in neither, is shown twice the same.
+        assert alike(views_of(server, [(bits, w) for w in range(SMALL)])) == (not reused or bits[0] == bits[1])
 
 
 def private_transfer(i, j, w, randomness):
@@ -225,6 +238,31 @@ def test_private_sampling_is_exact_and_nobody_learns_the_sample():
         assert alike(views_of(SERVER, [each for each in INPUTS if each[0] == own]))
         assert alike(views_of(DEALER, [each for each in INPUTS if each[1] == own]))
     assert alike(views_of(KEEPER, INPUTS))
+
+
+@pytest.mark.parametrize("reused", [None, "nu", "r"])
+def test_two_rounds_of_private_sampling_tell_nobody_more_unless_a_blind_serves_both(reused):
+    """The server's numbers r hide a from the dealer as the silos' nu hide mu from the server."""
+    inputs = [(js, w) for js in numbers(P, 2) for w in range(SMALL)]
+
+    def rounds(draws, slots, w):
+        for mu, *blinds in numbers(SMALL, 5):
+            nus, rs = blinds[:2], blinds[2:]
+            if (reused == "nu" and nus[0] != nus[1]) or (reused == "r" and rs[0] != rs[1]):
+                continue
+            each = zip(draws, slots, nus, rs, strict=True)
+            yield mu, nus, rs, [private_transfer(i, j, w, (mu, nu, r, 0, 0, KNOWN, KNOWN)) for i, j, nu, r in each]
+
+    def server(slots, w):
+        for _, _, rs, sent in rounds((0, 0), slots, w):
+            yield tuple(rs), tuple((one["a"], one["entry"]) for one in sent)
+
+    def dealer(draws, w):
+        for mu, nus, _, sent in rounds(draws, (0, 0), w):
+            yield mu, tuple(nus), tuple(one["y"] for one in sent)
+
+    assert alike(views_of(server, inputs)) == (reused != "nu")
+    assert alike(views_of(dealer, inputs)) == (reused != "r")
 
 
 @pytest.mark.parametrize("leak", ["y", "chosen", "answer"])

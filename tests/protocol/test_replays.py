@@ -95,12 +95,12 @@ def test_a_silo_with_changed_records_does_not_take_up_the_old_keys():
         changed["silo-2"].reply(server.requests()["silo-2"])
 
 
-@pytest.mark.parametrize("aggregation", ["masked", "paillier"])
-def test_a_second_setup_meets_other_masks_even_in_silos_that_did_not_change(aggregation):
+@pytest.mark.parametrize(("aggregation", "size"), [("masked", 8), ("paillier", 128), ("lattice", 6)])
+def test_a_second_setup_meets_other_masks_even_in_silos_that_did_not_change(aggregation, size):
     answers = []
-    for server, silos in both(m.UpdateRequest, aggregation=aggregation, noise_multiplier=0.0):
+    noise = 1.0 if aggregation == "lattice" else 0.0  # which needs some
+    for server, silos in both(m.UpdateRequest, aggregation=aggregation, noise_multiplier=noise):
         answers.append(body_of(silos["silo-0"], server.requests()["silo-0"]).vector)
-    size = 8 if aggregation == "masked" else 128
     first, second = (np.frombuffer(vector, dtype=np.uint8).reshape(-1, size) for vector in answers)
     assert (first != second).any(axis=1).all()
     if aggregation == "paillier":
@@ -146,7 +146,7 @@ def test_the_server_never_encrypts_two_numbers_with_the_same_randomness():
 
 
 def test_a_saved_silo_refuses_to_go_on_with_other_records():
-    for aggregation in ("plain", "masked", "paillier"):
+    for aggregation in ("plain", "masked", "paillier", "lattice"):
         server, silos = run_until(m.UpdateRequest, small_federation(), aggregation)
         saved = silos["silo-2"].save()
         _, changed = make_sessions(

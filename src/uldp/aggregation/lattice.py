@@ -75,6 +75,8 @@ MAX_RECORDS: Final = 20_000
 MAX_UNIT: Final = 10_000
 MAX_USERS: Final = 2**14
 MAX_DIMENSION: Final = 2**23
+MAX_TABLE_BYTES: Final = 50_000_000
+"""Of look-up tables that a silo gets and sends at setup, where nobody asked for ``lattice`` by name."""
 MAX_SAMPLED_BYTES: Final = 100_000_000
 """Of what a silo gets in a round because users are sampled, where nobody asked for ``lattice`` by name."""
 MIN_NOISE: Final = 0.01
@@ -249,8 +251,8 @@ class LatticeWeighting(Aggregation):
         capped = weighting.in_the_clear(counts[:, touched]).max(axis=0).mean()
         return (
             f"{note}. The mean of their largest weights is {capped:.3f} instead of {exact:.3f}: records weigh less "
-            f"where they are many. A larger max_records (up to {MAX_RECORDS:,}, or with count_unit that many times as "
-            "many) touches fewer people.",
+            f"where they are many. With name = 'lattice', a larger max_records (up to {MAX_RECORDS:,}, or with "
+            "count_unit that many times as many) touches fewer people.",
         )
 
     def server(self, context: AggregationContext, secrets: Secrets) -> LatticeServer:
@@ -267,6 +269,14 @@ class LatticeWeighting(Aggregation):
         sampling = context.release.user_sampling
         rule = None if sampling.everybody else SlotRule.of(sampling)
         return Scheme(self.weighting(context.release), roles, rule, facts.dimension, self.workers)
+
+
+def automatic(release: Release, workers: int) -> LatticeWeighting:
+    """What ``aggregation.name = "auto"`` takes where it takes ``lattice``: of many users fewer records count."""
+    facts = release.facts
+    of_a_record = 2 * ENTRY_BYTES * -(-facts.users // facts.silos)  # one entry of each table that is dealt, or kept
+    most = max(facts.silos, MAX_TABLE_BYTES // of_a_record - 1)
+    return LatticeWeighting(max_records=min(LatticeWeighting.max_records, most), workers=workers)
 
 
 def automatic_misfit(release: Release) -> str:

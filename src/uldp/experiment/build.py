@@ -14,7 +14,7 @@ import numpy as np
 
 from uldp.aggregation import AGGREGATIONS
 from uldp.aggregation.base import Aggregation
-from uldp.aggregation.lattice import LatticeWeighting, automatic_misfit
+from uldp.aggregation.lattice import automatic, automatic_misfit
 from uldp.caveats import Caveat, Severity
 from uldp.data.federation import Federation, IntArray, Records, SiloData, Task
 from uldp.data.schema import category_columns, code_columns, feature_norm
@@ -306,7 +306,7 @@ def build_plan(experiment: Experiment, learner: PlannedLearner, federation: Fede
     if why_not := automatic_misfit(release):
         return replace(_plan_under(given, *about), aggregation_reason=f"{why_not}{shown}")
     try:
-        plan = _plan_under(LatticeWeighting(workers=threads), *about)
+        plan = _plan_under(automatic(release, threads), *about)
     except ConfigError as error:
         if release.user_sampling.private:
             raise
