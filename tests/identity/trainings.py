@@ -34,6 +34,7 @@ STEPS = {"rounds": 2, "local_steps": 5, "record_rate": 0.2, "batch_size": 8}
 RUNS = {
     "uldp-avg-w, logistic": (CANCER, {}, {"name": "uldp-avg-w", "rounds": 2, "local_epochs": 2}, {"epsilon": 5.0}),
     "uldp-avg, mlp": (SYNTHETIC, MLP, {"name": "uldp-avg", "rounds": 2, "optimizer": "adam", "local_lr": 0.01}, NOISE),
+    "uldp-avg-adjusted": (SYNTHETIC, {"name": "mlp"}, {"name": "uldp-avg-adjusted", "rounds": 2}, NOISE),
     "uldp-sgd-w, regression": (NUMBERS, {}, {"name": "uldp-sgd-w", "rounds": 3, "sample_rate": 0.5}, NOISE),
     "auto, logistic": (CANCER, {}, {"name": "auto", "rounds": 12}, {"epsilon": 5.0}),
     "auto, linear": (NUMBERS, {}, {"name": "auto", "rounds": 12}, NOISE),
