@@ -32,7 +32,7 @@ STANDARDISED: Final = 2.75
 
 
 def feature_scale(facts: PublicFacts) -> float:
-    """How large features are, in units of those under a schema. Gradients grow with it, curvature with its square."""
+    """How large features are, in units of those under a schema. Gradients grow with it, and weights shrink."""
     return STANDARDISED if math.isinf(facts.feature_norm) else 1.0
 
 
@@ -83,8 +83,7 @@ class TaskRecipe:
         ratio = max(rho, 1e-9) / KNEE
         wanted = self.step * float(power(ratio, -self.gain if ratio < 1 else -self.loss))
         width = float(power(max(facts.dimension, 1) / PARAMETERS, -self.width))
-        scale = feature_scale(facts)
-        return min(wanted, self.max_step) * width / (scale * scale)  # as curvature grows, so that steps stay stable
+        return min(wanted, self.max_step) * width / feature_scale(facts)
 
 
 @dataclass(frozen=True)
