@@ -17,6 +17,7 @@ from uldp.aggregation.paillier_messages import BlindedShares, Choices, ChoicesRe
 from uldp.data.federation import Federation, Records, SiloData, Task
 from uldp.methods.base import Method
 from uldp.methods.registry import lookup
+from uldp.methods.uldp_avg_adjusted import UldpAvgAdjusted
 from uldp.privacy.ledger import Ledger
 from uldp.privacy.releases import PublicFacts
 from uldp.privacy.releases.counts import RecordTotals
@@ -180,7 +181,7 @@ def make_plan(
         len(federation.silos),
         dimension,
         kind.rounding,
-        task=federation.task.kind,
+        task="classification" if isinstance(method, UldpAvgAdjusted) else federation.task.kind,  # wants classes
         residual=kind.residual,
         **known,
     )

@@ -208,7 +208,6 @@ def test_the_event_is_all_weights_of_a_client_for_every_adversary():
         ({"sends": "gradients"}, "sends"),
         ({"ranges": "data"}, "ranges"),
         ({"ranges": "model"}, "ranges"),
-        ({"ranges": "model", "sends": "weights", "mechanism": "srr"}, "ranges"),
         ({"dropout_tolerance": 1}, "dropout_tolerance"),
         ({"noise_multiplier": 5.0}, "noise_multiplier"),
         ({"radius": ()}, "radius"),

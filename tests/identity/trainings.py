@@ -28,11 +28,13 @@ CANCER = {"dataset": "breast-cancer", "users": 20, "silos": 3}
 DIGITS = {"dataset": "digits", "users": 30, "silos": 2, "options": {"test_fraction": 0.7}}
 NOISE = {"noise_multiplier": 2.0}
 MLP = {"name": "mlp", "hidden": [9, 5], "dropout": 0.2, "norm": "layer", "activation": "gelu"}
+RANGES = {"center": "auto", "radius": "auto", "groups": "auto", "delta_sizes": "auto", "ranges": "model"}
 STEPS = {"rounds": 2, "local_steps": 5, "record_rate": 0.2, "batch_size": 8}
 
 RUNS = {
     "uldp-avg-w, logistic": (CANCER, {}, {"name": "uldp-avg-w", "rounds": 2, "local_epochs": 2}, {"epsilon": 5.0}),
     "uldp-avg, mlp": (SYNTHETIC, MLP, {"name": "uldp-avg", "rounds": 2, "optimizer": "adam", "local_lr": 0.01}, NOISE),
+    "uldp-avg-adjusted": (SYNTHETIC, {"name": "mlp"}, {"name": "uldp-avg-adjusted", "rounds": 2}, NOISE),
     "uldp-sgd-w, regression": (NUMBERS, {}, {"name": "uldp-sgd-w", "rounds": 3, "sample_rate": 0.5}, NOISE),
     "auto, logistic": (CANCER, {}, {"name": "auto", "rounds": 12}, {"epsilon": 5.0}),
     "auto, linear": (NUMBERS, {}, {"name": "auto", "rounds": 12}, NOISE),
@@ -41,6 +43,7 @@ RUNS = {
     "local-sub-dp": (SYNTHETIC, {"name": "mlp"}, {"name": "local-sub-dp", **STEPS}, NOISE),
     "central-sub-dp": (SYNTHETIC, {"name": "creditcard"}, {"name": "central-sub-dp", "rounds": 2}, NOISE),
     "srr-fl": (CANCER, {}, {"name": "srr-fl", "rounds": 2, "local_epochs": 1}, {}),
+    "srr-fl, automatic": (DIGITS, {"name": "cnn"}, {"name": "srr-fl", "rounds": 2, "local_epochs": 1, **RANGES}, {}),
     "ldp-fedavg, hybrid": (CANCER, {}, {"name": "ldp-fedavg", "mechanism": "hybrid", "rounds": 2}, {}),
     "fedavg": (SYNTHETIC, {"name": "creditcard"}, {"name": "fedavg", "rounds": 2, "local_epochs": 2}, {}),
 }

@@ -28,6 +28,7 @@ from uldp.learners.base import Learner, PlannedLearner
 from uldp.learners.prior import Prior
 from uldp.learners.tally import TallyLearner
 from uldp.limits import MAX_PAIRED_SILOS, MAX_UPDATES
+from uldp.methods.base import Method
 from uldp.methods.newton import NewtonSteps
 from uldp.methods.registry import is_builtin, rebuild_method
 from uldp.plugins import is_one_of
@@ -299,7 +300,7 @@ def build_plan(experiment: Experiment, learner: PlannedLearner, federation: Fede
     if method.privacy_unit is not None and not method.local:
         method = experiment.with_noise(1.0)  # how much does not matter here
     facts = _public_facts(given, experiment, learner, federation)
-    release = method.for_data(totals).for_model(learner.layer_sizes).for_facts(facts).release(facts)
+    release = _fitted(method.for_data(totals), experiment, learner).for_facts(facts).release(facts)
     # Without lattice, what is shown is said in the same breath.
     by_records = release.user_weighting == "records"
     shown = "; so the server sees everybody's record counts, and the silos totals" if by_records else ""
@@ -314,6 +315,12 @@ def build_plan(experiment: Experiment, learner: PlannedLearner, federation: Fede
     hidden = "weights depend on record counts, and lattice shows them to nobody"
     reason = hidden if by_records else "sampling in private"
     return replace(plan, aggregation_reason=reason)
+
+
+def _fitted(method: Method, experiment: Experiment, learner: PlannedLearner) -> Method:
+    """The method for this model, and for where its training begins."""
+    streams = Streams.from_seed(experiment.run.seed).child("model")
+    return method.for_model(learner.layer_sizes).for_start(lambda: learner.initial(streams))
 
 
 def _public_facts(
@@ -341,7 +348,7 @@ def _plan_under(
     silos = tuple(silo.name for silo in federation.silos)
     facts = _public_facts(aggregation, experiment, learner, federation)
     # Copies of the facts: a method could write into them.
-    method = method_with_noise(experiment, totals, replace(facts)).for_model(learner.layer_sizes)
+    method = _fitted(method_with_noise(experiment, totals, replace(facts)), experiment, learner)
     method = rebuild_method(method.for_facts(replace(facts)))
     release = rebuild_release(method.release(replace(facts)))
     if release.participation.groups > 1:

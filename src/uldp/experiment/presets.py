@@ -15,6 +15,7 @@ from uldp.methods.ldp_fedavg import LdpFedAvg
 from uldp.methods.record_dp import RecordDp
 from uldp.methods.registry import lookup
 from uldp.methods.uldp_avg import UldpAvg
+from uldp.methods.uldp_avg_adjusted import UldpAvgAdjusted
 from uldp.methods.uldp_group import UldpGroup
 from uldp.methods.uldp_naive import UldpNaive
 from uldp.methods.uldp_sgd import UldpSgd
@@ -29,6 +30,7 @@ _MODELS: Final = {"digits": "logistic", "creditcard": "creditcard", "mnist": "cn
 _ANY: Final[Settings] = {
     FedAvg: {"rounds": 20, "local_epochs": 5, "local_lr": 0.5},
     UldpAvg: {"rounds": 20, "local_epochs": 10, "local_lr": 0.5, "clip": 1.0, "global_lr": 10.0},
+    UldpAvgAdjusted: {"rounds": 20, "clip": 0.3, "global_lr": 30.0},
     UldpSgd: {"rounds": 20, "clip": 0.3, "global_lr": 30.0},
     UldpNaive: {"rounds": 20, "local_epochs": 5, "local_lr": 0.5, "clip": 0.3, "global_lr": 1.0},
     CentralSubDp: {"rounds": 20, "clip": 0.3, "global_lr": 6.0},
@@ -39,6 +41,7 @@ _OURS: Final[dict[str, Settings]] = {
     "digits": {
         LdpFedAvg: {"rounds": 10, "local_epochs": 5, "local_lr": 0.5, "radius": 0.3},
         UldpAvg: {"rounds": 20, "local_epochs": 5, "local_lr": 0.5, "clip": 0.3, "global_lr": 30.0},
+        UldpAvgAdjusted: {"rounds": 20, "clip": 0.3, "global_lr": 100.0},
         UldpSgd: {"rounds": 20, "clip": 0.3, "global_lr": 100.0},
     },
 }
@@ -65,6 +68,7 @@ def _uldp_fl_settings(
         FedAvg: {**local, "local_epochs": _EPOCHS, "global_lr": 1.0},
         UldpNaive: {**local, "local_epochs": _EPOCHS, "global_lr": 1.0, "clip": 0.1},
         UldpAvg: {**local, "local_epochs": avg_epochs, "global_lr": 10.0, "clip": 0.1},
+        UldpAvgAdjusted: {"rounds": rounds, "global_lr": 10.0, "clip": 0.1},  # ours, with ULDP-SGD's settings
         UldpSgd: {"rounds": rounds, "global_lr": 10.0, "clip": 0.1},
         UldpGroup: dp_sgd,
         RecordDp: dp_sgd,

@@ -32,6 +32,8 @@ class LocalTraining:
         optimizer: ``sgd``, ``adam`` or ``adamw``.
         weight_decay: Added to the gradient by SGD and Adam; AdamW shrinks the parameters directly.
         momentum: Of SGD (v <- momentum v + g, no dampening).
+        pseudo_count: Above 0, the loss of a class gets the logarithm of its share among the labels of the user (or
+            silo) that is trained, each class counted so many times more; 0 for the plain loss.
 
     Raises:
         ConfigError: A value outside its range.
@@ -47,6 +49,7 @@ class LocalTraining:
     optimizer: str = "sgd"
     weight_decay: float = 0.0
     momentum: float = 0.0
+    pseudo_count: float = 0.0
 
     def __post_init__(self) -> None:
         check_whole(self.epochs, 1, MAX_LOCAL_EPOCHS, "method.local_epochs")
@@ -59,6 +62,9 @@ class LocalTraining:
             0 <= self.weight_decay < math.inf, "method.weight_decay", self.weight_decay, "zero or a positive number"
         )
         require(0 <= self.momentum < 1, "method.momentum", self.momentum, "a number from 0 to below 1")
+        require(
+            0 <= self.pseudo_count < math.inf, "method.pseudo_count", self.pseudo_count, "zero or a positive number"
+        )
         if self.momentum and self.optimizer != "sgd":
             misplaced = f"only for optimizer 'sgd', not {self.optimizer!r}; leave it out"
             raise ConfigError(misplaced, location="method.momentum", value=self.momentum)

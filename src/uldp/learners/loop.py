@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from uldp.errors import UldpError
 from uldp.learners.base import LocalTraining, Rows, Vector
-from uldp.learners.losses import Loss
+from uldp.learners.losses import Loss, adjusted
 from uldp.learners.randomness import Place, TrainingRandomness
 from uldp.learners.seeding import seed_cpu
 from uldp.vectors import clip_rows
@@ -41,8 +41,9 @@ class Loop:
         """x_u - x after Q epochs over these records of one user."""
         self._load(x)
         optimizer = _optimizer(self._parameters, local)
+        loss = adjusted(self._loss, labels, local.pseudo_count) if local.pseudo_count else self._loss
         for step, batch in enumerate(batches(len(labels), local, randomness)):
-            self._differentiate(features[batch], labels[batch], randomness, step, 0)
+            self._differentiate(features[batch], labels[batch], randomness, step, 0, loss)
             optimizer.step()
         return (self._flat([p.detach() for p in self._parameters]) - x).cpu().numpy()
 
@@ -56,7 +57,7 @@ class Loop:
         total = torch.zeros_like(x)
         for first in range(0, count, size):
             part = slice(first, min(first + size, count))
-            self._differentiate(features[part], labels[part], randomness, step, first)
+            self._differentiate(features[part], labels[part], randomness, step, first, self._loss)
             gradients = [p.grad for p in self._parameters if p.grad is not None]
             total += self._flat(gradients) * (len(labels[part]) / count)
         return total.cpu().numpy()
@@ -69,13 +70,19 @@ class Loop:
         return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
     def _differentiate(
-        self, features: Tensor, labels: Tensor, randomness: TrainingRandomness, step: int, first: int
+        self,
+        features: Tensor,
+        labels: Tensor,
+        randomness: TrainingRandomness,
+        step: int,
+        first: int,
+        loss_of: Callable[[Tensor, Tensor], Tensor],
     ) -> None:
         """Leave the gradient in the parameters: zero in those that the loss does not depend on."""
         self._here.set(randomness, step, first)
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             seed_cpu(randomness.seed(0, step) ^ first)
-            loss = self._loss(self._module(features), labels)
+            loss = loss_of(self._module(features), labels)
             gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = torch.zeros_like(parameter) if gradient is None else gradient

@@ -7,6 +7,7 @@ that autograd trains. Evaluation has its own (``evaluation``), which are the sam
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -101,6 +102,21 @@ class CoxPartialLikelihood:
         # Logarithms throughout: no score is too large.
         terms = torch.where(event, scores.logcumsumexp(0)[last] - scores, 0.0)
         return terms.sum() / event.sum().clamp(min=1)
+
+
+def adjusted(loss: Loss, labels: Tensor, pseudo_count: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss with the logarithms of the shares of classes among ``labels`` added to the scores of classes.
+
+    Each class is counted ``pseudo_count`` times more. Of one score for two classes it is their difference.
+    """
+
+    def value(outputs: Tensor, some: Tensor) -> Tensor:
+        classes = max(2, outputs.shape[1])
+        counts = torch.bincount(labels.to(torch.int64), minlength=classes).to(outputs.dtype) + pseudo_count
+        logs = (counts / counts.sum()).log()
+        return loss(outputs + (logs if outputs.shape[1] > 1 else logs[1] - logs[0]), some)
+
+    return value
 
 
 def choose_loss(task: Task, outputs: int) -> Loss:

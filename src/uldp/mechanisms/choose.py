@@ -6,6 +6,7 @@ around the middle of the range. So the choice costs no privacy.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from uldp.elementary import row_sums
 from uldp.errors import require
 from uldp.limits import check_whole
 from uldp.mechanisms.grid import Grid, offset_moments
@@ -46,7 +48,8 @@ class _Search:
         law = RankLaw.linear(staircase_sizes(self.grid.size, groups, delta), self.epsilon)
         bias, second = offset_moments(law)
         errors = bias**2 + (second - bias**2) / self.clients
-        return math.sqrt(float(errors @ self.prior())) / self.grid.scale
+        # Added up in an order of ours: near a tie another processor would choose another staircase.
+        return math.sqrt(float(row_sums((errors * self.prior())[None, :], overwrite=True)[0])) / self.grid.scale
 
     def prior(self) -> Vector:
         """How likely each value of the grid is: all alike, or normal around the middle with deviation ``spread``."""
@@ -57,10 +60,11 @@ class _Search:
         density = np.exp(-0.5 * offset**2)
         return np.asarray(density / density.sum())
 
-    def best(self) -> tuple[int, float]:
-        """The groups and the share of the largest Delta with the smallest error."""
+    def best(self, groups: int | None) -> tuple[int, float]:
+        """The groups, unless they are given, and the share of the largest Delta with the smallest error."""
         most = min(MAX_GROUPS, self.grid.size - 1)
-        return min((self._best_share(groups) for groups in range(2, most + 1)), key=lambda found: found[0])[1:]
+        tried = range(2, most + 1) if groups is None else (groups,)
+        return min((self._best_share(number) for number in tried), key=lambda found: found[0])[1:]
 
     def _best_share(self, groups: int) -> tuple[float, int, float]:
         """Shares on an even grid first, then twice on a finer one around the best."""
@@ -79,10 +83,17 @@ class _Search:
         return delta if delta <= largest else math.nextafter(delta, 0.0)
 
 
+@functools.lru_cache(maxsize=256)
 def best_staircase(
-    epsilon: float, radius: float = 0.075, precision: int = 4, *, spread: float | None = None, clients: int = 100
+    epsilon: float,
+    radius: float = 0.075,
+    precision: int = 4,
+    *,
+    spread: float | None = None,
+    clients: int = 100,
+    groups: int | None = None,
 ) -> BestStaircase:
-    """m and Delta(d) for the mean of ``clients`` clients who share one weight.
+    """m and Delta(d) for the mean of ``clients`` clients who share one weight; with ``groups`` = m given, Delta(d).
 
     That weight is uniform over the range, or normal around the middle with standard deviation ``spread``.
 
@@ -92,16 +103,19 @@ def best_staircase(
     check_whole(clients, 1, None, "clients", "over how many clients is averaged")
     positive = spread is None or (math.isfinite(spread) and spread > 0)
     require(positive, "spread", spread, "the standard deviation of weights, a positive number or none")
-    StaircaseResponse(epsilon=epsilon, radius=radius, precision=precision, groups=1)  # refuses bad settings
+    # Bad settings are refused here.
+    StaircaseResponse(epsilon=epsilon, radius=radius, precision=precision, groups=groups or 1, delta=0.0)
     wanted = _Search(epsilon, Grid.of(0.0, radius, precision), spread, clients)
-    groups, share = _Search(epsilon, _coarsen(wanted.grid), spread, clients).best()
-    delta = wanted.delta(groups, share)
-    return BestStaircase(groups, delta, wanted.rmse(groups, delta))
+    if groups == 1:
+        return BestStaircase(1, 0.0, wanted.rmse(1, 0.0))
+    best, share = _Search(epsilon, _coarsen(wanted.grid, groups or 2), spread, clients).best(groups)
+    delta = wanted.delta(best, share)
+    return BestStaircase(best, delta, wanted.rmse(best, delta))
 
 
-def _coarsen(grid: Grid) -> Grid:
+def _coarsen(grid: Grid, groups: int) -> Grid:
     """The grid over the same range with fewer decimals, as long as it has more values than the search needs."""
     size, scale = grid.size, grid.scale
-    while size > _SEARCH_GRID and scale > 1:
+    while size > max(_SEARCH_GRID, 20 * groups) and scale > 1:
         size, scale = 2 * round((size - 1) / 20) + 1, scale // 10
     return Grid(-(size - 1) // 2, size, scale)

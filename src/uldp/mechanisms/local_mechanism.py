@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Final
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
@@ -57,6 +57,14 @@ class LocalMechanism(ABC):
     def high(self) -> float:
         """The upper end of the range of weights."""
         return self.center + self.radius
+
+    def widened(self, radius: float) -> Self:
+        """The same mechanism over a wider range, with the same epsilon.
+
+        Args:
+            radius: Half the width of that range.
+        """
+        return replace(self, radius=radius)
 
     def perturb(self, weights: Vector, stream: SecretStream) -> Vector:
         """One output for each weight. Nothing is drawn from the stream if a weight is not finite."""

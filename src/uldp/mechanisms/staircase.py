@@ -14,13 +14,13 @@ m and Delta with :func:`uldp.mechanisms.choose.best_staircase`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from uldp.errors import ConfigError, require
 from uldp.limits import check_whole
-from uldp.mechanisms.grid import DiscreteMechanism
+from uldp.mechanisms.grid import DiscreteMechanism, Grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,11 @@ class StaircaseResponse(DiscreteMechanism):
     def group_sizes(self) -> tuple[int, ...]:
         check_whole(self.groups, 1, None, "method.groups", "into how many groups the outputs are cut")
         return staircase_sizes(self.grid.size, self.groups, self.delta)
+
+    def widened(self, radius: float) -> Self:
+        """Groups grow with the range, so that each remains the same part of it."""
+        size = Grid.of(self.center, radius, self.precision).size
+        return replace(self, radius=radius, delta=self.delta * size / self.grid.size)
 
 
 def largest_delta(size: int, groups: int) -> Fraction:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Final
 
@@ -161,6 +161,14 @@ class Method(ABC):
 
         Args:
             layers: The sizes of its tensors.
+        """
+        return self
+
+    def for_start(self, initial: Callable[[], Vector]) -> Method:
+        """The method with settings that follow from the initial model filled in; called after :meth:`for_model`.
+
+        Args:
+            initial: Makes the flat vector x_0. It follows from public settings, the seed among them.
         """
         return self
 

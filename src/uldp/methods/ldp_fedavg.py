@@ -15,13 +15,15 @@ Guarantee. M is epsilon-DP for one weight. A client's data move all n_w of its w
 towards whoever can tell whose values they are, the server included, and rounds add up. Nobody need be trusted.
 
 Symbols: epsilon ``epsilon_weight``, f_r ``fraction``, c ``center``, r ``radius``, p ``precision``, m ``groups``,
-Delta(d) ``delta_sizes``. Those of the range may be lists, one entry per layer (tensor of the model).
+Delta(d) ``delta_sizes``. Those of the range may be lists, one entry per layer (tensor of the model), or "auto": c and r
+then follow from the initial model (:mod:`uldp.mechanisms.ranges`), m and Delta(d) from epsilon, r, p and the number of
+clients (:mod:`uldp.mechanisms.choose`). All of these are public.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final
 
@@ -29,8 +31,10 @@ from uldp.caveats import Caveat, Severity
 from uldp.data.federation import IntArray, SiloData
 from uldp.errors import ConfigError, require
 from uldp.learners.base import Learner
+from uldp.mechanisms.choose import best_staircase
 from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS, local_mechanism
+from uldp.mechanisms.ranges import MARGIN, WeightRange, weight_range
 from uldp.methods.base import State, not_a_setting
 from uldp.methods.local_training import LocalTrainingMixin, silo_change
 from uldp.methods.subjects import silo_sampling_caveats
@@ -39,12 +43,15 @@ from uldp.privacy.releases.local_perturbation import Layer
 from uldp.rng import Streams
 from uldp.vectors import Vector
 
+AUTO: Final = "auto"
 SENDS: Final = ("weights", "deltas")
 RANGES: Final = ("fixed", "model")
-GRIDDED: Final = ("srr", "grr")
-PerLayer = float | tuple[float, ...]
+PerLayer = float | tuple[float, ...] | str
 CountPerLayer = int | tuple[int, ...]
 _SOME_HAVE: Final = ("precision", "groups", "delta_sizes")
+_AUTOMATIC: Final = ("center", "radius", "groups", "delta_sizes")
+_PLACEHOLDERS: Final = {"center": 0.0, "radius": 0.075, "groups": 1, "delta_sizes": 0.0}
+"""For what is "auto" as long as there is no model: valid, and no release of a round is made of them."""
 _NAMES: Final = {"delta_sizes": "delta"}
 
 
@@ -59,15 +66,18 @@ class LdpFedAvg(LocalTrainingMixin):
     center: PerLayer = 0.0
     radius: PerLayer = 0.075
     precision: CountPerLayer = 4
-    groups: CountPerLayer = 10
+    groups: CountPerLayer | str = 10
     delta_sizes: PerLayer = 20.0
     ranges: str = "fixed"
-    """``model``: the width of a layer's range follows the global model (LocalPerturbation.follow_model)."""
+    """``model``: before every round, the width of a layer's range follows the global model
+    (LocalPerturbation.follow_model)."""
     debias: bool = False
     fraction: float = 1.0
     """The share of the clients that takes part in a round."""
     layers: tuple[int, ...] = not_a_setting(())
     """Sizes of the model's tensors."""
+    margin: float = not_a_setting(1.0)
+    """How far ranges that follow the model reach, as a multiple of the spread of its weights."""
 
     summary: ClassVar[str] = "every client perturbs every weight itself; nobody need be trusted, epsilon is enormous"
     paper: ClassVar[str] = "SRR-FL (CODASPY 2024)"
@@ -79,21 +89,41 @@ class LdpFedAvg(LocalTrainingMixin):
         require(0 < self.global_lr < math.inf, "method.global_lr", self.global_lr, "a positive number")
         for key, known in (("sends", SENDS), ("ranges", RANGES), ("mechanism", tuple(LOCAL_MECHANISMS))):
             require(getattr(self, key) in known, f"method.{key}", getattr(self, key), f"one of {', '.join(known)}")
-        require(
-            self.ranges == "fixed" or (self.sends == "weights" and self.mechanism not in GRIDDED),
-            "method.ranges",
-            self.ranges,
-            "'fixed', unless method.sends is 'weights' and method.mechanism has no grid (two-point, piecewise, hybrid)",
-        )
+        for key in _AUTOMATIC:
+            value = getattr(self, key)
+            require(value == AUTO or not isinstance(value, str), f"method.{key}", value, "numbers, or 'auto'")
+        whole = self.sends == "weights"
+        require(self.ranges == "fixed" or whole, "method.ranges", self.ranges, "'fixed' where changes are sent")
+        wanted = "numbers where changes are sent: their range does not follow from public weights"
+        for key in ("center", "radius"):
+            require(whole or getattr(self, key) != AUTO, f"method.{key}", getattr(self, key), wanted)
+        both = self.groups != AUTO or self.delta_sizes == AUTO
+        require(both, "method.delta_sizes", self.delta_sizes, "'auto' too where method.groups is")
         super().__post_init__()
 
     def release(self, facts: PublicFacts) -> LocalPerturbation:
-        sizes = self.layers or (facts.dimension,)
+        sizes, sampling = self.layers or (facts.dimension,), SiloSampling(self.fraction)
+        clients = max(1, sampling.per_round(facts.silos)) if facts.dimension else 0
         return LocalPerturbation(
             facts=facts,
-            layers=tuple(Layer(size, self._mechanism(layer)) for layer, size in enumerate(sizes)),
+            layers=tuple(Layer(size, self._mechanism(layer, clients), self.margin) for layer, size in enumerate(sizes)),
             follow_model=self.ranges == "model",
-            silo_sampling=SiloSampling(self.fraction),
+            silo_sampling=sampling,
+        )
+
+    def for_start(self, initial: Callable[[], Vector]) -> LdpFedAvg:
+        if AUTO not in (self.center, self.radius):
+            return self
+        x, start = initial(), 0
+        found: list[WeightRange] = []
+        for size in self.layers or (len(x),):
+            found.append(weight_range(x[start : start + size]))
+            start += size
+        return replace(
+            self,
+            center=tuple(one.center for one in found) if self.center == AUTO else self.center,
+            radius=tuple(one.radius for one in found) if self.radius == AUTO else self.radius,
+            margin=MARGIN if self.radius == AUTO else self.margin,
         )
 
     def for_model(self, layers: tuple[int, ...]) -> LdpFedAvg:
@@ -109,19 +139,28 @@ class LdpFedAvg(LocalTrainingMixin):
 
     def _setting(self, key: str, layer: int) -> Any:
         value = getattr(self, key)
+        if value == AUTO:
+            return _PLACEHOLDERS[key]
         if not isinstance(value, tuple):
             return value
         if not value:
             raise ConfigError("an empty list; give one number, or one per tensor", location=f"method.{key}")
         return value[min(layer, len(value) - 1)]
 
-    def _mechanism(self, layer: int) -> LocalMechanism:
-        """The mechanism of a layer."""
+    def _mechanism(self, layer: int, clients: int) -> LocalMechanism:
+        """The mechanism of a layer; ``clients`` take part in a round, 0 as long as there is no model."""
+        if clients and AUTO in (self.center, self.radius):
+            raise ConfigError("'auto' needs the initial model (Method.for_start)", location="method.radius")
         settings: dict[str, Any] = {"epsilon": self.epsilon_weight}
         settings |= {key: float(self._setting(key, layer)) for key in ("center", "radius")}
         for key in self._of_mechanism():
             settings[_NAMES.get(key, key)] = self._setting(key, layer)
         try:
+            if clients and "delta" in settings and self.delta_sizes == AUTO:
+                groups = None if self.groups == AUTO else settings["groups"]
+                about = (self.epsilon_weight, settings["radius"], settings["precision"])
+                best = best_staircase(*about, clients=clients, groups=groups)
+                settings |= {"groups": best.groups, "delta": best.delta}
             return local_mechanism(self.mechanism, **settings)
         except ConfigError as error:
             given = getattr(self, (error.location or "").removeprefix("method."), None)

@@ -19,6 +19,7 @@ from uldp.methods.newton import NewtonSteps
 from uldp.methods.record_dp import RecordDp
 from uldp.methods.standardized_sgd import StandardizedSgd
 from uldp.methods.uldp_avg import UldpAvg
+from uldp.methods.uldp_avg_adjusted import UldpAvgAdjusted
 from uldp.methods.uldp_group import UldpGroup
 from uldp.methods.uldp_naive import UldpNaive
 from uldp.methods.uldp_sgd import UldpSgd
@@ -80,6 +81,7 @@ METHODS: Final[Mapping[str, NamedMethod]] = MappingProxyType(
         "uldp-sgd-w": NamedMethod(UldpSgd, {"weighting": "records"}, "silos weigh by record counts"),
         "uldp-avg": NamedMethod(UldpAvg),
         "uldp-avg-w": NamedMethod(UldpAvg, {"weighting": "records"}, "silos weigh by record counts"),
+        "uldp-avg-adjusted": NamedMethod(UldpAvgAdjusted),
     }
 )
 """Read-only: a class in it counts as ours."""

@@ -15,7 +15,7 @@ from uldp.learners.kernels.products import MAX_TERMS
 from uldp.learners.kernels.randomness import order_records
 from uldp.learners.kernels.single import train_single
 from uldp.native.jit import entry, kernel, stay_apart
-from uldp.native.simd import LANES, load, padded_length, store
+from uldp.native.simd import LANES, first_lane, load, padded_length, spread_like, store
 
 
 @kernel
@@ -72,6 +72,7 @@ def reset(ws, head, start):
         store(ws, i, load(start, i))
     pooling.fill_zero(ws, head[at.GRADIENTS], head[at.PARAMETERS])
     pooling.fill_zero(ws, head[at.ZERO], head[at.ZEROS])
+    pooling.fill_zero(ws, head[at.OFFSETS], padded_length(head[at.N_OUTPUTS]))
     ws[head[at.ONE]] = 1.0
 
 
@@ -82,7 +83,12 @@ def train(ws, iw, uw, fw, program, reals, head, settings, options, features, lab
     epochs, size, optimiser = options[0], options[1], options[2]
     power1, power2, step = 1.0, 1.0, 0
     most = fw.size // 3
-    if head[at.SINGLE] and optimiser == optimisers.SGD and count <= head[at.TILE]:
+    adjusted = settings[3] > 0.0
+    if adjusted:
+        objectives.label_offsets(
+            ws, head[at.OFFSETS], head[at.N_OUTPUTS], labels, records, count, first_lane(spread_like(ws, settings[3]))
+        )
+    if head[at.SINGLE] and optimiser == optimisers.SGD and count <= head[at.TILE] and not adjusted:
         for k in range(count):
             gather(ws, head, features, records[k], k)
             ws[head[at.LABELS] + k] = labels[records[k]]

@@ -113,8 +113,9 @@ CLIPPED_B: Final = 22  # float64 room of clipped sums: the sums, factors, inputs
 CLIPPED: Final = 23  # numbers of it
 SINGLE: Final = 24  # whether all is one linear layer with one output, and a loss that adds over records
 RATE: Final = 25  # minus the learning rate, where a step takes the place of a gradient
+OFFSETS: Final = 26  # what the loss adds to each output: zeros, or logarithms of the user's own label frequencies
 
-HEADER: Final = 26
+HEADER: Final = 27
 
 # --- what to do -----------------------------------------------------------------------------------------------
 TRAIN: Final = 0

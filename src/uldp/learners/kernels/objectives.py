@@ -26,18 +26,18 @@ NUMBERS: Final = {
 
 
 @kernel
-def cross_entropy(ws, z, labels, g, m, n, weight):
-    """g[r, c] = weight (exp(z[r, c]) / sum over c of exp(z[r, c]) - [c is the label of r])."""
+def cross_entropy(ws, z, offsets, labels, g, m, n, weight):
+    """g[r, c] = weight (exp(s[r, c]) / sum over c of exp(s[r, c]) - [c is the label of r]) with s = z + offsets."""
     stay_apart()
     weights, zero = spread_like(ws, weight), spread_like(ws, 0.0)
     for r in range(m):
         row, target = z + r * padded_length(n), g + r * padded_length(n)
-        largest = ws[row]
+        largest = ws[row] + ws[offsets]
         for c in range(1, n):
-            largest = max(largest, ws[row + c])
+            largest = max(largest, ws[row + c] + ws[offsets + c])
         sums = zero
         for c in range(0, n, LANES):
-            value = exp(load(ws, row + c) - splat(largest))
+            value = exp(load(ws, row + c) + load(ws, offsets + c) - splat(largest))
             sums = sums + clear_lanes(value, n - c)
             store(ws, target + c, value)
         share = weights / splat(total(sums))
@@ -52,13 +52,35 @@ def cross_entropy(ws, z, labels, g, m, n, weight):
 
 
 @kernel
-def logistic_loss(ws, z, labels, g, m, weight):
-    """g[r] = weight (1 / (1 + exp(-z[r])) - y[r])."""
+def logistic_loss(ws, z, offsets, labels, g, m, weight):
+    """g[r] = weight (1 / (1 + exp(-(z[r] + offset))) - y[r])."""
     stay_apart()
-    weights = spread_like(ws, weight)
+    weights, offset = spread_like(ws, weight), splat(ws[offsets])
     for r in range(m):
         at = r * LANES
-        store(ws, g + at, (logistic(load(ws, z + at)) - splat(ws[labels + r])) * weights)
+        store(ws, g + at, (logistic(load(ws, z + at) + offset) - splat(ws[labels + r])) * weights)
+
+
+@kernel
+def label_offsets(ws, offsets, n, labels, records, count, pseudo_count):
+    """log((n_c + a) / (sum of n_c + n a)) for each class c, of one user's labels; a is the pseudo-count.
+
+    A model with a single output has the difference of the two.
+    """
+    stay_apart()
+    for c in range(max(2, n)):
+        ws[offsets + c] = pseudo_count
+    for k in range(count):
+        label = labels[records[k]]
+        if label >= 0 and label < max(2, n):
+            ws[offsets + int(label)] += 1.0
+    whole = splat(ws[offsets])
+    for c in range(1, max(2, n)):
+        whole = whole + splat(ws[offsets + c])
+    for c in range(max(2, n)):
+        ws[offsets + c] = first_lane(log(splat(ws[offsets + c]) / whole))
+    if n == 1:
+        ws[offsets] = ws[offsets + 1] - ws[offsets]
 
 
 @kernel

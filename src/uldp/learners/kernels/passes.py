@@ -126,9 +126,9 @@ def loss_gradient(ws, head, m, weight):
     stay_apart()
     z, labels, g, outputs = head[at.OUTPUTS], head[at.LABELS], head[at.G_OUTPUTS], head[at.N_OUTPUTS]
     if head[at.LOSS] == objectives.CROSS_ENTROPY:
-        objectives.cross_entropy(ws, z, labels, g, m, outputs, weight)
+        objectives.cross_entropy(ws, z, head[at.OFFSETS], labels, g, m, outputs, weight)
     elif head[at.LOSS] == objectives.LOGISTIC:
-        objectives.logistic_loss(ws, z, labels, g, m, weight)
+        objectives.logistic_loss(ws, z, head[at.OFFSETS], labels, g, m, weight)
     elif head[at.LOSS] == objectives.SQUARED:
         objectives.squared_error(ws, z, labels, g, m, weight)
 

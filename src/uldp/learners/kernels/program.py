@@ -111,6 +111,7 @@ def validate(program: Program) -> None:
         (int(head[at.RECORD_GRADIENTS]), tile * int(head[at.EXPLICIT])),
         (int(head[at.ONE]), 1),
         (int(head[at.RATE]), 1),
+        (int(head[at.OFFSETS]), program.outputs),
     ]
     parts += [
         (int(head[at.FEATURES]), tile * ceiling(int(head[at.N_FEATURES]))),

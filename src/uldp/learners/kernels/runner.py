@@ -27,7 +27,7 @@ from uldp.native.simd import LANES
 from uldp.native.threads import in_threads
 
 Words = npt.NDArray[np.uint64]
-Settings = tuple[float, float, float]
+Settings = tuple[float, float, float, float]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -103,7 +103,7 @@ class Runner:
     ) -> Iterator[tuple[IntArray, Rows]]:
         """(users, rows x_u - x) after Q epochs, block by block."""
         optimiser = optimisers.MOMENTUM if local.momentum else _OPTIMISERS[local.optimizer]
-        settings = (local.lr, local.weight_decay, local.momentum)
+        settings = (local.lr, local.weight_decay, local.momentum, local.pseudo_count)
         return self._users(at.TRAIN, x, table, groups, settings, (local.epochs, local.batch_size, optimiser))
 
     def gradients(self, x: Vector, table: TrainingTable, groups: Groups) -> Iterator[tuple[IntArray, Rows]]:
@@ -123,7 +123,7 @@ class Runner:
             part = slice(begin, begin + _CLIPPED_RECORDS)
             users = Groups(_NONE, _NONE, _NONE, records[part], keys[part])
             _check(self.program, table, users, at.CLIP)
-            self._call(at.CLIP, start, table, users, (clip, 0.0, 0.0), (step, 0, 0), self._rows(0), sums)
+            self._call(at.CLIP, start, table, users, (clip, 0.0, 0.0, 0.0), (step, 0, 0), self._rows(0), sums)
             return sums
 
         total, part = np.zeros(self.program.parameters), np.zeros(self.program.parameters)
@@ -228,7 +228,7 @@ class Runner:
         )
 
 
-_NO_SETTINGS: Final = (0.0, 0.0, 0.0)
+_NO_SETTINGS: Final = (0.0, 0.0, 0.0, 0.0)
 _NONE: Final[IntArray] = np.zeros(0, dtype=np.int64)
 
 

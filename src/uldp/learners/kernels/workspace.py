@@ -77,6 +77,7 @@ def lay_out(operations: list[Operation], loss: int) -> tuple[IntArray, IntArray,
     head[at.ZEROS] = ceiling(widest) + LANES
     head[at.ZERO], head[at.ONE], head[at.LABELS] = space.room(widest + LANES), space.room(1), space.room(tile)
     head[at.RATE], head[at.RECORD_GRADIENTS] = space.room(1), space.room(tile * explicit)
+    head[at.OFFSETS] = space.room(outputs.size)
     linear = [op for op in operations if op.columns[at.KIND] == at.LINEAR]
     head[at.CLIPPED_B] = len(places) + tile * (1 + max((op.inputs.size for op in linear), default=0))
     head[at.CLIPPED] = head[at.CLIPPED_B] + tile * max((op.columns[at.ROW] for op in linear), default=0) + LANES

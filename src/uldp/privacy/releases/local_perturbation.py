@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from uldp.errors import require
 from uldp.learners.base import Learner
 from uldp.mechanisms.local_mechanism import LocalMechanism
 from uldp.mechanisms.local_registry import LOCAL_MECHANISMS
+from uldp.mechanisms.ranges import spread
 from uldp.privacy.events import Event, LocalReports
 from uldp.privacy.releases.base import Adversary, Release, SiloPart
 from uldp.privacy.releases.sums import Contribution, single_row
@@ -35,20 +36,24 @@ _BITS: Final = 40  # a perturbed value in 2^-40 of its largest size: rounding wh
 
 @dataclass(frozen=True)
 class Layer:
-    """One tensor of the model: its number of weights, and the mechanism that perturbs each of them."""
+    """One tensor of the model: its number of weights, and the mechanism that perturbs each of them.
+
+    A range that follows the model reaches ``margin`` times as far as the tensor's weights spread.
+    """
 
     size: int
     mechanism: LocalMechanism
+    margin: float = 1.0
 
     def at(self, x: Vector) -> LocalMechanism:
         """The mechanism with a range as wide as the present weights ``x`` ask for.
 
-        The global model is public, so this reveals nothing. The median does not follow its few noisiest weights.
+        The global model is public, so this reveals nothing. Client and server compute it from the same bits.
         """
         mechanism = self.mechanism
-        followed = 2 * float(np.median(np.abs(x - mechanism.center))) if len(x) else 0.0
-        radius = min(max(mechanism.radius, followed), FOLLOWS_UP_TO * mechanism.radius)
-        return replace(mechanism, radius=radius)
+        radius = mechanism.radius
+        wanted = self.margin * spread(x, mechanism.center)
+        return mechanism.widened(min(max(radius, wanted), FOLLOWS_UP_TO * radius))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +62,11 @@ class LocalPerturbation(Release):
 
     Args:
         layers: The model's tensors, each with its mechanism.
-        follow_model: Before every round, a layer's radius is twice the median distance of the global model's weights
-            from the center, but at least the mechanism's own and at most ``FOLLOWS_UP_TO`` times that.
+        follow_model: Before every round, a layer's radius is ``margin`` times twice the median distance of the global
+            model's weights from the center, but at least the mechanism's own and at most ``FOLLOWS_UP_TO`` times that.
 
     Raises:
-        ConfigError: A mechanism that is not built in: its epsilon is not proven here.
+        ConfigError: A mechanism that is not built in: its epsilon is not proven here. Or one that cannot widen.
 
     Example:
         >>> from uldp.methods.ldp_fedavg import LdpFedAvg
@@ -85,6 +90,8 @@ class LocalPerturbation(Release):
             # The epsilon of a third-party mechanism is an assertion: it needs a release type of its own.
             kind = type(layer.mechanism)
             require(kind in known, "method.mechanism", kind.__name__, f"one of {', '.join(LOCAL_MECHANISMS)}")
+            if self.follow_model:  # refuse a range that cannot widen now, not in the middle of a round
+                layer.mechanism.widened(FOLLOWS_UP_TO * layer.mechanism.radius)
 
     @property
     def epsilon(self) -> float:
