@@ -6,12 +6,17 @@ Here such links lead to copies within the site.
 
 from __future__ import annotations
 
+import io
 import posixpath
 import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+
+from uldp.reproductions import index
+from uldp.reproductions.page import page as reproduction
+from uldp.reproductions.pictures import draw
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -38,19 +43,31 @@ def on_config(config: Any) -> Any:
     pages = sorted(docs.glob("decisions/*"))
     titled = [{path.read_text().partition("\n")[0].lstrip("# "): path.relative_to(docs).as_posix()} for path in pages]
     _fill(config.nav, "DECISIONS", titled)
+    figures = [
+        {f"{index.name_of(one)} ({one['mode']})": f"{index.FOLDER}/{index.file_name(one)}.md"}
+        for one in index.read(docs)
+    ]
+    _fill(config.nav, "REPRODUCTIONS", [{"All figures": index.PAGE}, *figures])
     if MERMAID in _scripts():
         config.extra_javascript.append(MERMAID)
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages of the root, the linked files, and the script that draws diagrams."""
+    """Add the pages of the root, of reproductions, the linked files, and the script that draws diagrams."""
     for source, target in PAGES.items():
         files.append(File.generated(config, target, content=_relinked((ROOT / source).read_text(), "", target)))
     for path in (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.*"))):
         if "__pycache__" not in path.parts:
             name = path.relative_to(ROOT).as_posix()
             files.append(File.generated(config, f"{name}.txt", content=path.read_text()))
+    for one in index.read(Path(config.docs_dir)):
+        name = index.file_name(one)
+        picture = io.StringIO()
+        draw(one).savefig(picture, format="svg")
+        text = f"{reproduction(one, f'{name}.svg')}\nAll of it as data: [{name}.json]({name}.json).\n"
+        files.append(File.generated(config, f"{index.FOLDER}/{name}.md", content=text))
+        files.append(File.generated(config, f"{index.FOLDER}/{name}.svg", content=picture.getvalue()))
     for target, script in _scripts().items():
         files.append(File.generated(config, target, abs_src_path=str(script)))
     return files
@@ -62,6 +79,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         page.meta["hide"] = ["toc"]
     if page.file.src_uri in PAGES.values():
         return markdown
+    if page.file.src_uri == index.PAGE:  # on a code host the numbers, here the pages that are made from them
+        return markdown.replace(".json)", ".md)")
     return _relinked(markdown, posixpath.join("docs", posixpath.dirname(page.file.src_uri)), page.file.src_uri)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from uldp.cli.app import app
 from uldp.errors import ConfigError
 from uldp.reproductions import figure as figures
+from uldp.reproductions import index
 from uldp.reproductions.figure import ClaimSide, PaperClaim
 from uldp.reproductions.page import page
 from uldp.reproductions.rows import MeasuredRow, PanelRows
@@ -19,6 +21,7 @@ from uldp.reproductions.verdicts import judge
 
 runner = CliRunner()
 NAMES = figures.names()
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_figures_of_the_papers_are_there():
@@ -34,7 +37,7 @@ def test_the_figures_of_the_papers_are_there():
 @pytest.mark.parametrize("mode", figures.MODES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_panel_has_settings_that_exist(name, mode, tmp_path):
-    for panel in figures.load(name).panels_of(mode):
+    for panel in figures.load(name).panels:
         settings = msgspec.convert(panel.of(mode), type=KINDS[panel.kind][0])
         if isinstance(settings, Training):
             real = variants_of(settings, settings.dataset, ReproductionPlace(tmp_path))
@@ -87,10 +90,19 @@ def test_a_figure_is_computed_once_and_its_page_has_both_numbers(tmp_path, monke
     first = runner.invoke(app, command)
     assert first.exit_code == 0, first.output
     document = json.loads(first.stdout)
-    folder = tmp_path / "r" / "subject-level-epsilon"
-    assert {file.name for file in folder.iterdir()} >= {"results.json", "page.md", "figure.png", "figure.svg"}
+    folder = tmp_path / "r" / "subject-level-epsilon" / "quick"
+    assert {file.name for file in folder.iterdir()} >= {
+        "results.json",
+        "page.md",
+        "page.html",
+        "figure.png",
+        "figure.svg",
+    }
     assert json.loads((folder / "results.json").read_text()) == document
     assert "does not hold" in (folder / "page.md").read_text()
+    short = json.loads((folder / "summary.json").read_text())
+    assert [claim["verdict"] for claim in short["claims"]] == [claim["verdict"] for claim in document["claims"]]
+    assert page(short).count("|") == page(document).count("|")
     kind = KINDS["subject-epsilons"]
     monkeypatch.setitem(KINDS, "subject-epsilons", (kind[0], None))  # nothing is computed again
     again = json.loads(runner.invoke(app, command).stdout)
@@ -131,7 +143,7 @@ def test_a_missing_data_set_has_a_stand_in_and_the_page_says_so(tmp_path, monkey
         (["uldp-fl-3"], "unknown figure 'uldp-fl-3'. Known: uldp-fl-2, uldp-fl-4"),
         ([], "give one of FIGURE, --all and --list"),
         (["uldp-fl-2", "--all"], "give one of FIGURE, --all and --list"),
-        (["uldp-fl-2", "--quick", "--full"], "give one of --quick and --full"),
+        (["uldp-fl-2", "--quick", "--full"], "give one of --quick, --medium and --full"),
         (["uldp-fl-2", "--repeats", "0"], "--repeats"),
     ],
 )
@@ -141,6 +153,29 @@ def test_bad_input(tmp_path, monkeypatch, arguments, says):
     assert result.exit_code == 2
     assert says in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_the_page_of_all_reproductions_is_what_their_summaries_say():
+    summaries = index.read(DOCS)
+    assert (DOCS / index.PAGE).read_text() == index.index(summaries)
+    assert {one["figure"] for one in summaries if one["mode"] == "quick"} <= set(NAMES)
+    for one in summaries:
+        assert not one["stand_in"], one["command"]
+        figure = figures.load(one["figure"])
+        assert one["settings"] == {panel.name: panel.of(one["mode"]) for panel in figure.panels}, one["command"]
+        assert [claim["text"] for claim in one["claims"]] == [claim.text for claim in figure.claims], one["command"]
+
+
+def test_the_longest_mode_is_shown_and_every_mode_is_counted():
+    def summary(mode, verdict):
+        claims = [{"text": "C", "verdict": verdict, "reason": "", "decisions": []}]
+        known = {"figure": "uldp-fl-9", "title": "Figure 9: T", "paper": "P (2024)", "mode": mode, "claims": claims}
+        return {**known, "command": f"uldp {mode}", "seconds": 1.0, "notes": [], "published": []}
+
+    text = index.index([summary("medium", "holds"), summary("quick", "does not hold")])
+    assert text.index("[quick](") < text.index("[medium](") < text.index("## P, Figure 9: T")
+    assert "`uldp medium`" in text and "`uldp quick`" not in text
+    assert "| C | holds |" in text
 
 
 def test_a_file_that_is_no_figure_is_refused():

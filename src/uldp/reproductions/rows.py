@@ -14,12 +14,16 @@ from uldp.runtimes.result import metric_names
 
 
 class MeasuredRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a table: means, deviations over seeds (where there are several), and curves over rounds."""
+    """A line of a table: means, deviations over seeds (where there are several), and curves over rounds.
+
+    ``line`` is the line of a picture that it is a point of, where the picture is over one of ``values``.
+    """
 
     name: str
     metrics: dict[str, float | None]
     deviations: dict[str, float] = {}
     values: dict[str, Any] = {}
+    line: str = ""
     curves: dict[str, list[float | None]] = {}
 
     def value(self, metric: str) -> float:

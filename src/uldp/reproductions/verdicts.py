@@ -11,7 +11,7 @@ import msgspec
 from uldp.reproductions.figure import ClaimSide, PaperClaim, Published
 from uldp.reproductions.rows import PanelRows
 
-HOLDS, CAVEAT, FAILS, UNKNOWN = "holds", "holds with a caveat", "does not hold", "not measured"
+VERDICTS = HOLDS, CAVEAT, FAILS, UNKNOWN = "holds", "holds with a caveat", "does not hold", "not measured"
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,12 +82,10 @@ def _number(side: ClaimSide, panel: PanelRows, panels: Sequence[PanelRows]) -> t
     return None if row is None else (row.value(side.metric), row.deviation(side.metric))
 
 
-def beside(published: Sequence[Published], panels: Sequence[PanelRows], mode: str) -> list[dict[str, Any]]:
+def beside(published: Sequence[Published], panels: Sequence[PanelRows]) -> list[dict[str, Any]]:
     """Published numbers with ours beside them."""
     lines = []
     for number in published:
-        if number.full_only and mode != "full":
-            continue
         side = ClaimSide(row=number.row, metric=number.metric, panel=number.panel)
         ours = _number(side, panels[0], panels) if panels else None
         about = {"panel": number.panel, "row": number.row, "metric": number.metric, "where": number.where}
