@@ -182,4 +182,5 @@ def test_whoever_does_not_see_or_runs_no_script_is_told_the_same(reports, open_p
     assert figures and all(len(text) > 40 for text in figures)
     assert page.eval_on_selector_all("section", "all => all.every(one => one.getAttribute('aria-labelledby'))")
     quiet = open_page(reports[kind], javascript=False).page
-    assert quiet.is_visible("polyline.line") and quiet.is_visible(".adversaries, .comparison, section[aria-labelledby=numbers] table")
+    told = ".adversaries, .comparison, section[aria-labelledby=numbers] table"
+    assert quiet.is_visible("polyline.line") and quiet.is_visible(told)
