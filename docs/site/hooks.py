@@ -9,12 +9,14 @@ from __future__ import annotations
 import io
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
 from uldp.reproductions import index
+from uldp.reproductions.page import html_page
 from uldp.reproductions.page import page as reproduction
 from uldp.reproductions.pictures import draw
 
@@ -61,13 +63,8 @@ def on_files(files: Files, config: Any) -> Files:
         if "__pycache__" not in path.parts:
             name = path.relative_to(ROOT).as_posix()
             files.append(File.generated(config, f"{name}.txt", content=path.read_text()))
-    for one in index.read(Path(config.docs_dir)):
-        name = index.file_name(one)
-        picture = io.StringIO()
-        draw(one).savefig(picture, format="svg")
-        text = f"{reproduction(one, f'{name}.svg')}\nAll of it as data: [{name}.json]({name}.json).\n"
-        files.append(File.generated(config, f"{index.FOLDER}/{name}.md", content=text))
-        files.append(File.generated(config, f"{index.FOLDER}/{name}.svg", content=picture.getvalue()))
+    for target, content in _reproductions(Path(config.docs_dir)):
+        files.append(File.generated(config, f"{index.FOLDER}/{target}", content=content))
     for target, script in _scripts().items():
         files.append(File.generated(config, target, abs_src_path=str(script)))
     return files
@@ -89,6 +86,17 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
     local = posixpath.relpath(SHIM, posixpath.dirname(page.url) or ".") if SHIM in _scripts() else ""
     script = '<script src="https://unpkg.com/iframe-worker/shim"></script>'
     return output.replace(script, f'<script src="{local}"></script>' if local else "")
+
+
+def _reproductions(docs: Path) -> Iterator[tuple[str, str]]:
+    """Of each reproduction a page, its picture, and the page with charts that answer to the pointer."""
+    for one in index.read(docs):
+        name, picture = index.file_name(one), io.StringIO()
+        draw(one).savefig(picture, format="svg")
+        also = f"[Charts that answer to the pointer]({name}-charts.html). [All numbers]({name}.json)."
+        yield f"{name}.md", f"{reproduction(one, f'{name}.svg')}\n{also}\n"
+        yield f"{name}.svg", picture.getvalue()
+        yield f"{name}-charts.html", html_page(one)
 
 
 def _relinked(markdown: str, folder: str, target: str) -> str:
