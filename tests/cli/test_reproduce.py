@@ -14,10 +14,11 @@ from uldp.reproductions import figure as figures
 from uldp.reproductions import index
 from uldp.reproductions.figure import ClaimSide, PaperClaim
 from uldp.reproductions.page import page
+from uldp.reproductions.plots import plots_of
 from uldp.reproductions.rows import MeasuredRow, PanelRows
-from uldp.reproductions.run import KINDS
+from uldp.reproductions.run import KINDS, reproduce
 from uldp.reproductions.training import ReproductionPlace, Training, variants_of
-from uldp.reproductions.verdicts import judge
+from uldp.reproductions.verdicts import UNKNOWN, judge
 
 runner = CliRunner()
 NAMES = figures.names()
@@ -130,11 +131,20 @@ def test_a_missing_data_set_has_a_stand_in_and_the_page_says_so(tmp_path, monkey
         "claims": [{"text": "C", "left": {"row": "fedavg"}, "relation": "above", "right": 2.0}],
     }
     monkeypatch.setattr("uldp.reproductions.run.load", lambda name: figures.read(tree, name))
-    from uldp.reproductions.run import reproduce
-
     found = reproduce("mine", tmp_path / "r")
     assert found.document["stand_in"] and found.verdicts == {"does not hold": 1}
     assert "STAND-IN" in page(found.document) and "breast-cancer" in page(found.document)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_quick_settings_decide_every_claim_and_draw_every_panel_even_with_stand_ins(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("ULDP_DATA", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = reproduce(name, tmp_path / "r")
+    assert [claim["text"] for claim in found.document["claims"] if claim["verdict"] == UNKNOWN] == []
+    assert all(plot.lines for row in plots_of(found.document) for plot in row)
+    assert (found.folder / "page.html").stat().st_size < 2_000_000
 
 
 @pytest.mark.parametrize(

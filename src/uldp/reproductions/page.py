@@ -87,8 +87,6 @@ def _charts(document: Mapping[str, Any]) -> Iterator[Chart]:
 def _series(line: Line, across: Sequence[float], colour: int) -> Series:
     """A line with a value, or none, at each place of the axis."""
     values = dict(zip(line.across, line.values, strict=True))
-    if line.dashed and len(line.across) == 2:  # the same everywhere
-        values = dict.fromkeys(across, line.values[0])
     spread = None if line.spread is None else dict(zip(line.across, line.spread, strict=True))
     return Series(
         line.name,

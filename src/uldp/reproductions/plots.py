@@ -49,7 +49,7 @@ def plots_of(document: Mapping[str, Any]) -> list[list[Plot]]:
 
 
 def _plot(panel: PanelRows, metric: str, over: Sequence[str], *, log: bool) -> Plot:
-    varied = next((key for key in over if len({row.values.get(key) for row in panel.rows}) > 1), None)
+    varied = next((key for key in over if _is_varied(key, panel.rows)), None)
     name = panel.rows[0].score if metric == "score" else metric
     if varied is None:
         lines = [line for row in panel.rows if (line := _curve(row, name)) is not None]
@@ -58,11 +58,17 @@ def _plot(panel: PanelRows, metric: str, over: Sequence[str], *, log: bool) -> P
     for row in panel.rows:
         if name in row.metrics:
             groups.setdefault(_line_name(row, varied), []).append(row)
-    every = sorted(row.values[varied] for row in panel.rows if varied in row.values)
+    every = sorted({row.values[varied] for row in panel.rows if varied in row.values})
     axis = varied.rpartition(".")[2].replace("_", " ")
     return Plot(
         panel.name, name, axis, log, [_points(line, rows, name, varied, every) for line, rows in groups.items()]
     )
+
+
+def _is_varied(key: str, rows: Sequence[MeasuredRow]) -> bool:
+    """Whether these rows differ in this setting, by numbers."""
+    values = [row.values[key] for row in rows if key in row.values]
+    return all(isinstance(value, int | float) for value in values) and len(set(values)) > 1
 
 
 def _curve(row: MeasuredRow, metric: str) -> Line | None:
@@ -76,7 +82,7 @@ def _curve(row: MeasuredRow, metric: str) -> Line | None:
 def _points(name: str, rows: Sequence[MeasuredRow], metric: str, varied: str, every: Sequence[float]) -> Line:
     """A line through these rows; what does not vary (a method without the setting) is the same everywhere."""
     if varied not in rows[0].values:
-        return Line(name, [every[0], every[-1]], 2 * [_number(rows[0], metric)], dashed=True)
+        return Line(name, every, len(every) * [_number(rows[0], metric)], dashed=True)
     ordered = sorted(rows, key=lambda row: row.values[varied])
     spread = [row.deviation(metric) for row in ordered]
     across, values = [row.values[varied] for row in ordered], [_number(row, metric) for row in ordered]

@@ -27,15 +27,22 @@ class MeasuredRow(msgspec.Struct, frozen=True, kw_only=True):
     curves: dict[str, list[float | None]] = {}
 
     def value(self, metric: str) -> float:
-        """A metric; ``score`` is the first one that people want. Infinity is written as null."""
-        name = self.score if metric == "score" else metric
+        """A metric; ``score`` is the first one that people want, ``mean_score`` its mean over the rounds.
+
+        Infinity is written as null.
+        """
+        name = self._named(metric)
         if name not in self.metrics:
             raise ConfigError(f"row {self.name!r} has no {metric!r}", location="claims", value=metric)
         found = self.metrics[name]
         return math.inf if found is None else found
 
     def deviation(self, metric: str) -> float:
-        return self.deviations.get(self.score if metric == "score" else metric, 0.0)
+        """Its deviation over seeds; 0 where there is one seed, or none is known."""
+        return self.deviations.get(self._named(metric), 0.0)
+
+    def _named(self, metric: str) -> str:
+        return {"score": self.score, "mean_score": f"mean_{self.score}"}.get(metric, metric)
 
     @property
     def score(self) -> str:
