@@ -73,6 +73,20 @@ def test_a_verdict_follows_from_the_numbers(found, verdict):
     assert judge(claim(), found).verdict == verdict
 
 
+def test_the_score_is_a_metric_of_the_last_round():
+    metrics = {
+        "loss": 0.4,
+        "c_index": 0.7,
+        "epsilon": 2.0,
+        "server_epsilon": 3.0,
+        "mean_c_index": 0.6,
+        "mean_loss": 0.5,
+    }
+    one = MeasuredRow(name="a", metrics=metrics, deviations={"c_index": 0.1})
+    assert (one.score, one.value("score"), one.value("mean_score")) == ("c_index", 0.7, 0.6)
+    assert (one.deviation("score"), one.deviation("mean_score")) == (0.1, 0.0)
+
+
 def test_factors_margins_numbers_and_infinite_epsilons():
     found = panels((0.9, 0.5))
     assert judge(claim(times=2.0), found).verdict == "does not hold"

@@ -46,7 +46,9 @@ class MeasuredRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def score(self) -> str:
-        return metric_names({name: 0 for name in self.metrics if name != "epsilon"})[0]
+        """The metric that people want; means over the rounds and epsilons are none."""
+        own = [name for name in self.metrics if not name.startswith("mean_") and not name.endswith("epsilon")]
+        return metric_names(dict.fromkeys(own))[0]
 
 
 class PanelRows(msgspec.Struct, frozen=True, kw_only=True):
