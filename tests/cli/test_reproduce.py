@@ -73,6 +73,16 @@ def test_a_verdict_follows_from_the_numbers(found, verdict):
     assert judge(claim(), found).verdict == verdict
 
 
+def test_a_verdict_from_one_seed_says_so_and_epsilon_needs_none():
+    curve = {"accuracy": [0.5, 0.9]}
+    both = (row("a", 0.9, epsilon=2.0), row("b", 0.8, epsilon=1.0))
+    rows = [msgspec.structs.replace(one, curves=curve) for one in both]
+    found = judge(claim(), [PanelRows(name="x", rows=rows)])
+    assert (found.verdict, found.reason) == ("holds", "one seed")
+    sides = {"left": ClaimSide(row="a", metric="epsilon"), "right": ClaimSide(row="b", metric="epsilon")}
+    assert judge(PaperClaim(text="t", relation="above", **sides), [PanelRows(name="x", rows=rows)]).reason == ""
+
+
 def test_the_score_is_a_metric_of_the_last_round():
     metrics = {
         "loss": 0.4,
@@ -157,7 +167,7 @@ def test_quick_settings_decide_every_claim_and_draw_every_panel_even_with_stand_
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     found = reproduce(name, tmp_path / "r")
     assert [claim["text"] for claim in found.document["claims"] if claim["verdict"] == UNKNOWN] == []
-    assert all(plot.lines for row in plots_of(found.document) for plot in row)
+    assert all(any(plot.lines for plot in row) for row in plots_of(found.document))
     assert (found.folder / "page.html").stat().st_size < 2_000_000
 
 
