@@ -155,7 +155,9 @@ def test_a_missing_data_set_has_a_stand_in_and_the_page_says_so(tmp_path, monkey
         "claims": [{"text": "C", "left": {"row": "fedavg"}, "relation": "above", "right": 2.0}],
     }
     monkeypatch.setattr("uldp.reproductions.run.load", lambda name: figures.read(tree, name))
-    found = reproduce("mine", tmp_path / "r")
+    found = reproduce("mine", tmp_path / "r", repeats=2)
+    (shown,) = found.document["panels"]
+    assert all({"accuracy", "mean_accuracy", "loss", "mean_loss"} <= set(one["deviations"]) for one in shown["rows"])
     assert found.document["stand_in"] and found.verdicts == {"does not hold": 1}
     assert "STAND-IN" in page(found.document) and "breast-cancer" in page(found.document)
 
