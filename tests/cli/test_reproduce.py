@@ -212,6 +212,7 @@ def test_the_longest_mode_is_shown_and_every_mode_is_counted():
     assert text.index("[quick](") < text.index("[medium](") < text.index("## P, Figure 9: T")
     assert "`uldp medium`" in text and "`uldp quick`" not in text
     assert "| C | holds |" in text
+    assert "Without results on this version: `uldp-fl-2`, `uldp-fl-4`" in text
 
 
 def test_a_file_that_is_no_figure_is_refused():

@@ -77,7 +77,13 @@ def index(summaries: Sequence[Mapping[str, Any]]) -> str:
     known = [one for name in names() for mode in MODES for one in summaries if _key(one) == (name, mode)]
     longest = {one["figure"]: one for one in known}
     overview = table(("figure", "mode", *VERDICTS), map(_line, known))
-    return "\n\n".join([_HEAD, overview, *(part for one in longest.values() for part in _section(one))]) + "\n"
+    missing = [f"`{name}`" for name in names() if name not in longest]
+    left = (
+        [textwrap.fill(f"Without results on this version: {', '.join(missing)}.", 98, break_on_hyphens=False)]
+        if missing
+        else []
+    )
+    return "\n\n".join([_HEAD, overview, *left, *(part for one in longest.values() for part in _section(one))]) + "\n"
 
 
 def _key(one: Mapping[str, Any]) -> tuple[str, str]:
