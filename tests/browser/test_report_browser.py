@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import uldp
+from uldp.reproductions.run import reproduce
 
 pytestmark = pytest.mark.slow  # `make test-browser`
 SETTINGS = {"data": {"dataset": "breast-cancer", "users": 20}, "privacy": {"epsilon": 4.0}}
@@ -12,7 +13,7 @@ SETTINGS = {"data": {"dataset": "breast-cancer", "users": 20}, "privacy": {"epsi
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
-    """A run's page, its holder's page, and a comparison."""
+    """A run's page, its holder's page, a comparison, and a reproduction."""
     folder = tmp_path_factory.mktemp("reports")
     results = []
     with pytest.MonkeyPatch.context() as patch:
@@ -23,10 +24,12 @@ def reports(tmp_path_factory):
             results.append(uldp.train(experiment, directory=folder / f"run-{clip:g}", progress=False))
     run = uldp.report(folder / "run-1")
     holder = uldp.report(folder / "run-1", holder=True)
-    return {"run": run, "holder": holder, "comparison": uldp.report(*results, path=folder / "all.html")}
+    figure = reproduce("subject-level-epsilon", folder).folder / "page.html"
+    comparison = uldp.report(*results, path=folder / "all.html")
+    return {"run": run, "holder": holder, "comparison": comparison, "reproduction": figure}
 
 
-every_page = pytest.mark.parametrize("kind", ["run", "holder", "comparison"])
+every_page = pytest.mark.parametrize("kind", ["run", "holder", "comparison", "reproduction"])
 
 
 def background(page, selector="body"):
@@ -37,12 +40,12 @@ def background(page, selector="body"):
 def test_a_page_draws_its_charts_without_complaints_or_requests(reports, open_page, kind):
     tab = open_page(reports[kind])
     charts = tab.page.query_selector_all("figure.chart svg")
-    assert len(charts) >= 5
+    assert len(charts) >= (3 if kind == "reproduction" else 5)
     for chart in charts:
         box = chart.bounding_box()
         assert box["width"] > 250 and box["height"] > 100
     lines = tab.page.eval_on_selector_all("polyline.line", "all => all.map(one => one.getTotalLength())")
-    assert len(lines) >= 4 and all(length > 100 for length in lines)
+    assert len(lines) >= 3 and all(length > 100 for length in lines)
     assert tab.complaints == []
     assert all(url.startswith(("file:", "data:")) for url in tab.requests) and len(tab.requests) <= 2
 
@@ -63,6 +66,18 @@ def test_the_pointer_is_told_the_values_of_a_round(reports, open_page):
     assert page.inner_text("#tip").splitlines()[0] in ("round 2", "round 3")
     page.mouse.move(1, 1)
     assert not page.is_visible("#tip")
+
+
+def test_the_pointer_is_told_the_values_of_a_figure(reports, open_page):
+    page = open_page(reports["reproduction"]).page
+    chart = page.query_selector("[data-chart] svg")
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 15, box["y"] + 60)
+    assert page.inner_text("#tip").splitlines() == ["items 100", "a subject 128"]
+    page.focus("[data-chart]")
+    page.keyboard.press("Home")
+    assert page.inner_text("#tip").startswith("items 1\n")
 
 
 def test_the_keyboard_reaches_every_round_and_every_point(reports, open_page):
@@ -167,4 +182,5 @@ def test_whoever_does_not_see_or_runs_no_script_is_told_the_same(reports, open_p
     assert figures and all(len(text) > 40 for text in figures)
     assert page.eval_on_selector_all("section", "all => all.every(one => one.getAttribute('aria-labelledby'))")
     quiet = open_page(reports[kind], javascript=False).page
-    assert quiet.is_visible("polyline.line") and quiet.is_visible(".adversaries, .comparison")
+    told = ".adversaries, .comparison, section[aria-labelledby=numbers] table"
+    assert quiet.is_visible("polyline.line") and quiet.is_visible(told)

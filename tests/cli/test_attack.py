@@ -52,6 +52,18 @@ def test_a_picture_is_written(tmp_path):
     assert str(path) in result.stdout.replace("\n", "")
 
 
+def test_what_is_varied_stands_in_the_rows_and_gives_what_it_gives_alone(tmp_path):
+    one = [*QUICK, "--mechanism", "two-point", "--adversary", "mean", "--epsilon", "1,3", "--json"]
+    path = tmp_path / "attack.svg"
+    varied = ["--vary", "clients=20,100", "--vary", "weight=0,0.5", "--out", str(path)]
+    rows = json.loads(runner.invoke(app, [*one, *varied]).stdout)
+    places = [(clients, weight) for clients in (20, 100) for weight in (0.0, 0.5)]
+    assert [(row["clients"], row["weight"]) for row in rows] == [place for place in places for _ in (1, 3)]
+    alone = json.loads(runner.invoke(app, [*one, "--clients", "20", "--weight", "0.5"]).stdout)
+    assert [{**row, "clients": 20, "weight": 0.5} for row in alone] == rows[2:4]
+    assert "clients" in path.read_text()
+
+
 def test_the_range_may_lie_elsewhere():
     arguments = ["--center", "5", "--radius", "0.075", "--spread", "0", "--tolerance", "0", "--adversary", "mean"]
     rows = json.loads(runner.invoke(app, [*QUICK, *arguments, "--epsilon", "5", "--json"]).stdout)
@@ -95,6 +107,12 @@ def test_delta_fits_any_number_of_groups(groups):
         (["--precision", "-1"], ["--precision", "-1"]),
         (["--precision", "9"], ["--precision", "9", "at most 6"]),
         (["--seed", "-1"], ["-1"]),
+        (["--vary", "klients=3"], ["--vary", "clients, rounds, weight", "'klients=3'"]),
+        (["--vary", "clients=1,2.5"], ["--vary", "whole numbers", "'1,2.5'"]),
+        (["--vary", "clients"], ["--vary", "whole numbers"]),
+        (["--vary", "spread=x"], ["--vary", "numbers with commas", "'x'"]),
+        (["--vary", "rounds=1", "--vary", "rounds=2"], ["--vary", "at most once"]),
+        (["--vary", "clients=10,0"], ["--clients", "0"]),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, says):

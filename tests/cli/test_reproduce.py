@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,15 +11,18 @@ from typer.testing import CliRunner
 from uldp.cli.app import app
 from uldp.errors import ConfigError
 from uldp.reproductions import figure as figures
+from uldp.reproductions import index
 from uldp.reproductions.figure import ClaimSide, PaperClaim
 from uldp.reproductions.page import page
+from uldp.reproductions.plots import plots_of
 from uldp.reproductions.rows import MeasuredRow, PanelRows
-from uldp.reproductions.run import KINDS
+from uldp.reproductions.run import KINDS, reproduce
 from uldp.reproductions.training import ReproductionPlace, Training, variants_of
-from uldp.reproductions.verdicts import judge
+from uldp.reproductions.verdicts import UNKNOWN, judge
 
 runner = CliRunner()
 NAMES = figures.names()
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_figures_of_the_papers_are_there():
@@ -34,7 +38,7 @@ def test_the_figures_of_the_papers_are_there():
 @pytest.mark.parametrize("mode", figures.MODES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_panel_has_settings_that_exist(name, mode, tmp_path):
-    for panel in figures.load(name).panels_of(mode):
+    for panel in figures.load(name).panels:
         settings = msgspec.convert(panel.of(mode), type=KINDS[panel.kind][0])
         if isinstance(settings, Training):
             real = variants_of(settings, settings.dataset, ReproductionPlace(tmp_path))
@@ -69,6 +73,30 @@ def test_a_verdict_follows_from_the_numbers(found, verdict):
     assert judge(claim(), found).verdict == verdict
 
 
+def test_a_verdict_from_one_seed_says_so_and_epsilon_needs_none():
+    curve = {"accuracy": [0.5, 0.9]}
+    both = (row("a", 0.9, epsilon=2.0), row("b", 0.8, epsilon=1.0))
+    rows = [msgspec.structs.replace(one, curves=curve) for one in both]
+    found = judge(claim(), [PanelRows(name="x", rows=rows)])
+    assert (found.verdict, found.reason) == ("holds", "one seed")
+    sides = {"left": ClaimSide(row="a", metric="epsilon"), "right": ClaimSide(row="b", metric="epsilon")}
+    assert judge(PaperClaim(text="t", relation="above", **sides), [PanelRows(name="x", rows=rows)]).reason == ""
+
+
+def test_the_score_is_a_metric_of_the_last_round():
+    metrics = {
+        "loss": 0.4,
+        "c_index": 0.7,
+        "epsilon": 2.0,
+        "server_epsilon": 3.0,
+        "mean_c_index": 0.6,
+        "mean_loss": 0.5,
+    }
+    one = MeasuredRow(name="a", metrics=metrics, deviations={"c_index": 0.1})
+    assert (one.score, one.value("score"), one.value("mean_score")) == ("c_index", 0.7, 0.6)
+    assert (one.deviation("score"), one.deviation("mean_score")) == (0.1, 0.0)
+
+
 def test_factors_margins_numbers_and_infinite_epsilons():
     found = panels((0.9, 0.5))
     assert judge(claim(times=2.0), found).verdict == "does not hold"
@@ -87,10 +115,19 @@ def test_a_figure_is_computed_once_and_its_page_has_both_numbers(tmp_path, monke
     first = runner.invoke(app, command)
     assert first.exit_code == 0, first.output
     document = json.loads(first.stdout)
-    folder = tmp_path / "r" / "subject-level-epsilon"
-    assert {file.name for file in folder.iterdir()} >= {"results.json", "page.md", "figure.png", "figure.svg"}
+    folder = tmp_path / "r" / "subject-level-epsilon" / "quick"
+    assert {file.name for file in folder.iterdir()} >= {
+        "results.json",
+        "page.md",
+        "page.html",
+        "figure.png",
+        "figure.svg",
+    }
     assert json.loads((folder / "results.json").read_text()) == document
     assert "does not hold" in (folder / "page.md").read_text()
+    short = json.loads((folder / "summary.json").read_text())
+    assert [claim["verdict"] for claim in short["claims"]] == [claim["verdict"] for claim in document["claims"]]
+    assert page(short).count("|") == page(document).count("|")
     kind = KINDS["subject-epsilons"]
     monkeypatch.setitem(KINDS, "subject-epsilons", (kind[0], None))  # nothing is computed again
     again = json.loads(runner.invoke(app, command).stdout)
@@ -118,11 +155,22 @@ def test_a_missing_data_set_has_a_stand_in_and_the_page_says_so(tmp_path, monkey
         "claims": [{"text": "C", "left": {"row": "fedavg"}, "relation": "above", "right": 2.0}],
     }
     monkeypatch.setattr("uldp.reproductions.run.load", lambda name: figures.read(tree, name))
-    from uldp.reproductions.run import reproduce
-
-    found = reproduce("mine", tmp_path / "r")
+    found = reproduce("mine", tmp_path / "r", repeats=2)
+    (shown,) = found.document["panels"]
+    assert all({"accuracy", "mean_accuracy", "loss", "mean_loss"} <= set(one["deviations"]) for one in shown["rows"])
     assert found.document["stand_in"] and found.verdicts == {"does not hold": 1}
     assert "STAND-IN" in page(found.document) and "breast-cancer" in page(found.document)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_quick_settings_decide_every_claim_and_draw_every_panel_even_with_stand_ins(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("ULDP_DATA", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = reproduce(name, tmp_path / "r")
+    assert [claim["text"] for claim in found.document["claims"] if claim["verdict"] == UNKNOWN] == []
+    assert all(any(plot.lines for plot in row) for row in plots_of(found.document))
+    assert (found.folder / "page.html").stat().st_size < 2_000_000
 
 
 @pytest.mark.parametrize(
@@ -131,7 +179,7 @@ def test_a_missing_data_set_has_a_stand_in_and_the_page_says_so(tmp_path, monkey
         (["uldp-fl-3"], "unknown figure 'uldp-fl-3'. Known: uldp-fl-2, uldp-fl-4"),
         ([], "give one of FIGURE, --all and --list"),
         (["uldp-fl-2", "--all"], "give one of FIGURE, --all and --list"),
-        (["uldp-fl-2", "--quick", "--full"], "give one of --quick and --full"),
+        (["uldp-fl-2", "--quick", "--full"], "give one of --quick, --medium and --full"),
         (["uldp-fl-2", "--repeats", "0"], "--repeats"),
     ],
 )
@@ -141,6 +189,30 @@ def test_bad_input(tmp_path, monkeypatch, arguments, says):
     assert result.exit_code == 2
     assert says in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_the_page_of_all_reproductions_is_what_their_summaries_say():
+    summaries = index.read(DOCS)
+    assert (DOCS / index.PAGE).read_text() == index.index(summaries)
+    assert {one["figure"] for one in summaries if one["mode"] == "quick"} <= set(NAMES)
+    for one in summaries:
+        assert not one["stand_in"], one["command"]
+        figure = figures.load(one["figure"])
+        assert one["settings"] == {panel.name: panel.of(one["mode"]) for panel in figure.panels}, one["command"]
+        assert [claim["text"] for claim in one["claims"]] == [claim.text for claim in figure.claims], one["command"]
+
+
+def test_the_longest_mode_is_shown_and_every_mode_is_counted():
+    def summary(mode, verdict):
+        claims = [{"text": "C", "verdict": verdict, "reason": "", "decisions": []}]
+        known = {"figure": "uldp-fl-9", "title": "Figure 9: T", "paper": "P (2024)", "mode": mode, "claims": claims}
+        return {**known, "command": f"uldp {mode}", "seconds": 1.0, "notes": [], "published": []}
+
+    text = index.index([summary("medium", "holds"), summary("quick", "does not hold")])
+    assert text.index("[quick](") < text.index("[medium](") < text.index("## P, Figure 9: T")
+    assert "`uldp medium`" in text and "`uldp quick`" not in text
+    assert "| C | holds |" in text
+    assert "Without results on this version: `uldp-fl-2`, `uldp-fl-4`" in text
 
 
 def test_a_file_that_is_no_figure_is_refused():

@@ -6,9 +6,20 @@ import pytest
 
 from uldp.errors import ConfigError
 from uldp.privacy.accountants import account
-from uldp.privacy.events import Gaussian, Group, PoissonSampled, Repeated, Spread, event_from_json, event_to_json, ways
+from uldp.privacy.events import (
+    Gaussian,
+    Group,
+    NonPrivate,
+    PoissonSampled,
+    Repeated,
+    Spread,
+    event_from_json,
+    event_to_json,
+    flatten,
+    ways,
+)
 from uldp.privacy.ledger import merge_same
-from uldp.privacy.pld import quick_epsilon
+from uldp.privacy.pld import quick_epsilon, renyi_bounds, renyi_epsilon
 
 SMALL = (375, PoissonSampled(4 / 30, Gaussian(5.0)))
 LARGE = (2150, PoissonSampled(4 / 172, Gaussian(5.0)))
@@ -52,6 +63,16 @@ def test_too_many_ways_are_bounded_by_all_at_once():
 
 def test_the_quick_bound_is_never_below():
     assert quick_epsilon({SPREAD: 50}, 1e-5) >= epsilon({SPREAD: 50})
+
+
+def test_bounds_of_all_ways_at_once_are_those_of_each():
+    hopeless = Group(2, PoissonSampled(0.1, Gaussian(1e-4)))  # its divergences take tables that are too large
+    possible = [*ways({Spread(8, (SMALL, LARGE)): 50}), {hopeless: 1, SMALL[1]: 1}]
+    bounds = renyi_bounds(possible, 1e-5)
+    alone = [renyi_epsilon(frozenset(flatten(way).items()), 1e-5) for way in possible]
+    assert bounds[:-1] == pytest.approx(alone[:-1], rel=1e-12)
+    assert alone[-1] == math.inf and bounds[-1] > 1e290
+    assert renyi_bounds([{NonPrivate(): 1}, {SPREAD: 1}], 1e-5) == [math.inf, math.inf]
 
 
 def test_it_is_written_and_read():

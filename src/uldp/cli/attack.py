@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,9 @@ from uldp.cli.membership import membership
 from uldp.cli.output import name_options, print_json, print_table, report_errors
 from uldp.errors import ConfigError
 from uldp.limits import MAX_CURVE, MAX_SEED, check_whole
+
+if TYPE_CHECKING:
+    from uldp.attacks.inference import Scene
 
 attack = typer.Typer(help="Run attacks on what is sent and on what is released.", no_args_is_help=True)
 attack.command()(membership)
@@ -39,6 +43,21 @@ Adversaries = Annotated[
         help="frequency (two-point only), mean, likelihood, em; comma-separated, or repeated (default: all).",
     ),
 ]
+Vary = Annotated[
+    list[str],
+    typer.Option(
+        "--vary",
+        help="clients, rounds, weight, spread or tolerance, as clients=100,1000; may be repeated.",
+        show_default=False,
+    ),
+]
+_VARIED: dict[str, type[int] | type[float]] = {
+    "clients": int,
+    "rounds": int,
+    "weight": float,
+    "spread": float,
+    "tolerance": float,
+}
 
 
 @attack.command()
@@ -65,8 +84,12 @@ def inference(
         typer.Option(help="SRR: growth of groups Delta(d) (default: as published, scaled).", show_default=False),
     ] = None,
     precision: Annotated[int, typer.Option(help="SRR and GRR: number of decimals of the grid.")] = 4,
+    vary: Vary = [],  # noqa: B006
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Draw error against epsilon to this file (png, pdf, svg).")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Draw the error against epsilon, or against what is varied, to this file (png, pdf, svg)."),
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Estimate the clients' mean weight from perturbed ones, as an untrusted server (SRR-FL, Section 3).
@@ -74,32 +97,61 @@ def inference(
     The error is in percent of the range. Confidence (of frequency alone, Eq. 10 of the paper) is 1 / (0.01 + d), where
     d is by how much of the range the guesses from two halves of the rounds differ: 100 if they agree.
     """
-    from uldp.attacks.inference import Scene
     from uldp.attacks.series import chosen_adversaries, mechanisms_of, misfits, play
     from uldp.reports.figures import attack_figure, check_picture
 
     check_whole(seed, 0, MAX_SEED, "--seed")
-    offset = 0.3 * radius if weight is None else weight - center
-    scene = Scene(clients=clients, rounds=rounds, offset=offset, spread=spread, tolerance=tolerance, trials=trials)
+    chosen = {"clients": clients, "rounds": rounds, "spread": spread, "tolerance": tolerance, "trials": trials}
+    chosen["weight"] = center + 0.3 * radius if weight is None else weight
+    combinations = _combinations(vary)
+    scenes = [_scene({**chosen, **values}, center) for values in combinations]
     settings = {"center": center, "radius": radius, "groups": groups, "delta": delta_sizes, "precision": precision}
     with name_options(_OPTIONS):
         mechanisms = mechanisms_of(_split_names(mechanism), _numbers(_split_names(epsilon)), settings)
         adversaries = chosen_adversaries(_split_names(adversary), mechanisms)
     if out is not None:
         check_picture(out)
-    outcomes = play(mechanisms, adversaries, scene, seed)
+    played = [play(mechanisms, adversaries, scene, seed) for scene in scenes]
+    outcomes = [outcome for found in played for outcome in found]
     for one in adversaries:
         for name, why in misfits(one, mechanisms).items():
             typer.echo(f"{one.name} is not played on {name}: {why}", err=as_json)
+    varied = [values for values, found in zip(combinations, played, strict=True) for _ in found]
     if out is not None:
-        attack_figure(outcomes, out)
-    rows = [outcome.to_json() for outcome in outcomes]
+        attack_figure(outcomes, out, varied)
+    rows = [{**values, **outcome.to_json()} for values, outcome in zip(varied, outcomes, strict=True)]
     if as_json:
         print_json(rows)
         return
     _print_outcomes(rows)
     if out is not None:
         typer.echo(f"picture: {out}")
+
+
+def _combinations(vary: Sequence[str]) -> list[dict[str, Any]]:
+    """All combinations of what is varied; one without anything if nothing is."""
+    lists: dict[str, list[Any]] = {}
+    for assignment in vary:
+        name, _, text = assignment.partition("=")
+        kind = _VARIED.get(name.strip())
+        if kind is None or name.strip() in lists:
+            reason = f"each of {', '.join(_VARIED)} at most once, as clients=100,1000; not {assignment!r}"
+            raise ConfigError(reason, location="--vary", value=assignment)
+        try:
+            lists[name.strip()] = list(dict.fromkeys(map(kind, text.split(","))))
+        except ValueError:
+            wanted = "whole numbers" if kind is int else "numbers"
+            raise ConfigError(f"{wanted} with commas between, not {text!r}", location="--vary", value=text) from None
+    found = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+    if len(found) > MAX_CURVE:
+        raise ConfigError(f"at most {MAX_CURVE:,} combinations", location="--vary", value=len(found))
+    return found
+
+
+def _scene(chosen: dict[str, Any], center: float) -> Scene:
+    from uldp.attacks.inference import Scene
+
+    return Scene(offset=chosen["weight"] - center, **{key: value for key, value in chosen.items() if key != "weight"})
 
 
 def _split_names(given: Sequence[str]) -> list[str]:
@@ -124,4 +176,5 @@ def _numbers(given: Sequence[str]) -> list[float]:
 def _print_outcomes(rows: Sequence[dict[str, Any]]) -> None:
     digits = {"epsilon": "g", "error_percent": ".3f", "standard_error": ".3f", "confidence": ".1f"}
     shown = [["" if row[key] is None else format(row[key], digits.get(key, "")) for key in row] for row in rows]
-    print_table(("mechanism", "adversary", "epsilon", "error, % of the range", "standard error", "confidence"), shown)
+    titles = {"error_percent": "error, % of the range", "standard_error": "standard error"}
+    print_table([titles.get(key, key) for key in rows[0]] if rows else (), shown)

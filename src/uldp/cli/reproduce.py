@@ -18,13 +18,14 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Reproduce all figures.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Small settings, minutes (the default).")] = False,
+    medium: Annotated[bool, typer.Option("--medium", help="Settings in between, ten minutes of a core.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's settings; may take hours.")] = False,
     repeats: Annotated[int | None, typer.Option(help="Number of seeds (default: the figure's).")] = None,
     data_dir: opt.DataDir = None,
     out: Annotated[Path, typer.Option(help="Folder with one folder per figure.")] = Path("reproductions"),
     as_json: opt.Json = False,
 ) -> None:
-    """Reproduce a figure or table of the papers: results.json, page.md and a picture.
+    """Reproduce a figure or table of the papers: results.json, a page and a picture.
 
     What was computed before is read, and a run that was stopped goes on. Where a data set is not here, a built-in one
     takes its place, and the page says so.
@@ -33,8 +34,9 @@ def reproduce(
 
     if [list_, all_, figure is not None].count(True) != 1:
         raise ConfigError("give one of FIGURE, --all and --list", location="command line")
-    if quick and full:
-        raise ConfigError("give one of --quick and --full", location="command line")
+    modes = [mode for mode, given in (("quick", quick), ("medium", medium), ("full", full)) if given] or ["quick"]
+    if len(modes) > 1:
+        raise ConfigError("give one of --quick, --medium and --full", location="command line")
     if list_:
         known = [{"figure": name, "title": load(name).title, "paper": load(name).paper} for name in names()]
         if as_json:
@@ -42,8 +44,8 @@ def reproduce(
         else:
             print_table(("figure", "title", "paper"), [tuple(one.values()) for one in known])
         return
-    mode, chosen = "full" if full else "quick", names() if all_ else [str(figure)]
-    documents = [_reproduce_one(name, out, mode, repeats, data_dir, as_json) for name in chosen]
+    chosen = names() if all_ else [str(figure)]
+    documents = [_reproduce_one(name, out, modes[0], repeats, data_dir, as_json) for name in chosen]
     if as_json:
         print_json(documents if all_ else documents[0])
 
@@ -65,12 +67,12 @@ def _reproduce_one(
             (
                 claim["text"],
                 claim["verdict"],
-                "; ".join(f"{show(one['left'])}, {show(one['right'])}" for one in claim["decisions"]),
+                "; ".join(f"{show(one['left'])} and {show(one['right'])}" for one in claim["decisions"]),
             )
             for claim in found.document["claims"]
         ]
         print_table(("claim", "verdict", "numbers"), rows, title=found.document["title"])
         for note in found.document["notes"]:
             typer.echo(note)
-        typer.echo(f"page: {found.folder / 'page.md'}")
+        typer.echo(f"page: {found.folder / 'page.html'}")
     return found.document

@@ -33,7 +33,7 @@ from uldp.privacy.events import Composition, Event, LocalReports, NoisedSum, Non
 from uldp.privacy.gaussian import AnalyticGaussian, gaussian_epsilon, unsampled_mu
 from uldp.privacy.groups import Lemma5, Lemma6
 from uldp.privacy.local_reports import LocalAccountant
-from uldp.privacy.pld import ORDERS, MixturePld, Pld, quick_epsilon, renyi_curves
+from uldp.privacy.pld import ORDERS, MixturePld, Pld, quick_epsilon, renyi_bounds, renyi_curves
 from uldp.privacy.rdp import Rdp, convert_rdp
 
 
@@ -106,11 +106,13 @@ def account(composition: Composition, delta: float, accountant: str = "auto") ->
 
 
 def _worst_way(possible: list[Composition], delta: float, accountant: str) -> Epsilon:
-    """The largest epsilon of several compositions. Those whose quick bound lies below it are not looked at closely."""
+    """The largest epsilon of several compositions. Those that a quick bound excludes are not looked at closely."""
     worst = Epsilon(-math.inf, "none")
-    bounds = [(quick_epsilon(way, delta), way) for way in possible]
-    for bound, way in sorted(bounds, key=lambda pair: -pair[0]):
-        if bound > worst.value:
+    bounds = renyi_bounds(possible, delta)
+    for bound, way in sorted(zip(bounds, possible, strict=True), key=lambda pair: -pair[0]):
+        if bound <= worst.value:
+            break
+        if quick_epsilon(way, delta) > worst.value:
             worst = max(worst, account(way, delta, accountant), key=lambda epsilon: epsilon.value)
     return worst
 

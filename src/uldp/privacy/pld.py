@@ -45,6 +45,7 @@ MIN_LOG_TAIL = -600.0
 MAX_EPSILON = 1e6
 """Beyond, a quick bound says as much."""
 
+_ENDLESS = 1e300
 ORDERS: Array = 1 + np.geomspace(1e-4, 1e3, 120)
 
 Items = frozenset[tuple[NoisedSum, int]]
@@ -117,6 +118,22 @@ def renyi_curves(items: Items) -> tuple[Array, Array]:
         left_once, came_once = _renyi(event)
         left, came = left + count * left_once, came + count * came_once
     return left, came
+
+
+def renyi_bounds(compositions: Sequence[Composition], delta: float) -> list[float]:
+    """A bound for each composition, for thousands of them at once; infinite where something else is in them."""
+    counts = [flatten(composition) for composition in compositions]
+    events = list(dict.fromkeys(event for one in counts for event in one))
+    sums = [event for event in events if isinstance(event, NoisedSum)]
+    if len(sums) < len(events) or not sums:
+        return [math.inf] * len(counts)
+    times = np.array([[one.get(event, 0) for event in sums] for one in counts], dtype=np.float64)
+    bounds = np.zeros(len(counts))
+    for curves in zip(*map(_renyi, sums), strict=True):  # if a user leaves, if a user comes
+        # A finite number in place of infinity: none of an event would be no number.
+        rho = times @ np.minimum(np.stack(curves), _ENDLESS)
+        bounds = np.maximum(bounds, convert_rdp(rho, ORDERS, delta).min(axis=1))
+    return [float(bound) for bound in bounds]
 
 
 @functools.lru_cache(maxsize=256)

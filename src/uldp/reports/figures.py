@@ -122,30 +122,40 @@ def table_figure(head: str, columns: Sequence[str], rows: Sequence[tuple[int, Se
     return save_figure(figure, path)
 
 
-def attack_figure(outcomes: Sequence[Outcome], path: Path) -> Path:
-    """Error against epsilon, a line for each mechanism (colour) and adversary (marker)."""
+def attack_figure(outcomes: Sequence[Outcome], path: Path, varied: Sequence[Mapping[str, float]] = ()) -> Path:
+    """Error against epsilon, or against the first thing that ``varied`` names of each outcome.
+
+    A line for each adversary (marker), and each mechanism and value of everything else (colour).
+    """
     figure, axes = panels((7, 4.5))
-    colours = dict(zip(dict.fromkeys(outcome.mechanism for outcome in outcomes), cycle(COLOURS), strict=False))
     adversaries = dict.fromkeys(outcome.adversary for outcome in outcomes)
     styles = dict(zip(adversaries, (("s", ":"), ("o", "-"), ("^", "--"), ("v", "-.")), strict=False))
-    for name, adversary in dict.fromkeys((outcome.mechanism, outcome.adversary) for outcome in outcomes):
-        line = [outcome for outcome in outcomes if (outcome.mechanism, outcome.adversary) == (name, adversary)]
-        line.sort(key=lambda outcome: outcome.epsilon)
-        marker, linestyle = styles[adversary]
+    axis = next(iter(varied[0]), "epsilon") if varied else "epsilon"
+    lines: dict[tuple[str, ...], list[tuple[float, Outcome]]] = {}
+    for outcome, values in zip(outcomes, varied or cycle([{}])):  # noqa: B905
+        others = {key: value for key, value in {**values, "epsilon": outcome.epsilon}.items() if key != axis}
+        several = others if axis != "epsilon" else {}
+        name = (outcome.mechanism, outcome.adversary, *(f"{key} {value:g}" for key, value in several.items()))
+        lines.setdefault(name, []).append((values.get(axis, outcome.epsilon), outcome))
+    colours = dict(zip(dict.fromkeys((name[0], *name[2:]) for name in lines), cycle(COLOURS), strict=False))
+    for name, points in lines.items():
+        points.sort(key=lambda point: point[0])
+        marker, linestyle = styles[name[1]]
         axes.errorbar(
-            [outcome.epsilon for outcome in line],
-            [100 * outcome.error for outcome in line],
-            yerr=[100 * (outcome.standard_error or 0.0) for outcome in line],
-            color=colours[name],
+            [place for place, _ in points],
+            [100 * outcome.error for _, outcome in points],
+            yerr=[100 * (outcome.standard_error or 0.0) for _, outcome in points],
+            color=colours[name[0], *name[2:]],
             marker=marker,
             linestyle=linestyle,
             markersize=4,
-            label=f"{name}, {adversary}",
+            label=", ".join(name),
         )
     errors = [outcome.error for outcome in outcomes if outcome.error > 0]
     if errors and max(errors) > 10 * min(errors):
         axes.set_yscale("log")
-    axes.set(xlabel="epsilon of one weight", ylabel="error, % of the range", title="Guessing the clients' mean weight")
+    label = "epsilon of one weight" if axis == "epsilon" else axis
+    axes.set(xlabel=label, ylabel="error, % of the range", title="Guessing the clients' mean weight")
     axes.legend(frameon=False, fontsize="small")
     axes.grid(alpha=0.25)
     return save_figure(figure, path)

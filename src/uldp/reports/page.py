@@ -62,7 +62,7 @@ def comparison_page(views: Sequence[RunView], title: str, together: str) -> str:
         left_out=max(0, len(groups) - MAX_LINES),
         together=together,
         notes=_notes(groups),
-        details=[(group, run_parts(group.first)) for group in groups[:MAX_DETAILS]],
+        details=[(group, setting_parts(group.first)) for group in groups[:MAX_DETAILS]],
         further=max(0, len(groups) - MAX_DETAILS),
         scripts=_script_data(charts),
     )
@@ -70,17 +70,24 @@ def comparison_page(views: Sequence[RunView], title: str, together: str) -> str:
 
 def run_parts(view: RunView) -> dict[str, Any]:
     """What a template shows of one run."""
+    return {
+        **setting_parts(view),
+        "useful": metric_sentence(view.metrics, view.no_better),
+        "tiles": _tiles(view),
+        "charts": _charts(view),
+        "rounds": [view.rounds[index] for index in thinned(len(view.rounds), MAX_ROWS)],
+        "ruler": _ruler(view),
+    }
+
+
+def setting_parts(view: RunView) -> dict[str, Any]:
+    """What a comparison shows of one run: what is promised, and nothing over the rounds."""
     statement = view.statement
     return {
         "view": view,
         "statement": statement,
         "verdict": verdict(statement),
-        "useful": metric_sentence(view.metrics, view.no_better),
-        "tiles": _tiles(view),
-        "charts": _charts(view),
-        "rounds": [view.rounds[index] for index in thinned(len(view.rounds), MAX_ROWS)],
         "adversaries": _adversaries(view),
-        "ruler": _ruler(view),
         "counts_mark": COUNTS_MARK if any(one.counts for one in statement.exposures) else "",
     }
 

@@ -12,27 +12,28 @@ import msgspec
 from uldp.errors import ConfigError, did_you_mean, first_line
 from uldp.trees import toml_tree
 
-MODES: Final = ("quick", "full")
+MODES: Final = ("quick", "medium", "full")
+"""Minutes for all figures; the largest settings that some ten minutes of a core allow; the paper's settings."""
 RELATIONS: Final = ("above", "below", "close")
 
 
 class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One part of a figure: what is measured (``kind``, see ``kinds``), and its settings in each mode.
 
-    ``settings`` belong to both modes, those of ``quick`` or ``full`` come on top.
+    ``settings`` belong to all modes, those of ``quick``, ``medium`` or ``full`` come on top.
     """
 
     name: str
     kind: str
     settings: dict[str, Any] = {}
     quick: dict[str, Any] = {}
+    medium: dict[str, Any] = {}
     full: dict[str, Any] = {}
-    only_full: bool = False
 
     def of(self, mode: str) -> dict[str, Any]:
         """The settings in this mode; sections are joined key by key."""
         merged = dict(self.settings)
-        for key, value in (self.quick if mode == "quick" else self.full).items():
+        for key, value in {"quick": self.quick, "medium": self.medium, "full": self.full}[mode].items():
             before = merged.get(key)
             both = isinstance(before, dict) and isinstance(value, dict)
             merged[key] = {**before, **value} if both else value  # type: ignore[dict-item]
@@ -47,7 +48,6 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     value: float
     panel: str = ""
     where: str = ""
-    full_only: bool = False
 
 
 class ClaimSide(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -87,10 +87,6 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     differs: dict[str, str] = {}
     """By mode: how these settings differ from the paper's."""
     picture: dict[str, Any] = {}
-
-    def panels_of(self, mode: str) -> list[Panel]:
-        """The panels that this mode has."""
-        return [panel for panel in self.panels if mode == "full" or not panel.only_full]
 
 
 def names() -> list[str]:

@@ -48,6 +48,7 @@ def group_epsilons(place: ReproductionPlace, name: str, panel: GroupEpsilons) ->
             name=f"k={size}",
             metrics={key: finite(value) for key, value in zip(table.columns, values, strict=True)},
             values={"k": size},
+            line="ULDP-GROUP",
         )
         for size, values in table.rows
     ]
@@ -76,12 +77,13 @@ def attack(place: ReproductionPlace, name: str, panel: AttackPanel) -> PanelRows
             metrics = {"error_percent": 100 * outcome.error, "confidence": outcome.confidence}
             spread = {} if outcome.standard_error is None else {"error_percent": 100 * outcome.standard_error}
             shown = {key: value for key, value in metrics.items() if value is not None}
-            rows.append(MeasuredRow(name=label_here, metrics=dict(shown), deviations=spread, values=dict(chosen)))
+            about: dict[str, Any] = {"values": dict(chosen), "line": outcome.mechanism}
+            rows.append(MeasuredRow(name=label_here, metrics=dict(shown), deviations=spread, **about))
     return PanelRows(name=name, rows=rows)
 
 
 class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Shapes have a label, ``dimension``, ``users``, and ``silos`` if there are not three."""
+    """Shapes have a label, ``dimension``, ``users``, perhaps ``silos`` (three), and a ``line`` of the picture."""
 
     shapes: list[dict[str, Any]]
     key_bits: int = SECURE_BITS
@@ -91,14 +93,15 @@ def protocol(place: ReproductionPlace, name: str, panel: Protocol) -> PanelRows:
     """Seconds of each phase of the private weighting protocol, one round after its setup (errata U14 to U17 mended)."""
     rows = []
     for chosen in panel.shapes:
-        about = {key: value for key, value in chosen.items() if key != "label"}
+        about = {key: value for key, value in chosen.items() if key not in ("label", "line")}
         shape = Shape(**{"silos": 3, **about}, rounds=1)
         if panel.key_bits < SECURE_BITS:
             shape = replace(shape.with_small_key(), key_bits=panel.key_bits)
         run = Run(shape)
         times = {**run.setup(), **run.round(1)}
         metrics: dict[str, float | None] = {str(phase): seconds for phase, seconds in times.items()}
-        rows.append(MeasuredRow(name=str(chosen["label"]), metrics=metrics, values=about))
+        line = str(chosen.get("line", "measured"))
+        rows.append(MeasuredRow(name=str(chosen["label"]), metrics=metrics, values=about, line=line))
     notes = [f"A key of {panel.key_bits} bits, all parties in one process; silos' times are added up."]
     if panel.key_bits < SECURE_BITS:
         notes.append("Keys of this size are for tests: the published times are for 3072 bits.")
@@ -124,7 +127,8 @@ def latency(place: ReproductionPlace, name: str, panel: Latency) -> PanelRows:
             start = time.perf_counter()
             law.perturb(np.asarray(values), stream)
             times.append(time.perf_counter() - start)
-        rows.append(MeasuredRow(name=f"{count:,} weights", metrics={"seconds": min(times)}, values={"weights": count}))
+        about: dict[str, Any] = {"values": {"weights": count}, "line": panel.mechanism}
+        rows.append(MeasuredRow(name=f"{count:,} weights", metrics={"seconds": min(times)}, **about))
     return PanelRows(name=name, rows=rows)
 
 
@@ -151,13 +155,16 @@ def subject_epsilons(place: ReproductionPlace, name: str, panel: SubjectEpsilons
     depends on the data, and no finite epsilon holds.
     """
     noise, alone, delta = panel.noise(panel.group), panel.noise(1), panel.delta
-    found = {
-        f"{number} items": item_epsilon(noise, panel.rate, panel.steps, delta, items=number) for number in panel.items
-    }
-    found |= {f"{number} silos": item_epsilon(alone, panel.rate, panel.steps * number, delta) for number in panel.silos}
+    items = [("items", at, item_epsilon(noise, panel.rate, panel.steps, delta, items=at)) for at in panel.items]
+    silos = [("silos", at, item_epsilon(alone, panel.rate, panel.steps * at, delta)) for at in panel.silos]
     rows = [
-        MeasuredRow(name=label, metrics={"claimed": panel.claimed, "true": finite(value)})
-        for label, value in found.items()
+        MeasuredRow(
+            name=f"{number} {what}",
+            metrics={"claimed": panel.claimed, "true": finite(value)},
+            values={what: number},
+            line="a subject",
+        )
+        for what, number, value in [*items, *silos]
     ]
     notes = [f"sigma_Z = {noise:.3g} for groups of {panel.group}, {alone:.3g} for 1."]
     return PanelRows(name=name, rows=rows, notes=notes)

@@ -14,28 +14,41 @@ from uldp.runtimes.result import metric_names
 
 
 class MeasuredRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a table: means, deviations over seeds (where there are several), and curves over rounds."""
+    """A line of a table: means, deviations over seeds (where there are several), and curves over rounds.
+
+    ``line`` is the line of a picture that it is a point of, where the picture is over one of ``values``.
+    """
 
     name: str
     metrics: dict[str, float | None]
     deviations: dict[str, float] = {}
     values: dict[str, Any] = {}
+    line: str = ""
     curves: dict[str, list[float | None]] = {}
 
     def value(self, metric: str) -> float:
-        """A metric; ``score`` is the first one that people want. Infinity is written as null."""
-        name = self.score if metric == "score" else metric
+        """A metric; ``score`` is the first one that people want, ``mean_score`` its mean over the rounds.
+
+        Infinity is written as null.
+        """
+        name = self._named(metric)
         if name not in self.metrics:
             raise ConfigError(f"row {self.name!r} has no {metric!r}", location="claims", value=metric)
         found = self.metrics[name]
         return math.inf if found is None else found
 
     def deviation(self, metric: str) -> float:
-        return self.deviations.get(self.score if metric == "score" else metric, 0.0)
+        """Its deviation over seeds; 0 where there is one seed, or none is known."""
+        return self.deviations.get(self._named(metric), 0.0)
+
+    def _named(self, metric: str) -> str:
+        return {"score": self.score, "mean_score": f"mean_{self.score}"}.get(metric, metric)
 
     @property
     def score(self) -> str:
-        return metric_names({name: 0 for name in self.metrics if name != "epsilon"})[0]
+        """The metric that people want; means over the rounds and epsilons are none."""
+        own = [name for name in self.metrics if not name.startswith("mean_") and not name.endswith("epsilon")]
+        return metric_names(dict.fromkeys(own))[0]
 
 
 class PanelRows(msgspec.Struct, frozen=True, kw_only=True):

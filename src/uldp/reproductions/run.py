@@ -16,10 +16,11 @@ import msgspec
 from uldp._version import __version__
 from uldp.errors import ConfigError, RunError, error_context, first_line
 from uldp.limits import MAX_REPEATS, check_whole
+from uldp.reports.figures import save_figure
 from uldp.reproductions import numbers, training
 from uldp.reproductions.figure import MODES, Figure, Panel, load
-from uldp.reproductions.index import summary
-from uldp.reproductions.page import page
+from uldp.reproductions.index import summary, write_json
+from uldp.reproductions.page import html_page, page
 from uldp.reproductions.pictures import draw
 from uldp.reproductions.rows import PanelRows
 from uldp.reproductions.training import ReproductionPlace
@@ -71,8 +72,8 @@ def reproduce(
 
     Args:
         name: The figure, see :func:`uldp.reproductions.figure.names`.
-        out: A folder; the figure gets a folder of its own in it.
-        mode: ``quick`` (minutes) or ``full`` (the paper's settings).
+        out: A folder; the figure gets a folder in it, with one for each mode.
+        mode: ``quick`` (minutes), ``medium`` (what ten minutes of a core allow) or ``full`` (the paper's settings).
         repeats: How many seeds; by default the file's.
         data_dir: Where the data sets' files are.
         progress: Whether to show a bar for each run.
@@ -86,19 +87,22 @@ def reproduce(
         raise ConfigError(f"one of {', '.join(MODES)}, not {mode!r}", location="mode", value=mode)
     if repeats is not None:
         check_whole(repeats, 1, MAX_REPEATS, "--repeats")
-    folder = out / name
-    place = ReproductionPlace(folder / mode, data_dir, repeats, progress)
-    place.folder.mkdir(parents=True, exist_ok=True)
+    folder = out / name / mode
+    place = ReproductionPlace(folder, data_dir, repeats, progress)
+    folder.mkdir(parents=True, exist_ok=True)
     panels = []
-    for panel in figure.panels_of(mode):
+    for panel in figure.panels:
         say(f"{name}: {panel.name}")
         with error_context(name):
             panels.append(_rows(panel, mode, place))
     document = _document(name, figure, mode, repeats, panels)
     replace_file(folder / "results.json", (json.dumps(document, indent=1) + "\n").encode(), 0o644)
-    replace_file(folder / "summary.json", (json.dumps(summary(document), indent=1) + "\n").encode(), 0o644)
+    write_json(folder / "summary.json", summary(document))
     replace_file(folder / "page.md", page(document).encode(), 0o644)
-    draw(figure, panels, folder)
+    replace_file(folder / "page.html", html_page(document).encode(), 0o644)
+    picture = draw(document)
+    for ending in ("png", "svg"):
+        save_figure(picture, folder / f"figure.{ending}")
     return Reproduction(name, folder, document)
 
 
@@ -155,9 +159,10 @@ def _document(name: str, figure: Figure, mode: str, repeats: int | None, panels:
         "command": shlex.join(command),
         "notes": notes,
         "stand_in": bool(stand_ins),
-        "settings": {panel.name: panel.of(mode) for panel in figure.panels_of(mode)},
+        "picture": figure.picture,
+        "settings": {panel.name: panel.of(mode) for panel in figure.panels},
         "panels": [msgspec.to_builtins(panel) for panel in panels],
-        "published": beside(figure.published, panels, mode),
+        "published": beside(figure.published, panels),
         "claims": [msgspec.to_builtins(judge(claim, panels)) for claim in figure.claims],
         "seconds": sum(panel.seconds for panel in panels),
         "versions": versions(),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from uldp.data.builtin import dataset as find_dataset
 from uldp.data.sets.base import Dataset
@@ -107,9 +108,12 @@ def row_of(series: MethodRuns) -> MeasuredRow:
         curves[key] = [finite(sum(at) / len(at)) for at in zip(*columns, strict=True)]
     curves["epsilon"] = [finite(report.epsilon) for report in results[0].reports[:rounds]]
     whole = {**metrics, "epsilon": finite(series.epsilon), "server_epsilon": finite(series.server_epsilon)}
-    for key in list(metrics):  # the mean over the rounds says how fast it learns
-        numbers = [value for value in curves[key] if value is not None]
-        whole[f"mean_{key}"] = finite(sum(numbers) / len(numbers)) if numbers else None
+    for key in metrics:  # the mean over the rounds says how fast it learns
+        series_of = [[report.metrics.get(key, math.nan) for report in one.reports] for one in results]
+        over_rounds = np.array([np.mean(values) for values in series_of])
+        whole[f"mean_{key}"] = finite(float(over_rounds.mean()))
+        if len(results) > 1 and np.isfinite(over_rounds).all():
+            deviations[f"mean_{key}"] = float(over_rounds.std(ddof=1))
     return MeasuredRow(
         name=series.method, metrics=whole, deviations=deviations, values=dict(series.values), curves=curves
     )
