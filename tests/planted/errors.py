@@ -126,6 +126,7 @@ ERRORS = (
     ),
     Planted("half of the noise, uldp-avg", _SUMS, _DRAWN, _HALF),
     Planted("half of the noise, uldp-avg-w", _SUMS, _DRAWN, _HALF, "uldp-avg-w", _MASKED),
+    Planted("half of the noise, uldp-avg-adjusted", _SUMS, _DRAWN, _HALF, "uldp-avg-adjusted", _MASKED),
     Planted("half of the noise, uldp-sgd", _SUMS, _DRAWN, _HALF, "uldp-sgd"),
     Planted("half of the noise, uldp-sgd-w", _SUMS, _DRAWN, _HALF, "uldp-sgd-w", _MASKED),
     Planted("half of the noise, uldp-naive", _SUMS, _DRAWN, _HALF, "uldp-naive"),
