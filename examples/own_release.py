@@ -56,6 +56,10 @@ class NoisySiloSum(Release):
             total = total + sample_gaussian(self.noise_multiplier * self.clip, len(x), noise)
         yield None, total[None, :]
 
+    def noise_variance(self, silos_heard: int) -> float:
+        """Of a total, for each number; nobody else knows, because the noise is drawn in the rows."""
+        return silos_heard * (self.noise_multiplier * self.clip) ** 2
+
     def event(self, silos_heard: int) -> Event:
         """What is released when this many silos take part."""
         if silos_heard <= 0 or self.noise_multiplier == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from uldp.library.auditing import public_shape
 
 runner = CliRunner()
 CANARIES = 1024
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def audited(method="uldp-avg", canaries=CANARIES, seed=0, adversary=None, **what):
@@ -182,9 +184,12 @@ def test_wrong_samples_are_caught(error, limit, rounds, name, monkeypatch):
 # --- methods of one's own ---------------------------------------------------------------------------------------------
 
 METHODS = '''
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import numpy as np
-from uldp import UldpAvg
+import own_release
+from uldp import Release, UldpAvg
+
+STARTS = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Fine(UldpAvg):
@@ -198,16 +203,58 @@ class Centred(UldpAvg):
     def silo(self, x, data, learner, streams):
         for users, rows in learner.user_deltas(x, data, self.local_training, streams):
             yield users, rows - np.nanmean(rows, axis=0)
+
+@dataclass(frozen=True, kw_only=True)
+class OnlyTheFirst(UldpAvg):
+    """Whoever comes first in a silo counts: without that person somebody else does."""
+    def silo(self, x, data, learner, streams):
+        for users, rows in learner.user_deltas(x, data, self.local_training, streams):
+            first = users == data.users.min()
+            yield users[first], rows[first]
+
+@dataclass(frozen=True, kw_only=True)
+class CentredLater(Centred):
+    """The same as Centred from the second round on."""
+    def silo(self, x, data, learner, streams):
+        first = np.array_equal(x, STARTS.setdefault(len(x), x))  # models with canaries are longer
+        yield from (Fine if first else Centred).silo(self, x, data, learner, streams)
+
+class Unsaid(own_release.NoisySiloSum):
+    noise_variance = Release.noise_variance
+
+class Half(own_release.NoisySiloSum):
+    def event(self, silos_heard):
+        return own_release.NoisySiloSum.event(replace(self, noise_multiplier=2 * self.noise_multiplier), silos_heard)
+
+class DrawnInRows(own_release.NoisyGradients):
+    def release(self, facts):
+        return Unsaid(facts=facts, clip=self.clip, noise_multiplier=self.noise_multiplier)
+
+class HalfInRows(own_release.NoisyGradients):
+    def release(self, facts):
+        return Half(facts=facts, clip=self.clip, noise_multiplier=self.noise_multiplier)
 '''
 
 
 def test_a_method_of_ones_own_is_audited(tmp_path, monkeypatch):
     (tmp_path / "own_audit_methods.py").write_text(METHODS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    for folder in (tmp_path, EXAMPLES):
+        monkeypatch.syspath_prepend(folder)
     assert wrong(audited("own_audit_methods:Fine")) == []
     found = wrong(audited("own_audit_methods:Centred"))
     assert "dependence of an update on other users" in found
+    assert "dependence of an update on other users" in wrong(audited("own_audit_methods:OnlyTheFirst"))
+    assert "dependence of an update on other users" in wrong(audited("own_audit_methods:CentredLater"))
+
+
+def test_noise_that_a_release_of_ones_own_draws_in_its_rows_is_audited(tmp_path, monkeypatch):
+    (tmp_path / "own_audit_methods.py").write_text(METHODS)
+    for folder in (tmp_path, EXAMPLES):
+        monkeypatch.syspath_prepend(folder)
+    assert wrong(audited("own_release:NoisyGradients")) == []
+    assert "anyone who sees the released models" in wrong(audited("own_audit_methods:HalfInRows"))
+    with pytest.raises(uldp.ConfigError, match="does not say how much"):
+        audited("own_audit_methods:DrawnInRows")
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -289,6 +336,15 @@ def test_the_command_prints_draws_and_says_by_its_exit_code(tmp_path, monkeypatc
     assert all(bound["assumes"] for row in made["adversaries"] for bound in row["bounds"])
 
 
+def test_a_verdict_does_not_depend_on_whether_there_is_a_picture(tmp_path, monkeypatch):
+    """Where no trade-off curve was measured there is none, and what was found is told all the same."""
+    monkeypatch.chdir(tmp_path)
+    arguments = ["audit", "--dataset", "synthetic", "--method", "uldp-naive", "--epsilon", "4", "--rounds", "2"]
+    result = runner.invoke(app, [*arguments, "--out", "curve.png", "--json"])
+    assert result.exit_code == 0 and json.loads(result.stdout)["verdict"] == "not refuted"
+    assert "there is no picture" in result.stderr and not (tmp_path / "curve.png").exists()
+
+
 def real_audit(folder, name="audit", **what):
     what = {"epsilon": 4.0, "rounds": 2, "seed": 3, **what}
     return uldp.audit("synthetic", method="uldp-avg", canaries=CANARIES, directory=folder / name, **what)
@@ -305,6 +361,10 @@ def test_an_audit_on_real_records_is_a_run_and_within_the_budget(tmp_path):
     with pytest.raises(uldp.BudgetExhausted, match="nothing was released"):
         real_audit(tmp_path, "again")
     assert not (tmp_path / "again").exists()
+    arguments = ["audit", "--dataset", "synthetic", "--method", "uldp-avg", "--canaries", str(CANARIES)]
+    arguments += ["--epsilon", "4", "--rounds", "2", "--set", "run.seed=3", "--records", str(tmp_path / "again")]
+    refused = runner.invoke(app, arguments)
+    assert refused.exit_code == 2 and "nothing was released" in refused.output
     with pytest.raises(uldp.ConfigError, match="budget"):
         uldp.audit("synthetic", method="uldp-avg", noise_multiplier=5.0, rounds=2, directory=tmp_path / "other")
 

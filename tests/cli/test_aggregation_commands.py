@@ -98,7 +98,7 @@ def test_under_lattice_no_party_alone_sees_counts_and_the_plan_says_who_does_tog
     starred = {line.split("  ")[0] for line in printed.splitlines() if re.search(r"\d \*", line)}
     assert starred == set(together)
     words = " ".join(printed.split())
-    assert "auto: weights depend on record counts, and lattice shows them to nobody" in words
+    assert "auto: weights depend on record counts, and lattice shows them to no single party" in words
     assert "ring-LWE" in words and "128 bits of security against classical computers" in words
     assert "records of a person count in each silo at most" in words
 

@@ -93,6 +93,12 @@ def _check_claim(prepared: PreparedExperiment) -> None:
     if not statement.holds:
         reason = prepared.no_guarantee or "epsilon is infinite"
         raise ConfigError(f"no guarantee is claimed, so there is nothing to refute: {reason}", location="privacy")
+    if not isinstance(release, NoisedModel | LocalPerturbation) and release.noise_variance(release.facts.silos) == 0:
+        reason = (
+            "its release draws noise inside its rows and does not say how much, so there is nothing to measure it "
+            "against; let its noise_variance(silos_heard) return the variance of a total's noise"
+        )
+        raise ConfigError(reason, location="method.name", value=prepared.experiment.method_name)
 
 
 def _power(plan: Plan, epsilon: float, delta: float, number: int) -> tuple[int, float]:

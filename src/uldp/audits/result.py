@@ -39,7 +39,7 @@ class Size:
     def __str__(self) -> str:
         text = f"{self.runs} run{'s' * (self.runs > 1)} with {self.per_run:,} canaries each"
         if self.needed:
-            text += f"; fewer than {self.needed:,} refute no epsilon"
+            text += f"; with fewer than {self.needed:,} the trade-off of the canaries refutes no epsilon"
         if self.expected:
             text += (
                 f". If the claimed epsilon {show_epsilon(self.epsilon)} is exact, "

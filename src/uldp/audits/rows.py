@@ -48,8 +48,8 @@ def row_checks(prepared: PreparedExperiment, people: Federation, streams: Stream
             changed |= {
                 other
                 for one, two in zip(whole, without, strict=True)
-                for other in one.updates
-                if other != user and not _equal(one.updates[other], two.updates.get(other))
+                for other in one.updates.keys() | two.updates.keys()
+                if other != user and not _equal(one.updates.get(other), two.updates.get(other))
             }
             tried += 1
     found = f"at most {furthest / allowed:.6f} of what the event allows, over {tried} random and adversarial users"
@@ -65,8 +65,8 @@ def multiplier_of(release: Release) -> float:
     return 1 / unsampled_mu({release.event(release.facts.silos): 1})
 
 
-def _equal(one: Vector, other: Vector | None) -> bool:
-    return other is not None and np.array_equal(one, other, equal_nan=True)
+def _equal(one: Vector | None, other: Vector | None) -> bool:
+    return one is not None and other is not None and np.array_equal(one, other, equal_nan=True)
 
 
 class _Part:
@@ -87,20 +87,19 @@ class _Part:
 
 
 def _broadcasts(prepared: PreparedExperiment, people: Federation) -> list[Vector]:
-    """What the server would send in the first round; of a method that sends more than the model, in others too.
+    """What the server would send in the first two rounds; of a method that sends more than the model, in others too.
 
-    In rounds 1, 2, 4, 8 and so on, and in the last one: whatever rows are about in turn is among them.
+    Then in rounds 4, 8 and so on, and in the last one: whatever rows are about in turn is among them.
     """
     plan, facts = prepared.plan, prepared.plan.facts
     state = State(prepared.learner.initial(prepared.streams.child("model")))
     found = [plan.method.broadcast(state, facts.in_round(1, facts.silos))]
-    if type(plan.method).broadcast is Method.broadcast:
-        return found
-    for round_ in range(1, plan.rounds):
+    rounds = min(plan.rounds, 2) if type(plan.method).broadcast is Method.broadcast else plan.rounds
+    for round_ in range(1, rounds):
         parts = _parts(prepared, people, plan.method.broadcast(state, facts.in_round(round_, facts.silos)))
         total = plan.release.encoding.decode(np.sum([part.total for part in parts], axis=0))
         state = plan.method.server(state, total, facts.in_round(round_, facts.silos))
-        if (round_ + 1) & round_ == 0 or round_ + 1 == plan.rounds:
+        if (round_ + 1) & round_ == 0 or round_ + 1 == rounds:
             found.append(plan.method.broadcast(state, facts.in_round(round_ + 1, facts.silos)))
     return found
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uldp.cli import options as opt
-from uldp.cli.output import name_options, print_json, print_table, report_errors, say
+from uldp.cli.output import name_options, print_json, print_table, report_errors, say, warn
 from uldp.cli.source import experiment_from, experiment_of, shortcuts
-from uldp.errors import ConfigError
+from uldp.errors import BudgetExhausted, ConfigError
 
 if TYPE_CHECKING:
     from uldp.runs.directory import RunDirectory
@@ -77,10 +77,11 @@ def audit(
         if records is None:
             made = run_audit(prepared, size, adversary, audit_seed, None)
         else:
-            with real_records(prepared, expand_home(records, "--records"), budget) as real:
-                made = run_audit(prepared, size, adversary, audit_seed, None, real)
-    if out is not None:
-        made.figure(out)
+            try:
+                with real_records(prepared, expand_home(records, "--records"), budget) as real:
+                    made = run_audit(prepared, size, adversary, audit_seed, None, real)
+            except BudgetExhausted as error:  # 1 is for what was refuted
+                raise ConfigError(error.message, location=error.location, value=error.value) from error
     if run is not None:
         run.write_json(AUDIT, made.to_json())
     if as_json:
@@ -93,6 +94,11 @@ def audit(
             print_table(("direct check", "found", ""), made.check_rows())
         for note in made.notes:
             typer.echo(note)
+    if out is not None:
+        if any(found.curve is not None and found.claim is not None for found in made.found):
+            made.figure(out)
+        else:
+            warn("no trade-off curve was measured, so there is no picture.")
     raise typer.Exit(1 if made.refuted else 0)
 
 

@@ -312,7 +312,7 @@ def build_plan(experiment: Experiment, learner: PlannedLearner, federation: Fede
         if release.user_sampling.private:
             raise
         return replace(_plan_under(given, *about), aggregation_reason=f"lattice does not fit: {error}{shown}")
-    hidden = "weights depend on record counts, and lattice shows them to nobody"
+    hidden = "weights depend on record counts, and lattice shows them to no single party"
     reason = hidden if by_records else "sampling in private"
     return replace(plan, aggregation_reason=reason)
 

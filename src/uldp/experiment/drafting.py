@@ -44,7 +44,7 @@ delta = 1e-5                   # far below 1 / number of people
 epsilon = 4.0                  # the noise is calibrated to it; or give noise_multiplier = 5.0 instead
 
 [aggregation]
-name = "auto"                  # nobody sees record counts ("lattice"); where that does not fit, "masked"
+name = "auto"                  # no single party sees record counts ("lattice"); where that does not fit, "masked"
 
 [run]
 seed = 0
