@@ -74,8 +74,8 @@ What this means. With each uldp method, whoever sees the models learns little ab
 person's records been missing from all {silos} silos, no outcome would have been more than e^{epsilon:.3g} =
 {factor:.0f} times more or less likely, except with probability {delta:g}. Not protected: 'fedavg' has no
 privacy at all. {NOT_SECRET}, so whoever knows the seed can remove it
-(run.secrets = "os" changes that). The server sees the noised total of all silos, and nobody sees how many records
-anybody has (the lattice aggregation): `uldp plan` prints who faces what.
+(run.secrets = "os" changes that). The server sees the noised total of all silos, and no single party sees how many
+records anybody has (the lattice aggregation): `uldp plan` prints who faces what.
 The test set, the times and your own choice among the four methods are outside of every epsilon. Each method
 used the data once more: the epsilons add up.
 """

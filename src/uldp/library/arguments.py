@@ -54,8 +54,8 @@ class Settings(TypedDict, total=False):
     noise_multiplier: Instead of ``epsilon``.
     delta: Far below 1 / number of users.
     rounds: How many.
-    aggregation: "auto" by default: the server sees the total only, and where "lattice" fits nobody sees record
-        counts; "masked", "plain", "paillier", "shuffled".
+    aggregation: "auto" by default: the server sees the total only, and where "lattice" fits no single party
+        sees record counts; "masked", "plain", "paillier", "shuffled".
     seed: Of everything that is not secret.
     secrets: "os" for secret noise (the default for your own data), "simulated" for noise from the seed.
     options: Any other settings of an experiment file, such as ``{"run.threads": 1}``.
